@@ -10,8 +10,9 @@ from builder.artifacts.manifests import read_manifest
 from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA, Manifest
-from builder.reports.catalog import Entry, read_entry, write_catalog
-from builder.reports.sites import Place
+from builder.reports.catalog.entries import CatalogEntry, read_entry
+from builder.reports.catalog.pages import write_catalog
+from builder.reports.sites.files import SitePlace
 
 _DESCRIPTION = """\
 Write a web site of the images in a folder, as `build-images` and `build-images verify` left them:
@@ -44,18 +45,17 @@ def declare(parser: Parser) -> None:
 def run(options: CatalogOptions) -> int:
     """Write the site, and print where it begins."""
     if options.registry:
-        Place(registry=options.registry)  # or it says what is wrong with it
+        SitePlace(registry=options.registry)  # or it says what is wrong with it
     source = options.images_in or options.project / "out"
     out = options.output or options.project / "out/catalog"
     manifests = dict(_images(source))
     if not manifests:
         hint = "build some, or name their folder: --images-in DIR"
         raise EmptySelection(f"there is no image in {source}", hint=hint)
-    folders = {image: source / image for image in manifests}
-    if out.resolve() in {path.resolve() for path in (source, *folders.values())}:
+    if out.resolve() in {source.resolve(), *((source / image).resolve() for image in manifests)}:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
-    entries = _entries(manifests, folders)
-    write_catalog(entries, folders, out, registry=options.registry or "")
+    entries = _entries(manifests, source)
+    write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:
         for fault in entry.faults:
             print(f"{entry.image}: {fault}", file=sys.stderr)
@@ -63,11 +63,11 @@ def run(options: CatalogOptions) -> int:
     return 0
 
 
-def _entries(manifests: Mapping[str, Manifest | None], folders: Mapping[str, Path]) -> list[Entry]:
+def _entries(manifests: Mapping[str, Manifest | None], source: Path) -> list[CatalogEntry]:
     """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
     entries, faults = [], []
     for image, manifest in manifests.items():
-        if manifest and (entry := read_entry(folders[image], manifest)):
+        if manifest and (entry := read_entry(source / image, manifest)):
             entries.append(entry)
         else:
             text = "it has another shape than this version writes"

@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.model import PlannedImage
 from builder.model.errors import counted
-from builder.reports.sites import Place, SiteImage, site_files
+from builder.reports.sites.files import SiteImage, SitePlace, site_files
 
 _DESCRIPTION = """\
 Write what a site needs to run the selected images, ready to use: for each image batch scripts for
@@ -66,7 +66,7 @@ def declare(parser: Parser) -> None:
 
 def run(options: SiteFilesOptions) -> int:
     """Write the files of the selected images, and print the folder of each."""
-    place = Place(registry=options.registry, folder=options.folder, gpus=options.gpus)
+    place = SitePlace(registry=options.registry, folder=options.folder, gpus=options.gpus)
     images = load_plan(options.project, options.selection).images
     digests = _digests(images, options.images_in or options.project / "out")
     folder = options.output or options.project / "out/site"

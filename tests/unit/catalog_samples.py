@@ -34,8 +34,8 @@ def image_folder(
     name = "-".join(parts)
     folder = out / name
     (folder / "evidence").mkdir(parents=True)
-    own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
-    told = digests or own
+    own = {each: digest(character) for each, character in zip(FORMATS, "abc", strict=True)}
+    described = digests or own
     checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
     manifest = {
         "schema": "build-images/manifest/v1",
@@ -54,22 +54,22 @@ def image_folder(
         "content_key": "0" * 64,
         "engine": "buildah",
         "artifacts": {
-            one: {
-                "format": one,
+            each: {
+                "format": each,
                 "path": path,
-                "digest": own[one],
+                "digest": own[each],
                 "size": 167_941_640,
                 "tree_digest": digest("d"),
                 "duration_s": 6.5,
             }
-            for one, path in FORMATS.items()
+            for each, path in FORMATS.items()
         },
         "checks": dict.fromkeys(FORMATS, checks),
         "formats_equal": True,
         "outcome": "verified",
         "in_image_checks": [],
         "inputs": {
-            "recipes": [{"name": one, "version": "1.0"} for one in (*parents, recipe)],
+            "recipes": [{"name": each, "version": "1.0"} for each in (*parents, recipe)],
             "base": {"name": "debian13", "digest": digest("e")},
         },
         "sbom": "sbom.cdx.json",
@@ -78,9 +78,9 @@ def image_folder(
         "emulated": arch != "x86_64",
     }
     write(folder / "manifest.json", manifest)
-    for one in FORMATS:
-        write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
-    write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
+    for each in FORMATS:
+        write(folder / "evidence" / f"{each}.json", evidence(each, described, text, result))
+    write(folder / "sbom.cdx.json", sbom(described["oci"], packages))
     (folder / "Dockerfile").write_text("FROM scratch\n")
     return folder
 
@@ -97,8 +97,8 @@ def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
-            {"name": f"x/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
-            for one, told in digests.items()
+            {"name": f"x/{each}", "digest": {"sha256": described.removeprefix("sha256:")}}
+            for each, described in digests.items()
         ],
         "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
         "predicate": {
@@ -121,13 +121,13 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
         },
         "components": [
             {
-                "name": one,
+                "name": each,
                 "version": "1.0",
                 "type": "library",
-                "purl": f"pkg:deb/debian/{one}@1.0",
+                "purl": f"pkg:deb/debian/{each}@1.0",
                 "licenses": [{"license": {"id": "GPL-3.0-or-later"}}],
             }
-            for one in packages
+            for each in packages
         ],
     }
 

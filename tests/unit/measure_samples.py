@@ -28,7 +28,7 @@ USE = Use(
     gpus=(GpuUse(index=0, busy=0.9, memory_bytes=1_000_000_000, power_w=250.0),),
     samples=(Sample(at_s=0.5, cpu=0.5, memory_bytes=3_000_000_000),),
 )
-PROGRAM_BY_NAME = {one.name: one for one in PROGRAMS}
+PROGRAM_BY_NAME = {each.name: each for each in PROGRAMS}
 QUANTITIES: Mapping[str, Quantity] = {
     quantity.name: quantity for program in PROGRAMS for quantity in program.quantities
 }
@@ -56,12 +56,12 @@ def speeds(latency: float, bandwidth: float = 1000.0, allreduce: float = 2.0) ->
 
 def measured(*runs: OneRun, emulator: str = "", places: tuple[str, ...] = PLACES) -> Measured:
     """A measurement with these runs; of three rounds of mpi-speed, if none are given."""
-    given = runs or tuple(
+    all_runs = runs or tuple(
         run(place, speeds(latency), turn=turn)
         for turn in range(3)
         for place, latency in (("bare", 1.0), ("oci", 1.1), ("sif", 0.9 + turn / 10))
     )
-    names = dict.fromkeys(one.program for one in given)
+    names = dict.fromkeys(each.program for each in all_runs)
     runners = {"bare": "chroot", "oci": "buildah", "sif": "apptainer"}
     return Measured(
         image="hpc-bench-1.0-debian13-openmpi5.0-x86_64",
@@ -71,9 +71,9 @@ def measured(*runs: OneRun, emulator: str = "", places: tuple[str, ...] = PLACES
         bare="the image's root file system, unpacked and entered by chroot",
         started="2026-01-02T03:04:05+00:00",
         finished="2026-01-02T03:14:05+00:00",
-        repeats=1 + max(one.round for one in given),
+        repeats=1 + max(each.round for each in all_runs),
         sizes={"hpl": 2048},
-        places=tuple(PlaceFacts(name=one, runner=runners[one], version="1.2") for one in places),
-        rows=rows_of(given, [PROGRAM_BY_NAME[name] for name in names], places),
-        runs=given,
+        places=tuple(PlaceFacts(name=each, runner=runners[each], version="1.2") for each in places),
+        rows=rows_of(all_runs, [PROGRAM_BY_NAME[name] for name in names], places),
+        runs=all_runs,
     )

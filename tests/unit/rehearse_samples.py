@@ -22,15 +22,15 @@ from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.index import Index
-from builder.verify.rehearse.pip_commands import Target
+from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
-from builder.verify.rehearse.servers import Answer, OutOfReach
+from builder.verify.rehearse.servers import Answer, Unavailable
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.workspace import Tree, Workspace
+from builder.verify.rehearse.workspace import SourceWorkspace, Tree
 
-BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
-CENTOS = Target(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
+BIONIC = PythonTarget(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
+CENTOS = PythonTarget(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
 OLD_PYTHONS = ">=2.7, !=3.0.*, !=3.1.*, !=3.2.*, !=3.3.*, !=3.4.*, !=3.5.*"
 
 # What the index answered for these, of which the files for other Pythons are left out.
@@ -92,7 +92,7 @@ def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Inde
 
     def read_page(project: str) -> dict[str, Any] | None:
         if project == "silent":
-            raise OutOfReach("index.example cannot be reached: no route")
+            raise Unavailable("index.example cannot be reached: no route")
         if project not in pages:
             return None
         rows = [
@@ -125,11 +125,11 @@ def sample_pip(index: Index) -> Any:
         install: dict[str, dict[str, Any]] = {}
         for text in waiting:
             requirement = Requirement(text)
-            found = _newest(index, requirement, folder, platforms)
-            if found is None:
+            match = _newest(index, requirement, folder, platforms)
+            if match is None:
                 error = f"ERROR: No matching distribution found for {requirement}\n"
                 return Completed(argv=(), returncode=1, stderr=error)
-            name, version, url, requires = found
+            name, version, url, requires = match
             metadata = {"name": name, "version": version, "requires_dist": requires}
             install[name] = {"metadata": metadata, "download_info": {"url": url}}
             waiting += [text for text in requires if Requirement(text).name not in install]
@@ -201,14 +201,14 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
     )
 
 
-def workspace(**repositories: Mapping[str, str]) -> Workspace:
+def workspace(**repositories: Mapping[str, str]) -> SourceWorkspace:
     """A workspace where clones have files: repositories by their names."""
 
     def clones(url: str, _: str) -> Tree | str:
         name = url.rpartition("/")[2].removesuffix(".git")
         return repositories.get(name, "no copy of it")
 
-    return Workspace(clones=clones, archives=lambda _: None, processes=Processes())
+    return SourceWorkspace(clones=clones, archives=lambda _: None, processes=Processes())
 
 
 def library(*needed: str) -> bytes:

@@ -23,7 +23,7 @@ from builder.model.predicates import RunFacts, RunHost, TestLists, TestResult, r
 from builder.model.records import read
 from builder.reports.report.matrix import BUILT, VERIFIED
 from builder.reports.report.view import Card, card_of
-from builder.reports.sites import needs_of
+from builder.reports.sites.files import needs_of
 
 _MOST = 64 << 20  # bytes of a JSON file; the largest of shipped images is below 1 MB
 _KINDS = {
@@ -89,7 +89,7 @@ class Sbom:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proof:
+class EntryProof:
     """A piece of evidence. `fits` says that it is of the artifacts in the folder."""
 
     name: str
@@ -98,7 +98,7 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One image in the catalogue. The state on its card is the one that its evidence has.
 
     `folder` is the name of the folder of all images. `filters` maps the name of a filter
@@ -110,7 +110,7 @@ class Entry:
     folder: str
     card: Card
     filters: Mapping[str, tuple[str, ...]]
-    proofs: tuple[Proof, ...]
+    proofs: tuple[EntryProof, ...]
     sbom: Sbom | None
     needs: str
     faults: tuple[str, ...]
@@ -126,7 +126,7 @@ class Entry:
         return sorted(components, key=lambda each: (each.name.lower(), each.version))
 
 
-def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
+def read_entry(folder: Path, manifest: Manifest) -> CatalogEntry | None:
     """Return the entry of an image, by its manifest and what lies beside it.
 
     None for one of no recipe, or of an unknown architecture.
@@ -140,7 +140,7 @@ def read_entry(folder: Path, manifest: Manifest) -> Entry | None:
         faults.append("the SBOM is of another image")
     if card.state == VERIFIED and faults:
         card = dataclasses.replace(card, state=FAILED, mark="✗", word="not proven")
-    return Entry(
+    return CatalogEntry(
         manifest=manifest,
         folder=folder.parent.name,
         card=card,
@@ -165,7 +165,7 @@ def _filters(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _proofs(folder: Path, manifest: Manifest) -> tuple[Proof, ...]:
+def _proofs(folder: Path, manifest: Manifest) -> tuple[EntryProof, ...]:
     digests = {artifact.digest for artifact in manifest.artifacts.values()}
     proofs = []
     for path in sorted((folder / "evidence").glob("*.json")):
@@ -174,11 +174,11 @@ def _proofs(folder: Path, manifest: Manifest) -> tuple[Proof, ...]:
         except (OSError, LookupError, TypeError, ValueError, RecursionError):
             result = _UNREADABLE
         fits = digests <= {*result.subjects.values()}
-        proofs.append(Proof(name=path.stem, result=result, fits=fits))
+        proofs.append(EntryProof(name=path.stem, result=result, fits=fits))
     return tuple(proofs)
 
 
-def _proof_faults(manifest: Manifest, proofs: Sequence[Proof]) -> Iterator[str]:
+def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[str]:
     """Yield why an image that its manifest calls verified is not shown so."""
     if manifest.outcome == BUILT:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -13,7 +13,7 @@ import builder
 from builder.model import NONE
 from builder.model.errors import BadInput
 from builder.reports import report
-from builder.reports.catalog.entries import Entry
+from builder.reports.catalog.entries import CatalogEntry
 from builder.reports.templates import page_environment
 
 CATALOG = "catalog.json"  # the last that is written
@@ -29,9 +29,9 @@ _TITLES = {
 
 
 def write_catalog(
-    entries: Sequence[Entry], folders: Mapping[str, Path], out: Path, *, registry: str = ""
+    entries: Sequence[CatalogEntry], source: Path, out: Path, *, registry: str = ""
 ) -> None:
-    """Write the site to `out`; `folders` maps images to their output folders.
+    """Write the site to `out`; `source` is the folder of the images' folders.
 
     It replaces an earlier one. Raises BadInput for a folder that holds something else.
     """
@@ -51,7 +51,7 @@ def write_catalog(
         for name in entry.files:
             target = pages / entry.image / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folders[entry.image] / name, target)
+            shutil.copyfile(source / entry.image / name, target)
     css = (Path(report.__file__).parent / "report.css", _HERE / "catalog.css")
     _write(out / "catalog.css", "".join(path.read_text() for path in css))
     _write(out / "catalog.js", (_HERE / "catalog.js").read_text())
@@ -59,7 +59,7 @@ def write_catalog(
     _write(out / CATALOG, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
-def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
+def _filters(entries: Sequence[CatalogEntry]) -> dict[str, tuple[str, list[str]]]:
     """Return the filters by which images differ: by their names, titles and values."""
     filters = {}
     for name, title in _TITLES.items():
@@ -69,7 +69,7 @@ def _filters(entries: Sequence[Entry]) -> dict[str, tuple[str, list[str]]]:
     return filters
 
 
-def _as_json(entry: Entry, registry: str) -> dict[str, object]:
+def _as_json(entry: CatalogEntry, registry: str) -> dict[str, object]:
     cell, digest = entry.manifest.cell, entry.manifest.artifacts["oci"].digest
     page = f"images/{quote(entry.image)}"
     return {

@@ -32,7 +32,7 @@ _NATIVE_MINUTES, _EMULATED_MINUTES = 120, 350
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class PipelineJob:
     """One image to be built and verified, on a runner with this label (GitLab says tag).
 
     At night it is built with today's packages (`$REFRESH`): an image that did not change comes out
@@ -62,7 +62,7 @@ class Publication:
     """
 
     name: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[PipelineJob, ...]
     selectors: str
     runner: str
 
@@ -71,7 +71,7 @@ class Publication:
 class Pipeline:
     """All jobs. `command` is what prints the pipeline, `key` what signs: see `publish --key`."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[PipelineJob, ...]
     publications: tuple[Publication, ...]
     command: str
     key: str = SECRET_KEY
@@ -107,10 +107,10 @@ def pipeline_of(
     if _EMULATING not in labels:
         raise BadInput(f"no runner for {_EMULATING}", hint=f"--native-runner {_EMULATING}=LABEL")
     emulating = labels[_EMULATING]
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, PipelineJob] = {}
     groups: dict[str, list[Cell]] = {}
     for cell in (image.cell for image in images):
-        jobs[cell.identifier] = Job(
+        jobs[cell.identifier] = PipelineJob(
             image=cell.identifier,
             runner=labels.get(cell.arch, emulating),
             emulated=cell.arch not in labels,

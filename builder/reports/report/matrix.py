@@ -6,13 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from builder import facts
-from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, LeftOut
+from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, Cell, LeftOut
 from builder.model.architectures import CPU_TARGETS
 from builder.model.manifest import Manifest
 from builder.reports.templates import first_line, human_time
 
 _USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
 VERIFIED, BUILT, COMPILED = "verified", "built", "compiled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutImage:
+    """A cell that was left out; its reasons are `LAYER: TEXT`."""
+
+    image: str
+    cell: Cell
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, absent: LeftOut) -> LeftOutImage:
+        reasons = tuple(map(str, absent.reasons))
+        return cls(image=absent.cell.identifier, cell=absent.cell, reasons=reasons)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +52,7 @@ class Tile:
 
 def tiles_of(
     manifests: Sequence[Manifest],
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[LeftOutImage],
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
 ) -> tuple[Tile, ...]:
@@ -51,8 +65,9 @@ def tiles_of(
             for image, text in texts.items()
         ]
     for absent in left_out:
-        cell, reasons = absent.cell, "; ".join(map(str, absent.reasons))
-        tiles.append(_tile(cell.identifier, asdict(cell), ("left-out", "⊘", "left out"), reasons))
+        reasons = "; ".join(absent.reasons)
+        standing = ("left-out", "⊘", "left out")
+        tiles.append(_tile(absent.image, asdict(absent.cell), standing, reasons))
     return tuple({tile.image: tile for tile in reversed(tiles)}.values())[::-1]
 
 

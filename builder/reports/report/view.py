@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from builder.model import FAILED, Artifact, LeftOut, Outcome
+from builder.model import FAILED, Artifact, Outcome
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
@@ -14,6 +14,7 @@ from builder.reports.report.matrix import (
     BUILT,
     COMPILED,
     VERIFIED,
+    LeftOutImage,
     Tile,
     rows_of,
     standing_of,
@@ -22,6 +23,7 @@ from builder.reports.report.matrix import (
 from builder.reports.templates import first_line, human_moment
 from builder.verify.measure.plot import Plot, plot_of
 
+SCHEMA = "build-images/report/v1"
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
@@ -78,6 +80,24 @@ class BuildRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReportDocument:
+    """`report.json`: the manifests of all images, and what is known of the others.
+
+    `failures` maps the identifier of an image whose build failed to the error, `compiled` that of
+    one that is only compiled to what this machine lacks. `outcome` and `totals` are of all images.
+    """
+
+    schema: str = SCHEMA
+    outcome: str = ""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    build: BuildRun
+    images: tuple[Manifest, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[LeftOutImage, ...] = ()
+    compiled: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """The page. `left_out` and `compiled` are images by the reasons why they were not built."""
 
@@ -94,18 +114,11 @@ class Report:
     compiled: Mapping[tuple[str, ...], Sequence[str]]
 
 
-def report_of(
-    manifests: Sequence[Manifest],
-    left_out: Sequence[LeftOut],
-    failures: Mapping[str, str],
-    compiled: Mapping[str, str],
-    *,
-    folder: str,
-    build: BuildRun,
-) -> Report:
+def report_of(document: ReportDocument, folder: str) -> Report:
     """Return everything on the page. A failed build hides an older manifest of its image."""
-    current = [manifest for manifest in manifests if manifest.image not in failures]
-    tiles = tiles_of(current, left_out, failures, compiled)
+    failures, build = document.failures, document.build
+    current = [manifest for manifest in document.images if manifest.image not in failures]
+    tiles = tiles_of(current, document.left_out, failures, document.compiled)
     totals = _totals(tiles, current)
     cards = [card_of(manifest) for manifest in current]
     architectures = {tile.arch for tile in tiles}
@@ -122,8 +135,10 @@ def report_of(
             *(_broken(image, text) for image, text in failures.items()),
             *sorted(cards, key=lambda card: card.state != FAILED),
         ),
-        left_out=_by_reasons({each.cell.identifier: each.reasons for each in left_out}),
-        compiled=_by_reasons({image: [first_line(text)] for image, text in compiled.items()}),
+        left_out=_by_reasons({each.image: each.reasons for each in document.left_out}),
+        compiled=_by_reasons(
+            {image: (first_line(text),) for image, text in document.compiled.items()}
+        ),
     )
 
 
@@ -169,10 +184,10 @@ def _machine(build: BuildRun, totals: Mapping[str, int]) -> _Pairs:
     )
 
 
-def _by_reasons(reasons: Mapping[str, Sequence[object]]) -> dict[tuple[str, ...], list[str]]:
+def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for image, own in reasons.items():
-        groups.setdefault(tuple(map(str, own)), []).append(image)
+        groups.setdefault(own, []).append(image)
     return groups
 
 

@@ -29,7 +29,7 @@ _REGISTRY = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class SitePlace:
     """The place of a site's images: `registry` is HOST/NAMESPACE, `folder` an absolute path on its
     nodes. `gpus` is the number of GPUs that a node has, and that a job asks for.
     """
@@ -60,7 +60,7 @@ class SiteImage:
     """
 
     planned: PlannedImage
-    place: Place
+    place: SitePlace
     digest: str = ""
 
     @cached_property

@@ -48,15 +48,17 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """All of it. `ticks` are places on the axis with their texts, `places` formats with the shapes
-    of their marks, `outcomes` whether they collapsed; `about` is for those who cannot see.
+    """The drawing, whose axis begins at `begin`; `bare` is the place of bare's speed on it.
+
+    `ticks` are places on the axis with their texts, `places` formats with the shapes of their
+    marks, `outcomes` whether they collapsed; `about` is for those who cannot see.
     """
 
     width: int
     height: float
-    left: int
+    begin: int
     top: int
-    one: float
+    bare: float
     floor: float
     ticks: tuple[tuple[float, str], ...]
     lanes: tuple[Lane, ...]
@@ -94,9 +96,9 @@ def plot_of(document: Mapping[str, object] | None) -> Plot | None:
     return Plot(
         width=_WIDTH,
         height=_TOP + len(quantities) * (_LANE * len(names) + _GAP) + _BOTTOM,
-        left=_LEFT,
+        begin=_LEFT,
         top=_TOP,
-        one=_x(1.0, most),
+        bare=_x(1.0, most),
         floor=_x(measured.floor, most),
         ticks=tuple(
             (_x(number * _TICK, most), f"{number * _TICK:g}")

@@ -49,7 +49,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
+class Benchmark:
     """A program that may be in an image.
 
     `path` is what must be there; `script` is for sh(1), from the sizes and the launcher of two
@@ -175,7 +175,7 @@ _OSU_ROW = re.compile(r"^(\d+)\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 _SMALL = 8
 
 
-def _osu(name: str, folder: str, quantity: Quantity) -> Program:
+def _osu(name: str, folder: str, quantity: Quantity) -> Benchmark:
     """Return one of the OSU micro-benchmarks, as recipe hpc-bench-osu installs them."""
     path = f"/usr/local/osu/libexec/osu-micro-benchmarks/mpi/{folder}/{name}"
 
@@ -185,7 +185,7 @@ def _osu(name: str, folder: str, quantity: Quantity) -> Program:
         size = max(rows, default=0) if quantity.more_is_better else _SMALL
         return {quantity.name: _number(rows.get(size), f"value for {size} bytes")}
 
-    return Program(
+    return Benchmark(
         name=name,
         path=path,
         quantities=(quantity,),
@@ -232,7 +232,7 @@ def _read_fio(text: str) -> dict[str, float]:
 
 
 PROGRAMS = (
-    Program(
+    Benchmark(
         name="hpcc",
         path="hpcc",
         quantities=_HPCC,
@@ -240,14 +240,14 @@ PROGRAMS = (
         read=_read_hpcc,
         needs_mpi=True,
     ),
-    Program(
+    Benchmark(
         name="memory-speed",
         path="memory-speed",
         quantities=(_MEMORY_TRIAD,),
         script=lambda sizes, _launch: f"exec memory-speed {sizes.memory_mib} 5",
         read=lambda text: {"memory_triad": _number(data_of(text).get("triad_gb_per_s"), "triad")},
     ),
-    Program(
+    Benchmark(
         name="mpi-speed",
         path="mpi-speed",
         quantities=_MPI_SPEED,
@@ -258,5 +258,5 @@ PROGRAMS = (
     _osu("osu_latency", "pt2pt", _quantity("osu_latency", "OSU: latency, 8 B", "µs")),
     _osu("osu_bw", "pt2pt", _quantity("osu_bandwidth", "OSU: bandwidth, largest message", "MB/s")),
     _osu("osu_allreduce", "collective", _quantity("osu_allreduce", "OSU: allreduce, 8 B", "µs")),
-    Program(name="fio", path="fio", quantities=_FIO, script=_fio_script, read=_read_fio),
+    Benchmark(name="fio", path="fio", quantities=_FIO, script=_fio_script, read=_read_fio),
 )

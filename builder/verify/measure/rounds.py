@@ -28,7 +28,7 @@ from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure.bare import BARE_FORMAT, bare_kind
 from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
-from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Program, Sizes, Unreadable
+from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark, Sizes, Unreadable
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
@@ -186,7 +186,9 @@ def _write_evidence(
 Place = tuple[PlaceFacts, Runner]  # where programs run
 
 
-def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tuple[Program, ...]:
+def programs_in(
+    runner: Runner, programs: Sequence[Benchmark], *, mpi: bool
+) -> tuple[Benchmark, ...]:
     """Return those programs that an image holds; without an MPI, those that need none.
 
     Raises `StepFailed` when the image cannot be entered to look.
@@ -209,7 +211,7 @@ def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tu
 
 def run_rounds(
     places: Sequence[Place],
-    programs: Sequence[Program],
+    programs: Sequence[Benchmark],
     sizes: Sizes,
     *,
     launch: str,
@@ -244,7 +246,7 @@ def run_rounds(
     return tuple(runs), tuple(busy)
 
 
-def _run_of(completed: Completed, turn: int, place: str, program: Program, use: Use) -> OneRun:
+def _run_of(completed: Completed, turn: int, place: str, program: Benchmark, use: Use) -> OneRun:
     values: Mapping[str, float] = {}
     problem = ""
     if completed.timed_out:
@@ -272,7 +274,7 @@ def _waiting(completed: Completed) -> str:
 
 
 def rows_of(
-    runs: Sequence[OneRun], programs: Sequence[Program], places: Sequence[str]
+    runs: Sequence[OneRun], programs: Sequence[Benchmark], places: Sequence[str]
 ) -> tuple[Row, ...]:
     """Return each quantity in each place, compared with bare."""
     rows = []

@@ -12,7 +12,7 @@ from builder.model.architectures import ARCHITECTURES
 from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FLAGS, TOOLKIT, Trial, failed, not_tried, passed
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import SourceWorkspace
 
 _GCC = frozenset({"cc", "c++", "gcc", "g++", "gfortran", "mpicc", "mpicxx", "mpic++", "mpifort"})
 _NVCC = "nvcc"
@@ -29,7 +29,7 @@ class FlagTrials:
         self._base = image.base.name
         self._cuda = image.cuda.version if image.cuda else ""
 
-    def of(self, step: Step, workspace: Workspace) -> Iterator[Trial]:
+    def of(self, step: Step, workspace: SourceWorkspace) -> Iterator[Trial]:
         if step.program in {*_GCC, _NVCC}:
             yield from self._trials(step, step.argv[1:], step.program)
         else:
@@ -39,7 +39,7 @@ class FlagTrials:
         if _SETUP in step.argv or installs:
             yield from self._of_setup(step, workspace)
 
-    def _of_setup(self, step: Step, workspace: Workspace) -> Iterator[Trial]:
+    def _of_setup(self, step: Step, workspace: SourceWorkspace) -> Iterator[Trial]:
         path = posixpath.join(step.folder, _SETUP)
         text = workspace.read(path)
         if text is None and not workspace.is_at_hand(step.folder):

@@ -19,10 +19,11 @@ from packaging.utils import canonicalize_name
 
 from builder.facts.software import HOST_LIBRARIES, IN_EVERY_IMAGE
 from builder.model.errors import counted
+from builder.verify.rehearse.packages import shown
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.servers import OutOfReach
+from builder.verify.rehearse.servers import Unavailable
 from builder.verify.rehearse.trials import IMPORTS, LIBRARIES, Trial, failed, not_tried, passed
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import SourceWorkspace
 
 # ---- Modules that an image has ----
 
@@ -83,7 +84,6 @@ def modules_of_distribution(packages: Iterable[str]) -> Iterator[str]:
 
 # ---- Imports of copied sources ----
 
-_SHOWN = 6
 # A folder of programs beside those in the folder itself; tests are not tried.
 _TOOLS = "tools"
 _TEST = re.compile(r"(test_.*|.*_test|test)\.py")
@@ -94,7 +94,9 @@ _USE_EXT = re.compile(r"\buse_ext=True\b")
 _FORK, _FORKED_IN = "github.com/NVIDIA/cocoapi", "https://github.com/NVIDIA/cocoapi/commit/4bb5a0f"
 
 
-def import_trials(workspace: Workspace, folder: str, modules: Collection[str]) -> Iterator[Trial]:
+def import_trials(
+    workspace: SourceWorkspace, folder: str, modules: Collection[str]
+) -> Iterator[Trial]:
     """Try the imports of the Python programs that were copied to a folder, if there are any."""
     sources = PythonFolder(workspace, folder)
     files = sources.reached()
@@ -110,14 +112,13 @@ def import_trials(workspace: Workspace, folder: str, modules: Collection[str]) -
     subject = f"imports of {counted(len(files), 'file')} in {folder}"
     if missing:
         places = [f"{name} ({place})" for name, place in sorted(missing.items())]
-        more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-        text = f"nothing installs {', '.join(places[:_SHOWN])}{more}"
+        text = f"nothing installs {shown(places)}"
         yield failed(IMPORTS, subject, text, hint="add the packages that have these modules")
     elif files:
         yield passed(IMPORTS, subject, "every module is installed")
 
 
-def _fork_trial(workspace: Workspace, subject: str) -> Trial:
+def _fork_trial(workspace: SourceWorkspace, subject: str) -> Trial:
     if any(_FORK in clone.url for clone in workspace.cloned):
         return passed(IMPORTS, subject, f"pycocotools is that of {_FORK}")
     text = f"only {_FORK} has that in its pycocotools ({_FORKED_IN})"
@@ -130,7 +131,7 @@ class PythonFolder:
     `own` are the modules that the folder has itself, with those that its setup.py compiles.
     """
 
-    def __init__(self, workspace: Workspace, folder: str) -> None:
+    def __init__(self, workspace: SourceWorkspace, folder: str) -> None:
         self._workspace, self._folder = workspace, folder
         self._paths = {path for path in workspace.files_below(folder) if path.endswith(".py")}
         parts = (part.removesuffix(".py") for path in self._paths for part in path.split("/"))
@@ -223,7 +224,7 @@ class LibraryTrials:
             return f"the wheel has {size >> 20} MiB, and is not read for this"
         try:
             return frozenset(needed_outside(self._read(url)))
-        except OutOfReach as reason:
+        except Unavailable as reason:
             return str(reason)
 
 

@@ -25,7 +25,7 @@ from packaging.version import Version
 
 from builder.model.exact_json import part
 from builder.system.web import server_of
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl, read_url
+from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable, read_url
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -67,7 +67,7 @@ class Index:
         Yanked files are taken if a version is pinned, as pip does, and pre-releases also if
         nothing else meets the requirement.
         """
-        is_pinned = any(part.operator in {"==", "==="} for part in requirement.specifier)
+        is_pinned = any(each.operator in {"==", "==="} for each in requirement.specifier)
         usable = [
             file
             for file in self.files(canonicalize_name(requirement.name))
@@ -94,7 +94,7 @@ def remote_index(url: str) -> Index:
         except NotOnServer:
             return None
         except ValueError as error:
-            raise OutOfReach(f"{server_of(url)} gives no JSON page of {project}") from error
+            raise Unavailable(f"{server_of(url)} gives no JSON page of {project}") from error
         return page
 
     return Index(read_page, functools.partial(read_url, session=session))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from builder.model import BaseImage, PlannedImage
 from builder.verify.rehearse.repositories import apt_names, rpm_names
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl
+from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import PACKAGES, Trial, failed, not_tried, passed
 
@@ -143,7 +143,7 @@ class PackageTrials:
                     with contextlib.suppress(*may_lack):
                         names |= apt_names(self._read, archive, component, arch)
                 return frozenset(names)
-            except OutOfReach as reason:
+            except Unavailable as reason:
                 reasons.append(f"the mirror's list of {required[0]}: {reason}")
         return "; ".join(dict.fromkeys(reasons))
 
@@ -153,7 +153,7 @@ class PackageTrials:
         for number, repository in enumerate(repositories, start=1):
             try:
                 names |= rpm_names(self._read, repository, arch)
-            except OutOfReach as reason:
+            except Unavailable as reason:
                 return f"repository {number} of {len(repositories)}: {reason}"
         return frozenset(names)
 

@@ -49,7 +49,7 @@ _NEWEST_PIP = "25.1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class PythonTarget:
     """One Python on one distribution, by the versions of Python, pip and glibc."""
 
     arch: str
@@ -95,17 +95,19 @@ class Target:
             ]
         )
 
-    def upgraded(self) -> Target:
+    def upgraded(self) -> PythonTarget:
         """Return the target with the newest pip that its Python runs."""
         return replace(self, pip=_LAST_PIP.get(self.series, _NEWEST_PIP))
 
 
-def target_of(image: PlannedImage) -> Target | None:
+def target_of(image: PlannedImage) -> PythonTarget | None:
     """Return an image's own Python of the distribution; None if the tables of facts lack it."""
     system = image.system
     if system is None or not system.python:
         return None
-    return Target(arch=image.cell.arch, python=system.python, pip=system.pip, glibc=system.glibc)
+    return PythonTarget(
+        arch=image.cell.arch, python=system.python, pip=system.pip, glibc=system.glibc
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +119,7 @@ class PipInstall:
     """
 
     step: Step
-    target: Target
+    target: PythonTarget
     environment: str
     requirements: tuple[str, ...]
     others: tuple[str, ...]
@@ -133,9 +135,9 @@ class PipInstall:
         return " ".join(["pip install", *self.requirements, *self.others])
 
 
-def pip_installs(steps: Iterable[Step], system: Target) -> Iterator[PipInstall]:
+def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipInstall]:
     """Yield every `pip install` of a spec, in order. `system` is the distribution's Python."""
-    targets: dict[str, Target] = {"": system}
+    targets: dict[str, PythonTarget] = {"": system}
     pins: dict[str, dict[str, str]] = {}
     for step in steps:
         targets.update(_new_environment(step, system))
@@ -156,7 +158,7 @@ def pip_installs(steps: Iterable[Step], system: Target) -> Iterator[PipInstall]:
                     installed[canonicalize_name(requirement.name)] = specifier.version
 
 
-def _new_environment(step: Step, system: Target) -> dict[str, Target]:
+def _new_environment(step: Step, system: PythonTarget) -> dict[str, PythonTarget]:
     """Return the environment that Python's venv or Miniconda's installer makes in a step."""
     if _PYTHON.fullmatch(step.program) and step.argv[1:3] == ("-m", "venv"):
         return {posixpath.normpath(step.argv[-1]): system}
@@ -177,7 +179,11 @@ def _install_words(step: Step) -> tuple[str, ...] | None:
 
 
 def _parsed(
-    step: Step, words: tuple[str, ...], target: Target, environment: str, installed: dict[str, str]
+    step: Step,
+    words: tuple[str, ...],
+    target: PythonTarget,
+    environment: str,
+    installed: dict[str, str],
 ) -> PipInstall:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("words", nargs="*")

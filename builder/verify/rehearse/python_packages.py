@@ -16,9 +16,9 @@ from builder.facts.software import PUBLISHERS_INDEXES
 from builder.model.errors import counted
 from builder.model.exact_json import part
 from builder.model.versions import version_order
-from builder.verify.rehearse.pip_commands import PipInstall, Target, pip_installs
+from builder.verify.rehearse.pip_commands import PipInstall, PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
-from builder.verify.rehearse.servers import Ask, OutOfReach
+from builder.verify.rehearse.servers import Ask, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
@@ -32,7 +32,7 @@ _LEGACY_UNTIL = (23, 1)
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
 
-Resolution = tuple[Resolved, ...] | OutOfReach | Unresolvable
+Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 
 
 class PythonTrials:
@@ -42,11 +42,11 @@ class PythonTrials:
         self._resolver, self._ask = resolver, ask
         self._resolve = functools.cache(self._resolved)
 
-    def of(self, steps: Iterable[Step], target: Target | None) -> Iterator[Trial]:
+    def of(self, steps: Iterable[Step], target: PythonTarget | None) -> Iterator[Trial]:
         """Try each command that installs from an index; name what is from elsewhere."""
         if target is None:
             reason = "the tables of facts do not say which Python the distribution has"
-            unknown = Target(arch="", python="0", pip="0", glibc="0")
+            unknown = PythonTarget(arch="", python="0", pip="0", glibc="0")
             for command in pip_installs(steps, unknown):
                 yield not_tried(PYTHON, command.subject, reason, command.step.line)
             return
@@ -68,7 +68,7 @@ class PythonTrials:
         if misplaced := _misplaced(command):
             return failed(PYTHON, subject, misplaced, line)
         packages = self._resolution(command)
-        if isinstance(packages, OutOfReach):
+        if isinstance(packages, Unavailable):
             return not_tried(PYTHON, subject, str(packages), line)
         if isinstance(packages, Unresolvable):
             return failed(PYTHON, subject, f"{target.short}: {packages}", line)
@@ -87,16 +87,16 @@ class PythonTrials:
         for option, url in named:
             answer = self._ask(f"{url.rstrip('/')}/")
             if answer.has is None:
-                return OutOfReach(f"the index {url} was not asked: {answer.text}")
+                return Unavailable(f"the index {url} was not asked: {answer.text}")
             options = (*options, option, url)
         return self._resolve(command.requirements, command.target, options)
 
     def _resolved(
-        self, requirements: tuple[str, ...], target: Target, options: tuple[str, ...]
+        self, requirements: tuple[str, ...], target: PythonTarget, options: tuple[str, ...]
     ) -> Resolution:
         try:
             return self._resolver.resolve(requirements, target, options)
-        except (OutOfReach, Unresolvable) as reason:
+        except (Unavailable, Unresolvable) as reason:
             return reason
 
 
@@ -148,7 +148,7 @@ def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
     return name == _OF_DISTRIBUTION and not is_empty
 
 
-def _applies(requirement: Requirement, target: Target) -> bool:
+def _applies(requirement: Requirement, target: PythonTarget) -> bool:
     """Return whether a requirement is one for the target's Python and machine, by its marker."""
     if requirement.marker is None:
         return True

@@ -37,10 +37,10 @@ from builder.verify.rehearse.packages import (
 from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.verify.rehearse.servers import OutOfReach, Servers, SourceTrials, read_url
+from builder.verify.rehearse.servers import Servers, SourceTrials, Unavailable, read_url
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import CellTrials, Trial, in_order
-from builder.verify.rehearse.workspace import Clones, Tree, Workspace, archive_tree
+from builder.verify.rehearse.workspace import Clones, SourceWorkspace, Tree, archive_tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Rehearsal:
     sources: SourceTrials
     packages: PackageTrials
     libraries: LibraryTrials
-    new_workspace: Callable[[Spec], Workspace]
+    new_workspace: Callable[[Spec], SourceWorkspace]
 
     def of(self, spec: Spec) -> CellTrials:
         """Make every trial of one cell. Nothing is built, and nothing of a recipe is executed."""
@@ -87,7 +87,7 @@ class Rehearsal:
             yield from self.libraries.of(packages, installed, command.step.line)
 
     def _of_imports(
-        self, steps: Sequence[Step], commands: Sequence[PipInstall], workspace: Workspace
+        self, steps: Sequence[Step], commands: Sequence[PipInstall], workspace: SourceWorkspace
     ) -> Iterator[Trial]:
         packages = [name for step in steps for name in installed_by(step)]
         modules = {*modules_of_distribution(packages)}
@@ -124,7 +124,7 @@ def rehearsal_here(
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
         python=PythonTrials(resolver, servers.ask),
-        conda=CondaTrials(_read_channel),
+        conda=CondaTrials(read_channel),
         sources=SourceTrials(servers.ask, lambda source: store.place(source.sha256)),
         packages=PackageTrials(read_url, package_archives(project)),
         libraries=LibraryTrials(index.read, index.size_of),
@@ -132,7 +132,9 @@ def rehearsal_here(
     )
 
 
-def _workspace(processes: Processes, clones: Clones, store: SourceStore, spec: Spec) -> Workspace:
+def _workspace(
+    processes: Processes, clones: Clones, store: SourceStore, spec: Spec
+) -> SourceWorkspace:
     places = {source.file: store.place(source.sha256) for source in spec.sources}
     stored = {name: path for name, path in places.items() if path.exists()}
     copied = copied_texts(spec)
@@ -145,7 +147,7 @@ def _workspace(processes: Processes, clones: Clones, store: SourceStore, spec: S
         file = stored.get(posixpath.basename(path))
         return copied.get(path) or (file.read_text(errors="replace") if file else None)
 
-    return Workspace(clones=clones.tree, archives=archive, texts=text, processes=processes)
+    return SourceWorkspace(clones=clones.tree, archives=archive, texts=text, processes=processes)
 
 
 def copied_texts(spec: Spec) -> dict[str, str]:
@@ -173,13 +175,13 @@ def package_archives(project: Path) -> Archives:
     return Archives(named=read_site(project, Faults()).packages, debian=debian, ubuntu=ubuntu)
 
 
-def _read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
+def read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
     """Return a channel's index; a name alone stands for one of Anaconda's channels."""
     url = channel if "://" in channel else f"https://conda.anaconda.org/{channel}"
     try:
         index: Mapping[str, object] = json.loads(
             read_url(f"{url.rstrip('/')}/{subdir}/repodata.json")
         )
-    except (OutOfReach, ValueError) as error:
+    except (Unavailable, ValueError) as error:
         return str(error)
     return index

@@ -14,7 +14,7 @@ from xml.parsers import expat
 from builder.model.architectures import ARCHITECTURES
 from builder.system.compression import DAMAGED, StreamInflater
 from builder.system.web import innermost
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl
+from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable
 
 # Ubuntu's universe has 65 MB unpacked, EPEL's primary.xml 40 MB.
 LARGEST = 1 << 30  # bytes
@@ -29,7 +29,7 @@ _FIELDS = (b"Package: ", b"Provides: ")
 
 
 def apt_names(read: ReadUrl, archive: str, component: str, arch: str) -> set[str]:
-    """Return the packages of SUITE/COMPONENT and what they provide. Raises `OutOfReach`."""
+    """Return the packages of SUITE/COMPONENT and what they provide. Raises `Unavailable`."""
     list_of_packages = f"dists/{component}/binary-{ARCHITECTURES[arch].debian}/Packages"
     for ending in _ENDINGS:
         try:
@@ -70,13 +70,13 @@ def rpm_names(read: ReadUrl, repository: str, arch: str) -> set[str]:
 
     `primary.xml` lists the files below /etc and those of a folder `bin` or `sbin`. A package of
     another architecture is called NAME.ARCHITECTURE. `repository` may hold `$basearch`, as dnf
-    writes the architecture (yum.conf(5)). Raises `OutOfReach`.
+    writes the architecture (yum.conf(5)). Raises `Unavailable`.
     """
     folder = repository.replace("$basearch", arch)
     path, algorithm, checksum = _primary(read(f"{folder}/{_INDEX}"))
     data = read(f"{folder}/{path}")
     if hashlib.new(algorithm, data).hexdigest() != checksum:
-        raise OutOfReach(f"{path} is not the one that {_INDEX} names")
+        raise Unavailable(f"{path} is not the one that {_INDEX} names")
     return {*_rpm_names(_elements(unpacked(data)), arch)}
 
 
@@ -89,9 +89,9 @@ def _primary(index: bytes) -> tuple[str, str, str]:
             algorithm, checksum = _CHECKSUMS.get(attributes.get("type", ""), ""), text
         elif place == _OF_INDEX and attributes.get("type") == "primary":
             if not algorithm or "://" in path or {"", ".."} & {*path.split("/")}:
-                raise OutOfReach(f"{_INDEX} names no usable list of packages")
+                raise Unavailable(f"{_INDEX} names no usable list of packages")
             return path, algorithm, checksum
-    raise OutOfReach(f"{_INDEX} names no list of packages")
+    raise Unavailable(f"{_INDEX} names no list of packages")
 
 
 # An element at its end: local names from the root to it, its attributes, its text.
@@ -124,7 +124,7 @@ class _Builder:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self.path) >= _DEEPEST:
-            raise OutOfReach("its XML is nested too deeply")
+            raise Unavailable("its XML is nested too deeply")
         self.path.append(name.rpartition(" ")[2])
         self.attributes.append(attributes)
         self.text = ""
@@ -132,7 +132,7 @@ class _Builder:
     def characters(self, text: str) -> None:
         self.text += text
         if len(self.text) > _LONGEST:
-            raise OutOfReach("a text in its XML is too long")
+            raise Unavailable("a text in its XML is too long")
 
     def end(self, _: str) -> None:
         self.ended.append((tuple(self.path), self.attributes.pop(), self.text.strip()))
@@ -141,11 +141,11 @@ class _Builder:
 
     def refuse(self, *_: object) -> None:
         """Refuse document types and entities: a few bytes of them can stand for gigabytes."""
-        raise OutOfReach("its XML declares a document type, which is refused")
+        raise Unavailable("its XML declares a document type, which is refused")
 
 
 def _elements(chunks: Iterable[bytes]) -> Iterator[_Element]:
-    """Yield the elements of XML in the order in which they end. Raises `OutOfReach`."""
+    """Yield the elements of XML in the order in which they end. Raises `Unavailable`."""
     builder, parser = _Builder(), expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     parser.StartDoctypeDeclHandler = builder.refuse
@@ -158,7 +158,7 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[_Element]:
             builder.ended.clear()
         parser.Parse(b"", True)
     except expat.ExpatError as error:
-        raise OutOfReach(f"its XML is damaged: {error}") from error
+        raise Unavailable(f"its XML is damaged: {error}") from error
     yield from builder.ended  # expat may hold elements back until the end
 
 
@@ -166,7 +166,7 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[_Element]:
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
-    """Yield what xz, gzip or Zstandard packed, or a plain file, in chunks. Raises `OutOfReach`."""
+    """Yield what xz, gzip or Zstandard packed, or a plain file, in chunks. Raises `Unavailable`."""
     inflate: lzma.LZMADecompressor | StreamInflater
     if data.startswith(_XZ):
         inflate = lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY)
@@ -180,10 +180,10 @@ def unpacked(data: bytes) -> Iterator[bytes]:
         try:
             chunk = inflate.decompress(data[start : start + _CHUNK])
         except (*DAMAGED, lzma.LZMAError, EOFError) as error:
-            raise OutOfReach(f"it is damaged: {innermost(error)}") from error
+            raise Unavailable(f"it is damaged: {innermost(error)}") from error
         size += len(chunk)
         if size > LARGEST:
-            raise OutOfReach(f"unpacked it is larger than {LARGEST >> 20} MiB")
+            raise Unavailable(f"unpacked it is larger than {LARGEST >> 20} MiB")
         yield chunk
     if not inflate.eof:
-        raise OutOfReach("it is cut off")
+        raise Unavailable("it is cut off")

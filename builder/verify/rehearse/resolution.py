@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from builder.model.exact_json import part
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.index import Index
-from builder.verify.rehearse.pip_commands import Target
+from builder.verify.rehearse.pip_commands import PythonTarget
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,11 +89,11 @@ class Resolver:
     run_pip: RunPip
 
     def resolve(
-        self, requirements: Sequence[str], target: Target, options: Sequence[str] = ()
+        self, requirements: Sequence[str], target: PythonTarget, options: Sequence[str] = ()
     ) -> tuple[Resolved, ...]:
         """Return the packages that pip would install with `options`, in its order.
 
-        Raises `Unresolvable`, and `OutOfReach` when the index gives no answer.
+        Raises `Unresolvable`, and `Unavailable` when the index gives no answer.
         """
         with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
             attempt = _Attempt(
@@ -114,7 +114,7 @@ class _Attempt:
     """One resolution, repeated with stand-ins until pip needs no further one."""
 
     index: Index
-    target: Target
+    target: PythonTarget
     folder: Path
     requirements: Sequence[str]
     sources: dict[tuple[str, str], SourceDistribution] = field(default_factory=dict)

@@ -30,19 +30,19 @@ _GONE = frozenset({404, 410})
 _FETCHERS = frozenset({"wget", "curl"})
 
 
-class OutOfReach(Exception):
+class Unavailable(Exception):
     """The reason why a server or a file of it cannot be read, in one line."""
 
 
-class NotOnServer(OutOfReach):
+class NotOnServer(Unavailable):
     """The server answers, and has no such file."""
 
 
-ReadUrl = Callable[[str], bytes]  # raises `OutOfReach`
+ReadUrl = Callable[[str], bytes]  # raises `Unavailable`
 
 
 def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None = None) -> bytes:
-    """Return the bytes at an `https:`, `http:` or `file:` URL. Raises `OutOfReach`."""
+    """Return the bytes at an `https:`, `http:` or `file:` URL. Raises `Unavailable`."""
     name = url.rstrip("/").rpartition("/")[2]
     try:
         if url.startswith("file:"):
@@ -58,9 +58,9 @@ def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None 
                 _check_size(len(data), name)
             return bytes(data)
     except requests.ConnectionError as error:
-        raise OutOfReach(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
+        raise Unavailable(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
     except (requests.RequestException, OSError) as error:
-        raise OutOfReach(f"{name} cannot be read: {innermost(error)}") from error
+        raise Unavailable(f"{name} cannot be read: {innermost(error)}") from error
 
 
 def _read_file(path: Path) -> bytes:
@@ -74,7 +74,7 @@ def _read_file(path: Path) -> bytes:
 
 def _check_size(size: int, name: str) -> None:
     if size > LARGEST:
-        raise OutOfReach(f"{name} is larger than {LARGEST >> 20} MiB")
+        raise Unavailable(f"{name} is larger than {LARGEST >> 20} MiB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

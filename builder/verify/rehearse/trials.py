@@ -93,7 +93,7 @@ class CellTrials:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RehearsalRecord:
-    """How many trials of a cell had which outcome, and on which day (ISO date)."""
+    """The numbers of a cell's trials by outcome, and the day of the rehearsal (ISO date)."""
 
     content_key: str
     date: str

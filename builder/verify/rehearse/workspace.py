@@ -119,7 +119,7 @@ class Clone:
 
 
 @dataclass(kw_only=True, slots=True)
-class Workspace:
+class SourceWorkspace:
     """Follows steps in their order; `trials` are what they were tried for.
 
     `clones` finds a repository by URL and ref, or says why not; `archives` an archive by its file

@@ -44,9 +44,9 @@ class Page(HTMLParser):
 
     def all(self, tag: str, **attributes: str) -> list[dict[str, str]]:
         return [
-            found
-            for name, found in self.tags
-            if name == tag and attributes.items() <= found.items()
+            shown
+            for name, shown in self.tags
+            if name == tag and attributes.items() <= shown.items()
         ]
 
 
@@ -69,7 +69,7 @@ def test_the_index_lists_every_image(tmp_path: Path, capsys: pytest.CaptureFixtu
     site = catalog(tmp_path)
     assert capsys.readouterr().out == f"2 images: {site / 'index.html'}\n"
     page = Page(site / "index.html")
-    assert [one["data-architecture"] for one in page.all("tr", **{"class": "entry"})] == [
+    assert [each["data-architecture"] for each in page.all("tr", **{"class": "entry"})] == [
         "ppc64le",
         "x86_64",
     ]
@@ -82,8 +82,8 @@ def test_there_is_a_filter_for_what_images_differ_in(tmp_path: Path) -> None:
     image_folder(out)
     image_folder(out, recipe="pytorch", cuda="12.4", parents=("hpc-base", "cuda-base"))
     page = Page(catalog(tmp_path) / "index.html")
-    assert [one["name"] for one in page.all("select")] == ["framework", "cuda"]
-    (row,) = (one for one in page.all("tr") if one.get("data-cuda") == "12.4")
+    assert [each["name"] for each in page.all("select")] == ["framework", "cuda"]
+    (row,) = (each for each in page.all("tr") if each.get("data-cuda") == "12.4")
     assert row["data-framework"] == "hpc-base cuda-base pytorch"
     assert row["data-packages"] == "bash zlib1g"
 
@@ -186,8 +186,8 @@ def not_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     assert "0 verified" in index.text
     assert "✗ not proven" in index.text
     assert "does not prove it" in page.text
-    found = json.loads((site / "catalog.json").read_text())["images"]
-    assert [one["state"] for one in found] == ["failed"]
+    shown = json.loads((site / "catalog.json").read_text())["images"]
+    assert [each["state"] for each in shown] == ["failed"]
     return capsys.readouterr().err
 
 
@@ -196,9 +196,9 @@ OTHERS = {"oci": digest("1"), "sif": digest("2"), "charliecloud": digest("3")}
 
 def test_evidence_of_other_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_folder(tmp_path / "out", digests=OTHERS)
-    said = not_proven(tmp_path, capsys)
-    assert f"{HPC}: the evidence sif is of other artifacts\n" in said
-    assert f"{HPC}: the SBOM is of another image\n" in said
+    errors = not_proven(tmp_path, capsys)
+    assert f"{HPC}: the evidence sif is of other artifacts\n" in errors
+    assert f"{HPC}: the SBOM is of another image\n" in errors
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '{"metadata": 7}', '{"components": [{}]}', "{"])
@@ -255,7 +255,7 @@ def test_no_text_becomes_a_tag(tmp_path: Path) -> None:
         page = Page(path)
         assert len(page.all("script")) == 1, path
         assert page.all("img") == []
-        assert not [one for _, one in page.tags if any(name.startswith("on") for name in one)]
+        assert not [each for _, each in page.tags if any(name.startswith("on") for name in each)]
         assert "49" not in page.text.replace("167941640", "")
     assert EVIL in image_page(site).text
 
@@ -323,11 +323,11 @@ def test_a_folder_with_other_things_is_left_alone(
     (tmp_path / "site/images").mkdir(parents=True)
     (tmp_path / "site/images/mine.html").write_text("mine")
     words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, said = refused(capsys, *words)
-    assert (code, "holds other things than a catalogue" in said) == (2, True)
+    code, errors = refused(capsys, *words)
+    assert (code, "holds other things than a catalogue" in errors) == (2, True)
     assert (tmp_path / "site/images/mine.html").read_text() == "mine"
-    code, said = refused(capsys, words[0], f"--output={tmp_path / 'out'}")
-    assert (code, "holds images" in said) == (2, True)
+    code, errors = refused(capsys, words[0], f"--output={tmp_path / 'out'}")
+    assert (code, "holds images" in errors) == (2, True)
 
 
 def test_an_older_catalogue_cannot_name_files_elsewhere(tmp_path: Path) -> None:
@@ -342,8 +342,8 @@ def test_an_older_catalogue_cannot_name_files_elsewhere(tmp_path: Path) -> None:
 
 
 def test_no_image_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = refused(capsys, f"--images-in={tmp_path}", f"--output={tmp_path / 'site'}")
-    assert (code, "there is no image" in said) == (3, True)
+    code, errors = refused(capsys, f"--images-in={tmp_path}", f"--output={tmp_path / 'site'}")
+    assert (code, "there is no image" in errors) == (3, True)
     assert not (tmp_path / "site").exists()
 
 
@@ -361,9 +361,9 @@ def test_every_manifest_of_another_shape_is_named(
         manifest = json.loads((folder / "manifest.json").read_text())
         write(folder / "manifest.json", {**manifest, **change})
     words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, said = refused(capsys, *words)
+    code, errors = refused(capsys, *words)
     assert code == 2
-    assert all(f"{one.name}/manifest.json:1: it has another shape" in said for one in bad)
+    assert all(f"{each.name}/manifest.json:1: it has another shape" in errors for each in bad)
     assert not (tmp_path / "site").exists()
 
 
@@ -379,5 +379,5 @@ def test_commands_are_quoted(tmp_path: Path) -> None:
 def test_what_is_no_registry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_folder(tmp_path / "out")
     words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, said = refused(capsys, *words, "--registry=quay.io")
-    assert (code, "is not HOST/NAMESPACE" in said) == (2, True)
+    code, errors = refused(capsys, *words, "--registry=quay.io")
+    assert (code, "is not HOST/NAMESPACE" in errors) == (2, True)

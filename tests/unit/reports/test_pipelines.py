@@ -50,20 +50,20 @@ def document(system: str, plan: Plan, **runners: str) -> Any:
 
 def jobs(system: str, plan: Plan, **runners: str) -> dict[str, Any]:
     """The jobs of a pipeline by what they are shown as."""
-    made = document(system, plan, **runners)
+    parsed = document(system, plan, **runners)
     if system == "gitlab":
-        return {name: job for name, job in made.items() if name not in GITLABS_OWN}
-    return {job["name"]: job for job in made["jobs"].values()}
+        return {name: job for name, job in parsed.items() if name not in GITLABS_OWN}
+    return {job["name"]: job for job in parsed["jobs"].values()}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> None:
     make, known = SYSTEMS[system]
-    made = make(pipeline_of(planned().images, known, command="x", key="keyless"))
-    assert "COSIGN" not in made.replace("cosign", "")
-    assert made.count("--key keyless") == made.count("ci/setup images --with-cosign") == 1
+    parsed = make(pipeline_of(planned().images, known, command="x", key="keyless"))
+    assert "COSIGN" not in parsed.replace("cosign", "")
+    assert parsed.count("--key keyless") == parsed.count("ci/setup images --with-cosign") == 1
     token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
-    assert made.count(token) == 1
+    assert parsed.count(token) == 1
     assert token not in make(pipeline_of(planned().images, known, command="x"))
 
 
@@ -87,13 +87,13 @@ def test_what_is_kept_is_what_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
-    kept = (ROOT / "ci" / f"{system}.yml").read_text()
+    stored = (ROOT / "ci" / f"{system}.yml").read_text()
     assert main(["ci", system, PROJECT]) == 0
-    assert capsys.readouterr().out == kept, f"build-images ci {system} > ci/{system}.yml"
-    made = re.match(r"# Made by: build-images (.*)\n", kept)
-    assert made
-    assert main([*shlex.split(made.group(1)), PROJECT]) == 0
-    assert capsys.readouterr().out == kept
+    assert capsys.readouterr().out == stored, f"build-images ci {system} > ci/{system}.yml"
+    parsed = re.match(r"# Made by: build-images (.*)\n", stored)
+    assert parsed
+    assert main([*shlex.split(parsed.group(1)), PROJECT]) == 0
+    assert capsys.readouterr().out == stored
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -104,27 +104,27 @@ def test_the_head_has_the_command_with_all_that_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
-    given = "--recipe=hpc-base --arch=ppc64le --base=debian13 --mpi=openmpi"
-    given += " --flavour=development --native-runner=ppc64le=power9"
-    assert main(["ci", system, PROJECT, *given.split()]) == 0
+    options = "--recipe=hpc-base --arch=ppc64le --base=debian13 --mpi=openmpi"
+    options += " --flavour=development --native-runner=ppc64le=power9"
+    assert main(["ci", system, PROJECT, *options.split()]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith(f"# Made by: build-images ci {system} {given}\n")
+    assert printed.startswith(f"# Made by: build-images ci {system} {options}\n")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("flavour", ["runtime", "development"])
 def test_each_job_builds_the_image_of_its_name(system: str, flavour: str) -> None:
     plan = planned(flavour)
-    found = jobs(system, plan)
+    by_name = jobs(system, plan)
     assert len(plan.images) == 3
     for image in plan.images:
-        job = next(one for name, one in found.items() if name.startswith(image.identifier))
+        job = next(each for name, each in by_name.items() if name.startswith(image.identifier))
         words = shlex.split(list(commands(job))[-1].replace("${REFRESH:+--refresh}", "--refresh"))
         assert words[:2] == ["ci/retry", ".venv/bin/build-images"]
         options = parse(words[2:])
         assert isinstance(options, build.BuildOptions)
         selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
-        assert [one.identifier for one in selected.images] == [image.identifier]
+        assert [each.identifier for each in selected.images] == [image.identifier]
         assert options.refresh
         assert not options.no_verify
 
@@ -145,30 +145,30 @@ def test_every_command_is_one_that_there_is(system: str) -> None:
 def test_native_where_there_is_a_runner_else_emulated(system: str) -> None:
     label = {"github": "runs-on", "gitlab": "tags"}[system]
     _, known = SYSTEMS[system]
-    by_arch = {name.split(" ")[0].rpartition("-")[2]: one for name, one in runs(system).items()}
+    by_arch = {name.split(" ")[0].rpartition("-")[2]: each for name, each in runs(system).items()}
     assert by_arch["x86_64"][label] in (known["x86_64"], [known["x86_64"]])
     assert by_arch["aarch64"][label] in (known["aarch64"], [known["aarch64"]])
     assert by_arch["ppc64le"][label] in (known["x86_64"], [known["x86_64"]])
     power = runs(system, ppc64le="power9")
-    (own,) = (one for name, one in power.items() if "ppc64le" in name)
+    (own,) = (each for name, each in power.items() if "ppc64le" in name)
     assert own[label] in ("power9", ["power9"])
     without = runs(system, aarch64="none")
-    (other,) = (one for name, one in without.items() if "aarch64" in name)
+    (other,) = (each for name, each in without.items() if "aarch64" in name)
     assert other[label] in (known["x86_64"], [known["x86_64"]])
 
 
 def runs(system: str, **runners: str) -> dict[str, Any]:
-    found = jobs(system, planned(), **runners)
-    return {name: one for name, one in found.items() if not name.startswith("publish")}
+    by_name = jobs(system, planned(), **runners)
+    return {name: each for name, each in by_name.items() if not name.startswith("publish")}
 
 
 def test_emulated_jobs_say_so_and_have_more_time() -> None:
-    found = runs("github")
-    emulated = [one for name, one in found.items() if name.endswith(" (emulated)")]
-    native = [one for name, one in found.items() if not name.endswith(" (emulated)")]
+    by_name = runs("github")
+    emulated = [each for name, each in by_name.items() if name.endswith(" (emulated)")]
+    native = [each for name, each in by_name.items() if not name.endswith(" (emulated)")]
     assert (len(emulated), len(native)) == (1, 2)
-    assert {one["timeout-minutes"] for one in emulated} == {"350"}
-    assert {one["timeout-minutes"] for one in native} == {"120"}
+    assert {each["timeout-minutes"] for each in emulated} == {"350"}
+    assert {each["timeout-minutes"] for each in native} == {"120"}
 
 
 @pytest.mark.parametrize("label", ["own: x # y", "on", "[a]", "'"])
@@ -187,12 +187,12 @@ def test_no_runner_to_emulate_on_is_refused() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_all_architectures_of_an_image_are_published_together(system: str) -> None:
-    found = jobs(system, planned())
-    (publish,) = (one for name, one in found.items() if name.startswith("publish "))
+    by_name = jobs(system, planned())
+    (publish,) = (each for name, each in by_name.items() if name.startswith("publish "))
     assert len(publish["needs"]) == 3
-    known = set(document(system, planned()).get("jobs", found))
+    known = set(document(system, planned()).get("jobs", by_name))
     assert set(publish["needs"]) <= known
-    (command,) = (one for one in commands(publish) if " publish " in one)
+    (command,) = (each for each in commands(publish) if " publish " in each)
     for image in planned().images:
         assert f"--image {image.identifier}" in command
         assert f"--arch {image.cell.arch}" in command
@@ -200,17 +200,17 @@ def test_all_architectures_of_an_image_are_published_together(system: str) -> No
     options = parse(words)
     assert isinstance(options, build.BuildOptions)
     selected = make_plan(shipped_project(), options.selection, compiler=COMPILER)
-    assert {one.identifier for one in selected.images} == {
-        one.identifier for one in planned().images
+    assert {each.identifier for each in selected.images} == {
+        each.identifier for each in planned().images
     }
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_whole_matrix_has_one_job_for_each_image(system: str) -> None:
     plan = shipped_plan()
-    found = jobs(system, plan)
-    groups = {one.identifier.removesuffix(one.cell.arch) for one in plan.images}
-    assert len(found) == len(plan.images) + len(groups)
+    by_name = jobs(system, plan)
+    groups = {each.identifier.removesuffix(each.cell.arch) for each in plan.images}
+    assert len(by_name) == len(plan.images) + len(groups)
     make, known = SYSTEMS[system]
     texts = {make(pipeline_of(plan.images, known, command="x")) for _ in range(2)}
     assert len(texts) == 1
@@ -236,8 +236,8 @@ def test_publishing_alone_is_in_the_environment_that_has_secrets(system: str) ->
 
 def test_an_image_that_fails_is_handed_on_and_its_failure_is_published() -> None:
     """`publish` refuses it, and attaches the evidence to what the registry has."""
-    made = jobs("github", planned())
-    for job in made.values():
+    parsed = jobs("github", planned())
+    for job in parsed.values():
         for step in job["steps"]:
             action = step.get("uses", "")
             if action.startswith("actions/upload-artifact@"):
@@ -273,11 +273,12 @@ def test_what_is_no_runner_is_refused(runner: str, capsys: pytest.CaptureFixture
 # ci/retry
 
 
-def retried(tmp_path: Path, *said: tuple[int, str]) -> tuple[int, int]:
+def retried(tmp_path: Path, *outputs: tuple[int, str]) -> tuple[int, int]:
     """The exit code of ci/retry, and how often it ran a command that says and ends so in turn."""
     script = tmp_path / "command"
     cases = [
-        f"{n}) echo {shlex.quote(text)} >&2; exit {code};;" for n, (code, text) in enumerate(said)
+        f"{n}) echo {shlex.quote(text)} >&2; exit {code};;"
+        for n, (code, text) in enumerate(outputs)
     ]
     script.write_text(
         f"#!/bin/bash\nn=$(cat {tmp_path}/n 2>/dev/null || echo 0)\n"

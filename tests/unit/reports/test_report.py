@@ -16,8 +16,8 @@ from samples import compare_page_with_golden
 from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
 from builder.reports.report import write_report
-from builder.reports.report.matrix import axes_of
-from builder.reports.report.view import BuildRun, card_of
+from builder.reports.report.matrix import LeftOutImage, axes_of
+from builder.reports.report.view import BuildRun, ReportDocument, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
@@ -59,12 +59,12 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         around = {name for _, classes, _ in self.stack for name in classes}
-        ids = {f"#{one}" for _, _, one in self.stack if one}
+        ids = {f"#{sample}" for _, _, sample in self.stack if sample}
         self.texts.append((around | ids, data))
 
     def text(self, *classes: str) -> str:
-        found = "".join(text for around, text in self.texts if set(classes) <= around)
-        return " ".join(found.split())
+        document = "".join(text for around, text in self.texts if set(classes) <= around)
+        return " ".join(document.split())
 
     def values(self, name: str) -> list[str]:
         return [value for _, attribute, value in self.attributes if attribute == name]
@@ -80,16 +80,16 @@ def cell(arch: str = "x86_64", mpi: str = "openmpi5.0", cuda: str = "none") -> C
     )
 
 
-def axes(one: Cell) -> dict[str, str]:
+def axes(sample: Cell) -> dict[str, str]:
     names = ("recipe", "recipe_version", "base", "cuda", "mpi", "arch", "flavour", "cpu")
-    return {name: str(getattr(one, name)) for name in names}
+    return {name: str(getattr(sample, name)) for name in names}
 
 
 def outcome(check: str, word: str = "passed", reason: str = "4 ranks") -> dict[str, Any]:
     return {"check": check, "outcome": word, "reason": reason, "duration_s": 2.0, "data": {}}
 
 
-def manifest(one: Cell, **changes: Any) -> dict[str, Any]:
+def manifest(sample: Cell, **changes: Any) -> dict[str, Any]:
     artifacts = {
         name: {
             "path": path,
@@ -100,10 +100,10 @@ def manifest(one: Cell, **changes: Any) -> dict[str, Any]:
         }
         for name, path in FORMATS.items()
     }
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "schema": "build-images/manifest/v1",
-        "image": one.identifier,
-        "cell": axes(one),
+        "image": sample.identifier,
+        "cell": axes(sample),
         "about": "Compilers and an MPI",
         "content_key": "c0ffee",
         "tree_digest": "sha256:tree",
@@ -125,7 +125,7 @@ def manifest(one: Cell, **changes: Any) -> dict[str, Any]:
         "started": "2026-01-01T09:13:00Z",
         "durations_s": {"spec": 0.01, "build": 301.0, "verify": 6.0},
     }
-    return {**found, **changes}
+    return {**document, **changes}
 
 
 def render(
@@ -136,14 +136,14 @@ def render(
     compiled: Mapping[str, str] | None = None,
 ) -> Page:
     out = tmp_path / "out"
-    write_report(
-        [*map(record, manifests)],
-        left_out,
-        failures or {},
-        out=out,
+    document = ReportDocument(
         build=read(BuildRun, BUILD),
-        compiled=compiled,
+        images=tuple(map(record, manifests)),
+        failures=failures or {},
+        left_out=tuple(map(LeftOutImage.of, left_out)),
+        compiled=compiled or {},
     )
+    write_report(out, document)
     return Page((out / "report.html").read_text(encoding="utf-8"))
 
 
@@ -200,8 +200,12 @@ def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_pat
     listed = page.text("absences")
     assert listed.startswith("Compiled, not built here, and why docker.io cannot be reachedhpc-")
     assert "hint" not in listed
-    found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
-    assert (found["compiled"], found["outcome"], found["failures"]) == (lacking, "verified", {})
+    document = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert (document["compiled"], document["outcome"], document["failures"]) == (
+        lacking,
+        "verified",
+        {},
+    )
 
 
 def test_an_image_built_before_is_not_hidden_when_it_cannot_be_built_again(tmp_path: Path) -> None:
@@ -216,10 +220,10 @@ def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -
         "formats_equal": None,
         "evidence": [],
     }
-    one = manifest(cell(), **changes)
-    for artifact in one["artifacts"].values():
+    sample = manifest(cell(), **changes)
+    for artifact in sample["artifacts"].values():
         artifact["tree_digest"] = ""
-    page = render(tmp_path, one)
+    page = render(tmp_path, sample)
     assert "○ not verified" in page.text("matrix", "tile", "built")
     assert page.text("badge", "state") == "○ not verified"
     assert page.text("totals") == "0verified 1not verified 0failed 0left out"
@@ -349,18 +353,18 @@ def test_mpich_is_started_by_its_own_launcher_and_no_mpi_by_none(tmp_path: Path)
 
 
 def test_tree_digests_that_differ_are_each_shown(tmp_path: Path) -> None:
-    one = manifest(cell(), formats_equal=False, outcome="failed")
-    one["artifacts"]["sif"]["tree_digest"] = "sha256:other"
-    page = render(tmp_path, one)
+    sample = manifest(cell(), formats_equal=False, outcome="failed")
+    sample["artifacts"]["sif"]["tree_digest"] = "sha256:other"
+    page = render(tmp_path, sample)
     assert "sha256:other" in page.text("tree", "differ")
     assert page.text("tree", "equal") == ""
     assert "✗ formats differ" in page.text("matrix", "tile", "failed")
 
 
 def test_equal_is_not_believed_when_the_digests_differ(tmp_path: Path) -> None:
-    one = manifest(cell())
-    one["artifacts"]["sif"]["tree_digest"] = "sha256:other"
-    assert "sha256:other" in render(tmp_path, one).text("tree", "differ")
+    sample = manifest(cell())
+    sample["artifacts"]["sif"]["tree_digest"] = "sha256:other"
+    assert "sha256:other" in render(tmp_path, sample).text("tree", "differ")
 
 
 def test_equal_digests_are_not_called_equal_when_the_manifest_says_otherwise(
@@ -383,41 +387,43 @@ def test_nothing_built_is_no_success(tmp_path: Path) -> None:
 
 
 def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
-    one = manifest(cell())
+    sample = manifest(cell())
     absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not carried"))
     failures = {cell("ppc64le").identifier: "it broke: ü"}
-    render(tmp_path, one, left_out=(absent,), failures=failures)
-    found = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
-    assert found["schema"] == "build-images/report/v1"
-    assert found["images"] == [write(record(one))]
-    assert list(found["images"][0]) == sorted(found["images"][0]), "as in manifest.json"
-    assert found["failures"] == failures
-    assert found["build"] == BUILD
-    assert found["outcome"] == "failed"
+    render(tmp_path, sample, left_out=(absent,), failures=failures)
+    document = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert document["schema"] == "build-images/report/v1"
+    assert document["images"] == [write(record(sample))]
+    assert list(document["images"][0]) == sorted(document["images"][0]), "as in manifest.json"
+    assert document["failures"] == failures
+    assert document["build"] == BUILD
+    assert document["outcome"] == "failed"
     expected = {"image": absent.cell.identifier, "cell": axes(absent.cell)}
-    assert found["left_out"] == [{**expected, "reasons": ["maintainer: not carried"]}]
-    assert found["totals"]["verified"] == found["totals"]["failed"] == 1
+    assert document["left_out"] == [{**expected, "reasons": ["maintainer: not carried"]}]
+    assert document["totals"]["verified"] == document["totals"]["failed"] == 1
 
 
 def test_a_report_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     render(tmp_path, failed_manifest())
     page = render(tmp_path, manifest(cell()))
     assert page.text("head").startswith("1 image verified")
-    left = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert left == ["report.html", "report.json"]
+    remaining = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert remaining == ["report.html", "report.json"]
 
 
 def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell()))
     before = (tmp_path / "out/report.html").read_bytes()
-    one = dataclasses.replace(record(manifest(cell())), about=cast("str", object()))
+    sample = dataclasses.replace(record(manifest(cell())), about=cast("str", object()))
     with pytest.raises(TypeError):
-        write_report([one], (), {}, out=tmp_path / "out", build=read(BuildRun, BUILD))
+        write_report(
+            tmp_path / "out", ReportDocument(build=read(BuildRun, BUILD), images=(sample,))
+        )
     assert (tmp_path / "out/report.html").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    "one",
+    "sample",
     [
         cell(),
         cell(cuda="12.4"),
@@ -427,9 +433,9 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
         dataclasses.replace(cell(cuda="12.4"), flavour="development", cpu="x86_64_v3"),
     ],
 )
-def test_an_identifier_can_be_taken_apart(one: Cell) -> None:
+def test_an_identifier_can_be_taken_apart(sample: Cell) -> None:
     usual = {"cuda": "none", "mpi": "none", "flavour": "runtime", "cpu": "generic"}
-    assert {**usual, **axes_of(one.identifier)} == axes(one)
+    assert {**usual, **axes_of(sample.identifier)} == axes(sample)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,10 @@ from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 from builder.cli import main
 from builder.model import Cell, PlannedImage
 from builder.model.errors import BadInput
-from builder.reports.sites import Place, SiteImage, site_files
-from builder.reports.sites.files import kubernetes_name, lua
+from builder.reports.sites.files import SiteImage, SitePlace, kubernetes_name, lua, site_files
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-PLACE = Place(registry="quay.io/site", folder="/opt/images")
+PLACE = SitePlace(registry="quay.io/site", folder="/opt/images")
 DIGEST = "sha256:" + "a" * 64
 SHOWN = {
     "hpc-base-1.0-debian13-openmpi5.0-x86_64": True,
@@ -33,23 +32,23 @@ SHOWN = {
 
 @functools.cache
 def planned() -> dict[str, PlannedImage]:
-    return {one.identifier: one for one in shipped_plan().images}
+    return {each.identifier: each for each in shipped_plan().images}
 
 
-def at_site(identifier: str, place: Place = PLACE, *, built: bool = False) -> SiteImage:
+def at_site(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> SiteImage:
     digest = DIGEST if built else ""
     return SiteImage(planned=planned()[identifier], place=place, digest=digest)
 
 
-def texts(identifier: str, place: Place = PLACE, *, built: bool = False) -> dict[str, str]:
+def texts(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> dict[str, str]:
     """The files of one image, by name without its folder."""
     files = site_files([at_site(identifier, place, built=built)])
     return {path.removeprefix(f"{identifier}/"): text for path, text in files.items()}
 
 
 def identifiers(**axes: str) -> Iterator[str]:
-    for identifier, one in planned().items():
-        if all(one.cell.axis(name).startswith(value) for name, value in axes.items()):
+    for identifier, each in planned().items():
+        if all(each.cell.axis(name).startswith(value) for name, value in axes.items()):
             yield identifier
 
 
@@ -60,18 +59,18 @@ def first(**axes: str) -> str:
 @pytest.mark.parametrize(("identifier", "built"), SHOWN.items(), ids=list(SHOWN))
 def test_files_are_those_that_were_looked_at(identifier: str, built: bool) -> None:
     for name, text in texts(identifier, built=built).items():
-        kept = GOLDEN / "sites" / identifier / Path(name).name
+        golden = GOLDEN / "sites" / identifier / Path(name).name
         if os.environ.get("UPDATE_GOLDEN"):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(text)
-        assert text == kept.read_text(), name
+            golden.parent.mkdir(parents=True, exist_ok=True)
+            golden.write_text(text)
+        assert text == golden.read_text(), name
 
 
 def test_every_shipped_image_gets_all_files() -> None:
     images = [at_site(identifier) for identifier in planned()]
     files = site_files(images)
-    with_mpi = sum(one.contract.mpi is not None for one in images)
-    of_cray = sum(one.binds_cray for one in images)  # without Charliecloud's two scripts
+    with_mpi = sum(each.contract.mpi is not None for each in images)
+    of_cray = sum(each.binds_cray for each in images)  # without Charliecloud's two scripts
     assert len(files) == len(images) * 7 + with_mpi - 2 * of_cray
     assert files == site_files(images)
     for path, text in files.items():
@@ -112,11 +111,11 @@ def pod_spec(text: str) -> Any:
 @pytest.mark.parametrize(("arch", "label"), [("ppc64le", "ppc64le"), ("x86_64", "amd64")])
 def test_pods_go_to_nodes_of_the_architecture(arch: str, label: str) -> None:
     files = texts(first(arch=arch))
-    wanted = {"kubernetes.io/arch": label}
-    assert pod_spec(files["openshift-pod.yaml"])["nodeSelector"] == wanted
-    assert pod_spec(files["openshift-job.yaml"])["nodeSelector"] == wanted
+    expected = {"kubernetes.io/arch": label}
+    assert pod_spec(files["openshift-pod.yaml"])["nodeSelector"] == expected
+    assert pod_spec(files["openshift-job.yaml"])["nodeSelector"] == expected
     build = yaml.safe_load(files["openshift-build.yaml"])["objects"][-1]
-    assert build["spec"]["nodeSelector"] == wanted
+    assert build["spec"]["nodeSelector"] == expected
     assert f"--arch={label} " in files["podman.sh"]
     assert f"!= {arch} " in files["slurm-apptainer.sh"]
 
@@ -156,10 +155,10 @@ def test_an_mpi_of_the_hosts_is_bound_in() -> None:
 
 
 def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
-    one = SiteImage(planned=image(tmp_path), place=PLACE)
-    files = site_files([one])
+    each = SiteImage(planned=image(tmp_path), place=PLACE)
+    files = site_files([each])
     assert not [path for path in files if "mpiexec" in path]
-    script = files[f"{one.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.identifier}/slurm-apptainer.sh"]
     assert "#SBATCH --nodes=1\n" in script
     assert "exec srun apptainer exec " in script
     assert "set -- /opt/build-images/run-checks\n" in script
@@ -196,11 +195,11 @@ def test_shpc_has_one_entry_for_a_recipe_and_an_architecture() -> None:
         ]
     )
     entries = {path: yaml.safe_load(files[path]) for path in files if path.startswith("shpc/")}
-    assert {path.split("/")[1] for path in entries} == {planned()[one].cell.arch for one in names}
-    tags = [digest for one in entries.values() for digest in one["tags"].values()]
+    assert {path.split("/")[1] for path in entries} == {planned()[each].cell.arch for each in names}
+    tags = [digest for each in entries.values() for digest in each["tags"].values()]
     assert sorted(tags) == sorted(digests.values())
-    for one in entries.values():
-        assert list(one["tags"].items())[-1:] == list(one["latest"].items())
+    for each in entries.values():
+        assert list(each["tags"].items())[-1:] == list(each["latest"].items())
 
 
 # Names and quotes
@@ -209,11 +208,11 @@ EVIL = "a ]] \" ' $(touch x) `id` \\ {{ 7 }} # -- <b>\n\nsecond: line"
 
 
 def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
-    one = image(tmp_path, recipes=[recipe(about=EVIL)])
-    place = Place(registry="quay.io/site", folder="/opt/my $(images) 'x'")
-    site = SiteImage(planned=one, place=place, digest=DIGEST)
+    each = image(tmp_path, recipes=[recipe(about=EVIL)])
+    place = SitePlace(registry="quay.io/site", folder="/opt/my $(images) 'x'")
+    site = SiteImage(planned=each, place=place, digest=DIGEST)
     files = site_files([site])
-    script = files[f"{one.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.identifier}/slurm-apptainer.sh"]
     assert f"image=${{IMAGE:-{shlex.quote(site.sif)}}}\n" in script
     module = files[f"modulefiles/core/{site.tag}-x86_64.lua"]
     assert "]] \\\" '" in module
@@ -259,7 +258,7 @@ def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
 )
 def test_what_is_no_place_is_refused(registry: str, folder: str) -> None:
     with pytest.raises(BadInput, match="is not"):
-        Place(registry=registry, folder=folder)
+        SitePlace(registry=registry, folder=folder)
 
 
 # The command

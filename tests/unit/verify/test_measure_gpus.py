@@ -74,7 +74,7 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("fault", "problem"),
     [
         ("sleep=60", "no answer within 1 s"),
         ("crash=1", "whoever asks them: ended by SIGSEGV"),
@@ -83,12 +83,12 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     ],
 )
 def test_gpus_that_cannot_be_asked_at_all(
-    library: str, monkeypatch: pytest.MonkeyPatch, said: str, problem: str
+    library: str, monkeypatch: pytest.MonkeyPatch, fault: str, problem: str
 ) -> None:
-    monkeypatch.setenv("FAKE_NVML", said)
+    monkeypatch.setenv("FAKE_NVML", fault)
     monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
     processes = Processes()
-    with Watched(processes, library=library, begin_s=1 if "sleep" in said else 30) as gpus:
+    with Watched(processes, library=library, begin_s=1 if "sleep" in fault else 30) as gpus:
         assert gpus.problem == problem
         assert gpus.look() == ()
     processes.stop()

@@ -34,10 +34,10 @@ class Prints:
         script = argv[2]
         self._started.append(script)
         if "command -v" in script:
-            paths = [one.path for one in PROGRAMS if one.name in self._held]
+            paths = [each.path for each in PROGRAMS if each.name in self._held]
             output = "\n".join(path for path in paths if path in argv)
         else:
-            [program] = [one for one in PROGRAMS if one.name in script]
+            [program] = [each for each in PROGRAMS if each.name in script]
             output = recorded(program.name)
         return Completed(argv=tuple(argv), returncode=0, stdout=output)
 
@@ -89,7 +89,7 @@ def test_an_image_is_measured_in_all_places(
         *("1.28.2", "1.3.0", "0.38"),
     ]
     assert len(measured.runs) == 2 * 2 * 4
-    assert not [one for one in measured.runs if one.problem]
+    assert not [each for each in measured.runs if each.problem]
     assert measured.sizes["hpl"] == 2048
     assert next(script for script in started if "mpi-speed" in script) == (
         "exec mpirun --allow-run-as-root --oversubscribe -n 2 mpi-speed 4194304 1000"
@@ -115,7 +115,7 @@ def test_without_an_mpi_no_program_is_started_by_one(
     machine.run = replace(machine.run, host=replace(machine.run.host, arch="aarch64"))
     measured, _ = measure(machine.run, machine.folder, runners=["docker"], repeats=1)
     assert [place.name for place in measured.places] == ["bare", "oci-docker"]
-    assert {one.program for one in measured.runs} == {"memory-speed"}
+    assert {each.program for each in measured.runs} == {"memory-speed"}
     assert started[-1] == "exec memory-speed 32 5"
     assert measured.emulator == "qemu 9.2"
 

@@ -39,7 +39,7 @@ from builder.verify.rehearse.imports import (
 )
 from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal
+from builder.verify.rehearse.rehearsal import Rehearsal, read_channel
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
@@ -57,13 +57,13 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import Workspace, archive_tree
+from builder.verify.rehearse.workspace import SourceWorkspace, archive_tree
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
 
 
-def followed(space: Workspace, *commands: str, folder: str = "/var/tmp") -> Workspace:
+def followed(space: SourceWorkspace, *commands: str, folder: str = "/var/tmp") -> SourceWorkspace:
     for command in commands:
         space.follow(step(command, folder=folder))
     return space
@@ -75,11 +75,11 @@ def followed(space: Workspace, *commands: str, folder: str = "/var/tmp") -> Work
 def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
     commands = ["cd /opt/a", "A=1 B='x y' make -C sub", "cd /", "export C=2", "{ false || true ; }"]
     planned = image(tmp_path, recipes=[recipe(development=(block("shell", commands=commands),))])
-    found = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
-    made = next(one for one in found if one.program == "make")
-    assert (made.folder, made.variables) == ("/opt/a", {"A": "1", "B": "x y"})
-    assert made.path("sub") == "/opt/a/sub"
-    first, last = found[-2:]
+    results = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    sample = next(each for each in results if each.program == "make")
+    assert (sample.folder, sample.variables) == ("/opt/a", {"A": "1", "B": "x y"})
+    assert sample.path("sub") == "/opt/a/sub"
+    first, last = results[-2:]
     assert (last.program, last.folder, last.variables["C"]) == ("true", "/", "2")
     assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
 
@@ -98,7 +98,7 @@ def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
         "sed -i s/a/b/ /opt/code/lost.py",
         "sed -i s/a/b/ /etc/hosts",
     )
-    assert [(one.kind, one.outcome) for one in space.trials] == [
+    assert [(each.kind, each.outcome) for each in space.trials] == [
         ("clones", PASSED),
         ("patches", PASSED),
         ("patches", FAILED),
@@ -128,7 +128,7 @@ def test_a_commit_is_what_is_checked_out() -> None:
 
 def test_a_repository_that_is_not_at_hand_is_not_tried() -> None:
     space = followed(workspace(), f"git clone {OWNER}/lost.git lost")
-    assert [(one.outcome, one.text) for one in space.trials] == [(NOT_TRIED, "no copy of it")]
+    assert [(each.outcome, each.text) for each in space.trials] == [(NOT_TRIED, "no copy of it")]
 
 
 def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
@@ -215,15 +215,14 @@ def test_the_distributions_toolkit_is_not_where_nvidias_is(
     debian = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
     nvidias = shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64")
     folder, _, configure = command.rpartition(" && ")
-    made = step(configure, folder=folder.removeprefix("cd ") or "/")
-    assert outcomes(toolkit_trials(debian, made)) == outcome
-    assert [*toolkit_trials(nvidias, made)] == []
+    sample = step(configure, folder=folder.removeprefix("cd ") or "/")
+    assert outcomes(toolkit_trials(debian, sample)) == outcome
+    assert [*toolkit_trials(nvidias, sample)] == []
 
 
 # What Python sources import.
 
 
-SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
 SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
 PROGRAM = (
     "import os, torch\nfrom package import part\nimport own\n"
@@ -273,9 +272,9 @@ def test_a_fork_has_to_be_the_one_that_is_installed() -> None:
         f"git clone {OWNER}/code.git code",
         "cp -r code/. /opt/code",
     )
-    found = [*import_trials(space, "/opt/code", {"pycocotools"})]
-    assert outcomes(found) == [FAILED, PASSED]
-    assert "only github.com/NVIDIA/cocoapi has that" in found[0].text
+    results = [*import_trials(space, "/opt/code", {"pycocotools"})]
+    assert outcomes(results) == [FAILED, PASSED]
+    assert "only github.com/NVIDIA/cocoapi has that" in results[0].text
     followed(space, "git clone https://github.com/NVIDIA/cocoapi.git cocoapi")
     assert outcomes(import_trials(space, "/opt/code", {"pycocotools"})) == [PASSED, PASSED]
 
@@ -332,11 +331,11 @@ CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "pack
 def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> None:
     asked = []
 
-    def read_channel(channel: str, subdir: str) -> object:
+    def recorded(channel: str, subdir: str) -> object:
         asked.append((channel, subdir))
         return CHANNEL
 
-    trials = CondaTrials(read_channel)  # type: ignore[arg-type]
+    trials = CondaTrials(recorded)  # type: ignore[arg-type]
     steps = [step("conda config --add channels https://c.example"), step(f"conda install -y {pin}")]
     assert outcomes(trials.of(steps, "ppc64le")) == [outcome]
     assert asked == [("https://c.example", "linux-ppc64le")]
@@ -363,6 +362,13 @@ def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None
     gone = CondaTrials(lambda *_: "no route")
     [trial] = gone.of([install], "ppc64le")
     assert (trial.outcome, trial.text) == (NOT_TRIED, "a: no route; b: no route")
+
+
+def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
+    (tmp_path / "linux-64").mkdir()
+    (tmp_path / "linux-64/repodata.json").write_text(json.dumps(CHANNEL))
+    assert read_channel(f"file://{tmp_path}/", "linux-64") == CHANNEL
+    assert read_channel(f"file://{tmp_path}", "noarch") == "it has no repodata.json"
 
 
 def test_a_command_behind_another_may_have_what_that_lacks() -> None:
@@ -442,15 +448,15 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
     assert cell.content_key == planned.content_key
-    told = "\n".join(as_text([cell], with_passed=True)) + "\n"
-    compare_with_golden(told, f"rehearsals/{identifier}.txt")
+    printed = "\n".join(as_text([cell], with_passed=True)) + "\n"
+    compare_with_golden(printed, f"rehearsals/{identifier}.txt")
 
 
 def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
     """Before the toolkit's folder was named, this ended Open MPI's build."""
     bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
-    made = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
-    project = dataclasses.replace(shipped_project(), recipes={"aware": made})
+    sample = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
+    project = dataclasses.replace(shipped_project(), recipes={"aware": sample})
     selection = Selection(images=("aware-1.0-debian13-cuda12.4-x86_64",))
     planned = make_plan(project, selection, compiler="").images[0]
     cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
@@ -499,8 +505,8 @@ def test_results_as_json() -> None:
 
 def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
     write_record(tmp_path / "rehearsals", CELL, "2026-11-24")
-    found = read_record(tmp_path / "rehearsals", "k")
-    assert str(found) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
+    results = read_record(tmp_path / "rehearsals", "k")
+    assert str(results) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
     assert read_record(tmp_path / "rehearsals", "another") is None
 
 

@@ -23,7 +23,7 @@ from builder.verify.rehearse import repositories, servers
 from builder.verify.rehearse.packages import Archives, PackageTrials, installed_by
 from builder.verify.rehearse.rehearsal import package_archives
 from builder.verify.rehearse.repositories import rpm_names, unpacked
-from builder.verify.rehearse.servers import NotOnServer, OutOfReach, read_url
+from builder.verify.rehearse.servers import NotOnServer, Unavailable, read_url
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -43,8 +43,8 @@ def misspelt(identifier: str, name: str) -> PlannedImage:
     """A cell of a recipe that installs one more package than make, at line 10."""
     packages = block("packages", line=9, ospackages=["make", name])
     cuda = (block("cuda"),) if "cuda" in identifier else ()
-    made = recipe("added", development=(*cuda, packages))
-    project = dataclasses.replace(shipped_project(), recipes={"added": made})
+    added = recipe("added", development=(*cuda, packages))
+    project = dataclasses.replace(shipped_project(), recipes={"added": added})
     cell = identifier.replace(identifier.partition("-1.0-")[0], "added")
     selection = Selection(images=(cell,))
     return make_plan(project, selection, compiler=spec.COMPILER).images[0]
@@ -119,7 +119,7 @@ def test_names_are_taken_as_dnf_takes_them(command: str, outcome: str) -> None:
 
 
 def test_a_name_like_no_other_may_be_in_another_repository() -> None:
-    [trial] = [one for one in trials_of(misspelt(UBI, "qqqq")) if one.outcome == FAILED]
+    [trial] = [each for each in trials_of(misspelt(UBI, "qqqq")) if each.outcome == FAILED]
     assert trial.hint == "if another repository has it, name that too: packages in site.yaml"
 
 
@@ -178,7 +178,7 @@ def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
 
     def read_failing(url: str) -> bytes:
         asked.append(url)
-        raise OutOfReach("no route")
+        raise Unavailable("no route")
 
     trials = PackageTrials(read_failing, Archives(ubuntu=("mirror",)))
     assert trials._known(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
@@ -191,12 +191,12 @@ def test_the_repositories_are_the_sites_and_this_machines(
     monkeypatch.setenv("BUILD_IMAGES_MIRROR", "http://a.example/debian")
     monkeypatch.delenv("BUILD_IMAGES_SITE", raising=False)
     (tmp_path / "site.yaml").write_text("packages: {centos7: ['https://b.example/$basearch/']}\n")
-    found = package_archives(tmp_path)
-    assert found.named == {"centos7": ("https://b.example/$basearch",)}
-    assert found.debian == "http://a.example/debian"
-    assert found.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
+    archives = package_archives(tmp_path)
+    assert archives.named == {"centos7": ("https://b.example/$basearch",)}
+    assert archives.debian == "http://a.example/debian"
+    assert archives.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
     debian = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le").base
-    assert found.of(debian) == ("http://a.example/debian",)
+    assert archives.of(debian) == ("http://a.example/debian",)
 
 
 def test_files_of_packages_are_no_names() -> None:
@@ -212,8 +212,8 @@ def test_ubuntus_archives_are_those_of_this_machines_apt(tmp_path: Path) -> None
         "deb http://c.example/debian trixie main\n"
         "deb http://d.example/ports jammy main\n"
     )
-    found = apt_archives({"noble", "jammy"}, apt=tmp_path)
-    assert found == ("http://a.example/ubuntu", "http://d.example/ports")
+    archives = apt_archives({"noble", "jammy"}, apt=tmp_path)
+    assert archives == ("http://a.example/ubuntu", "http://d.example/ports")
 
 
 def packed_list(text: str) -> Callable[[str], bytes]:
@@ -271,13 +271,13 @@ ENTITY = b'<!DOCTYPE m [<!ENTITY a "b">]><metadata><package><name>&a;</name></pa
     ids=["entity", "cut", "deep", "gzip cut", "no gzip", "empty"],
 )
 def test_a_list_that_is_none_is_not_read(primary: bytes, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(OutOfReach, match=problem):
+    with pytest.raises(Unavailable, match=problem):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
 
 
 @pytest.mark.parametrize("path", ["../primary.xml", "/etc/passwd", "https://a.example/x", ""])
 def test_an_index_names_files_below_its_repository_alone(path: str, tmp_path: Path) -> None:
-    with pytest.raises(OutOfReach, match="names no usable list"):
+    with pytest.raises(Unavailable, match="names no usable list"):
         rpm_names(read_url, repository(tmp_path, b"<metadata/>", path=path), "x86_64")
 
 
@@ -285,14 +285,14 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
     """A mirror amid a sync has the new index with the old list."""
     shutil.copytree(DATA / "ubi8/x86_64", tmp_path, dirs_exist_ok=True)
     (tmp_path / "repodata/primary.xml").write_text("<metadata/>")
-    with pytest.raises(OutOfReach, match="is not the one that"):
+    with pytest.raises(Unavailable, match="is not the one that"):
         rpm_names(read_url, f"file://{tmp_path}", "x86_64")
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(repositories, "_LONGEST", 100)
     primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
-    with pytest.raises(OutOfReach, match="too long"):
+    with pytest.raises(Unavailable, match="too long"):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
 
 
@@ -303,7 +303,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
     monkeypatch.setattr(repositories, "LARGEST", 1 << 20)
     bomb = packed(bytes(32 << 20))
     sizes: list[int] = []
-    with pytest.raises(OutOfReach, match="larger than 1 MiB"):
+    with pytest.raises(Unavailable, match="larger than 1 MiB"):
         sizes.extend(len(piece) for piece in unpacked(bomb))
     assert sum(sizes) <= 1 << 20
 
@@ -313,5 +313,5 @@ def test_a_file_larger_than_the_limit_is_not_read(
 ) -> None:
     monkeypatch.setattr(servers, "LARGEST", 10)
     (tmp_path / "Packages").write_bytes(b"x" * 11)
-    with pytest.raises(OutOfReach, match="larger than"):
+    with pytest.raises(Unavailable, match="larger than"):
         read_url(f"file://{tmp_path}/Packages")

@@ -12,7 +12,7 @@ from samples import image
 from builder.compile import spec
 from builder.verify.rehearse.rehearsal import copied_texts
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import SourceWorkspace
 
 CLONE = "git clone https://github.com/owner/code.git code"
 FIX = "--- a/sub/setup.py\t2019\n+++ b/sub/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
@@ -21,7 +21,7 @@ GONE = "--- a/sub/setup.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
 SCRIPT = "1c\ntouch /tmp/ran\n.\n"
 
 
-def patched(command: str, text: str | None = FIX) -> Workspace:
+def patched(command: str, text: str | None = FIX) -> SourceWorkspace:
     """A workspace with a clone, after a command in it; the spec brings one patch."""
     space = workspace(code={"sub/setup.py": "one\ntwo\n", "own.patch": FIX})
     space = dataclasses.replace(space, texts={"/usr/local/src/fix.patch": text}.get)
@@ -43,7 +43,7 @@ def patched(command: str, text: str | None = FIX) -> Workspace:
 )
 def test_a_patch_is_applied_to_the_source(command: str) -> None:
     space = patched(command)
-    assert [(one.kind, one.outcome) for one in space.trials[1:]] == [("patches", PASSED)]
+    assert [(trial.kind, trial.outcome) for trial in space.trials[1:]] == [("patches", PASSED)]
     assert space.read("/var/tmp/code/sub/setup.py") == "one\nthree\n"
 
 

@@ -18,9 +18,9 @@ from rehearse_samples import (
 
 from builder.verify.rehearse import python_packages
 from builder.verify.rehearse.index import Index
-from builder.verify.rehearse.pip_commands import Target, pip_installs
+from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
-from builder.verify.rehearse.servers import OutOfReach
+from builder.verify.rehearse.servers import Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -29,7 +29,7 @@ UPGRADE = step("/opt/v/bin/pip install --upgrade pip", line=2)
 TOOLS = "setuptools==49.1.3 wheel==0.35.1 cython==0.29.36"
 
 
-def trial_of(*commands: str, target: Target = BIONIC) -> Trial:
+def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
     """The trial of the last command, after others in an environment with the newest pip."""
     steps = [VENV, UPGRADE, *(step(f"/opt/v/bin/pip {text}", line=9) for text in commands)]
     return [*python_trials().of(steps, target)][-1]
@@ -71,15 +71,15 @@ def test_a_newer_source_comes_before_an_older_wheel() -> None:
     """pip takes the newest version, whether it has a wheel or not."""
     index = sample_index()
     resolver = Resolver(index=index, run_pip=sample_pip(index))
-    found = {one.name: one for one in resolver.resolve(["plain"], BIONIC.upgraded())}
-    assert found["plain"].version == "1.0"
-    assert found["plain"].source is not None
+    results = {each.name: each for each in resolver.resolve(["plain"], BIONIC.upgraded())}
+    assert results["plain"].version == "1.0"
+    assert results["plain"].source is not None
 
 
 def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
     trial = trial_of(
         "install plain==1.0",
-        target=Target(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
+        target=PythonTarget(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
     )
     assert trial.outcome == FAILED
     assert "setuptools>=40.8.0, wheel: the newest of it is taken" in trial.text
@@ -89,14 +89,14 @@ def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
     ("pip", "outcome"), [("9.0.1", PASSED), ("23.0.1", PASSED), ("23.1", FAILED), ("24.0", FAILED)]
 )
 def test_pip_isolates_legacy_distributions_since_23_1(pip: str, outcome: str) -> None:
-    target = Target(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
+    target = PythonTarget(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
     assert trial.outcome == outcome
 
 
 @pytest.mark.parametrize(("python", "outcome"), [("3.11.2", PASSED), ("3.12.3", FAILED)])
 def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome: str) -> None:
-    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.36")
+    target = PythonTarget(arch="x86_64", python=python, pip="9.0.1", glibc="2.36")
     [*_, trial] = python_trials().of([VENV, step("/opt/v/bin/pip install plain==1.0")], target)
     assert trial.outcome == outcome
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
@@ -207,7 +207,7 @@ def test_an_old_pip_takes_old_wheels_alone() -> None:
 
 
 def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
-    newer = Target(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
+    newer = PythonTarget(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
     assert (BIONIC.abi, newer.abi) == ("cp36m", "cp313")
 
 
@@ -222,9 +222,9 @@ def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
     ],
 )
 def test_the_last_pip_for_a_python(python: str, pip: str, abi: str) -> None:
-    target = Target(arch="x86_64", python=python, pip="9.0.1", glibc="2.27")
+    target = PythonTarget(arch="x86_64", python=python, pip="9.0.1", glibc="2.27")
     upgraded = target.upgraded()
-    assert upgraded == Target(arch="x86_64", python=python, pip=pip, glibc="2.27")
+    assert upgraded == PythonTarget(arch="x86_64", python=python, pip=pip, glibc="2.27")
     assert (target.abi, upgraded.abi) == (abi, abi)
     series = ".".join(python.split(".")[:2])
     assert target.short == f"Python {series}, glibc 2.27, x86_64"
@@ -254,7 +254,7 @@ PERENNIAL = tuple(f"manylinux_2_{minor}" for minor in range(17, 4, -1))
 def test_the_wheels_that_a_pip_takes(
     arch: str, pip: str, glibc: str, platforms: tuple[str, ...]
 ) -> None:
-    target = Target(arch=arch, python="3.6.9", pip=pip, glibc=glibc)
+    target = PythonTarget(arch=arch, python="3.6.9", pip=pip, glibc=glibc)
     assert target.platforms == tuple(f"{name}_{arch}" for name in (*platforms, "linux"))
     tags = {str(tag) for tag in target.tags}
     assert {"py3-none-any", "cp36-none-any", f"cp36-cp36m-linux_{arch}"} <= tags
@@ -266,14 +266,14 @@ def test_the_wheels_that_a_pip_takes(
 
 def commands(*steps: Step) -> list[tuple[str, tuple[str, ...], str]]:
     return [
-        (one.environment, one.requirements, one.target.python)
-        for one in pip_installs(steps, BIONIC)
+        (each.environment, each.requirements, each.target.python)
+        for each in pip_installs(steps, BIONIC)
     ]
 
 
 def test_environments_are_told_apart() -> None:
     conda = step("bash /var/tmp/Miniconda3-py310_23.11.0-2-Linux-ppc64le.sh -b -p /opt/conda")
-    found = commands(
+    results = commands(
         VENV,
         conda,
         step("/opt/v/bin/pip install a==1"),
@@ -282,7 +282,7 @@ def test_environments_are_told_apart() -> None:
         step("python3 -m pip install d==4"),
         step("pip3 freeze"),
     )
-    assert found == [
+    assert results == [
         ("/opt/v", ("a==1",), "3.6.9"),
         ("/opt/conda", ("b==2",), "3.10.0"),
         ("", ("c==3",), "3.6.9"),
@@ -336,8 +336,8 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
         assert command.environment == ""
         assert command.requirements == ("six==1",)
         for name, value in changes.items():
-            found = getattr(command, name)
-            assert (len(found) if isinstance(found, tuple) else found) == value
+            results = getattr(command, name)
+            assert (len(results) if isinstance(results, tuple) else results) == value
     for program in ("pip3x", "python2 -m pip", "python3 -m pipx", "conda"):
         assert not [*pip_installs([step(f"{program} install {words} six==1")], BIONIC)]
 
@@ -346,8 +346,8 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
 
 
 def test_files_for_another_python_do_not_fit() -> None:
-    found = sample_index().fitting(Requirement("pip"), "3.6.9")
-    assert [str(file.version) for file in found] == ["21.3.1"]
+    results = sample_index().fitting(Requirement("pip"), "3.6.9")
+    assert [str(file.version) for file in results] == ["21.3.1"]
 
 
 ROWS: list[dict[str, Any]] = [
@@ -381,8 +381,8 @@ def test_the_files_that_pip_would_look_at(
 ) -> None:
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
     index = Index(lambda _: {"files": rows}, lambda _: b"")
-    found = index.fitting(Requirement(requirement), python)
-    assert [str(file.version) for file in found] == versions
+    results = index.fitting(Requirement(requirement), python)
+    assert [str(file.version) for file in results] == versions
 
 
 def test_what_an_index_tells_of_a_file() -> None:
@@ -399,14 +399,14 @@ def test_what_an_index_tells_of_a_file() -> None:
 
 def test_a_project_that_an_index_lacks_has_no_files() -> None:
     assert sample_index().files("nothing") == ()
-    with pytest.raises(OutOfReach):
+    with pytest.raises(Unavailable):
         sample_index().files("silent")
 
 
 def test_what_a_source_distribution_says() -> None:
-    told = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
-    assert told.is_legacy
-    assert told.requires == ("six",)
+    plain = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
+    assert plain.is_legacy
+    assert plain.requires == ("six",)
     yaml = read_source("pyyaml", "5.4.1", source_archive("PyYAML-5.4.1.tar.gz"))
     assert not yaml.is_legacy
     assert yaml.build_requires == ("setuptools", "wheel", "Cython")

@@ -186,8 +186,8 @@ def test_pip_is_asked_without_the_users_settings(tmp_path: Path) -> None:
 def test_a_step_that_applies_a_patch(
     command: str, file: str, folder: str, levels: int, options: tuple[str, ...]
 ) -> None:
-    found = patch_command(step(command, folder="/src"))
-    assert found == PatchCommand(file=file, folder=folder, levels=levels, options=options)
+    applied = patch_command(step(command, folder="/src"))
+    assert applied == PatchCommand(file=file, folder=folder, levels=levels, options=options)
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ def only(command: str, *output: str) -> Trial:
 def test_debian_of_the_same_time_stands_in(name: str, stand_in: str, arch: str) -> None:
     project = shipped_project()
     image = dataclasses.replace(cell("ubuntu22.04", arch), base=project.bases[name])
-    found = stand_in_for(image, project.bases.values())
-    assert getattr(found, "name", found) == stand_in
+    chosen = stand_in_for(image, project.bases.values())
+    assert getattr(chosen, "name", chosen) == stand_in
 
 
 def test_why_nothing_stands_in() -> None:

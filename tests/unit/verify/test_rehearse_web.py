@@ -13,7 +13,7 @@ import pytest
 
 from builder.verify.rehearse import servers
 from builder.verify.rehearse.index import remote_index
-from builder.verify.rehearse.servers import Answer, NotOnServer, OutOfReach, Servers, read_url
+from builder.verify.rehearse.servers import Answer, NotOnServer, Servers, Unavailable, read_url
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
 
@@ -80,8 +80,8 @@ def web() -> Iterator[Web]:
 )
 def test_a_server_that_refuses_proves_nothing(web: Web, status: int, answer: Answer) -> None:
     web.statuses["/a"] = status
-    found = Servers().ask(f"{web.url}/a")
-    assert (found.has, found.text.replace(web.host, "HOST")) == (answer.has, answer.text)
+    response = Servers().ask(f"{web.url}/a")
+    assert (response.has, response.text.replace(web.host, "HOST")) == (answer.has, answer.text)
     assert web.asked == ["HEAD /a"]
 
 
@@ -118,13 +118,15 @@ def test_a_file_that_a_repository_lacks_is_told_from_one_that_cannot_be_read(
     web: Web, status: int, is_gone: bool, reason: str
 ) -> None:
     web.statuses["/dists/Packages"] = status
-    with pytest.raises(OutOfReach, match=f"^{reason}") as raised:
+    with pytest.raises(Unavailable, match=f"^{reason}") as raised:
         read_url(f"{web.url}/dists/Packages")
     assert isinstance(raised.value, NotOnServer) == is_gone
 
 
 def test_a_repository_that_does_not_answer_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(OutOfReach, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"):
+    with pytest.raises(
+        Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"
+    ):
         read_url(f"{NOWHERE}/a")
     with pytest.raises(NotOnServer, match=r"^it has no a$"):
         read_url(f"file://{tmp_path}/a")
@@ -142,7 +144,7 @@ def test_a_file_may_be_as_large_as_the_limit(
         if fits:
             assert len(read_url(url)) == size
         else:
-            with pytest.raises(OutOfReach, match=r"^a is larger than 1 MiB$"):
+            with pytest.raises(Unavailable, match=r"^a is larger than 1 MiB$"):
                 read_url(url)
 
 
@@ -166,13 +168,15 @@ def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     web.files["/simple/html/"] = b"<html></html>"
     web.statuses["/simple/down/"] = 503
     index = remote_index(f"{web.url}/simple")
-    with pytest.raises(OutOfReach, match=f"^{web.host} gives no JSON page of html$"):
+    with pytest.raises(Unavailable, match=f"^{web.host} gives no JSON page of html$"):
         index.files("html")
-    with pytest.raises(OutOfReach, match=r"^down cannot be read: 503 Server Error"):
+    with pytest.raises(Unavailable, match=r"^down cannot be read: 503 Server Error"):
         index.files("down")
-    with pytest.raises(OutOfReach, match=r"^it has no a.whl \(404\)"):
+    with pytest.raises(Unavailable, match=r"^it has no a.whl \(404\)"):
         index.read(f"{web.url}/a.whl")
-    with pytest.raises(OutOfReach, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"):
+    with pytest.raises(
+        Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"
+    ):
         remote_index(f"{NOWHERE}/simple").files("a")
 
 
@@ -181,5 +185,5 @@ def test_a_package_may_be_as_large_as_the_limit(web: Web, monkeypatch: pytest.Mo
     web.files |= {"/a.whl": bytes(1 << 20), "/b.whl": bytes((1 << 20) + 1)}
     index = remote_index(f"{web.url}/simple")
     assert len(index.read(f"{web.url}/a.whl")) == 1 << 20
-    with pytest.raises(OutOfReach, match=r"^b.whl is larger than 1 MiB$"):
+    with pytest.raises(Unavailable, match=r"^b.whl is larger than 1 MiB$"):
         index.read(f"{web.url}/b.whl")
