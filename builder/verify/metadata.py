@@ -17,7 +17,7 @@ from builder.artifacts import sif
 from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
 from builder.build.engines import charliecloud, sif_environment
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
-from builder.model import FAILED, Outcome, contract, scripts
+from builder.model import FAILED, Outcome, contract, planned
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 from builder.verify.container_output import LONGEST, one_line
@@ -162,14 +162,14 @@ def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
 def _runscripts(layout: Layout | None) -> list[str]:
     """The run scripts that a SIF of this image may have."""
     if layout is None:
-        return [scripts.RUNSCRIPT, scripts.OWN_RUNSCRIPT]
+        return [planned.RUNSCRIPT, planned.OWN_RUNSCRIPT]
     settings = part(layout.config, "config")
     runs_own = part(settings, "Entrypoint") or part(settings, "Cmd") not in (
         None,
         [],
         ["/bin/bash"],
     )
-    return [scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT]
+    return [planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT]
 
 
 def _script_faults(
@@ -178,7 +178,7 @@ def _script_faults(
     runscript, test = (_lines(kept.get(f".singularity.d/{name}")) for name in ("runscript", "test"))
     if runscript and runscript not in [[line] for line in runscripts]:
         yield f"its runscript is another: {runscript[0]}"
-    if test and (test != [scripts.TEST] or not has_checks):
+    if test and (test != [planned.TEST] or not has_checks):
         yield f"its test is another: {test[0]}"
     yield from _own_faults(kept)
 
