@@ -232,7 +232,7 @@ class Cell:
                 image=image.base_image,
                 key=base.key if base else "",
                 digest=base.digest if base else "",
-                made=base.made if base else "",
+                created=base.made if base else "",
             ),
             stages={one.target: one.key for one in stages.of(image)},
             specs={
