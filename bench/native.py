@@ -18,10 +18,10 @@ from pathlib import Path
 
 from timing import interleaved, print_ratio, report
 
-from builder.build import native
 from builder.build.base_store import ensure_base
 from builder.build.engines import Buildah, Tools
 from builder.build.mirror import find_mirror
+from builder.build.native.tools import ensure_tools
 from builder.load.project import load_project
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
@@ -63,7 +63,7 @@ class Bench:
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
         self.base = load_project(PROJECT).bases[BASE]
         self.source = self._source()
-        self.lent = native.ensure_tools(
+        self.lent = ensure_tools(
             self.base,
             "ppc64le",
             mirror=find_mirror(),

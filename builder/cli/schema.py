@@ -78,7 +78,7 @@ def schema_text(kind: str) -> str:
 
 def _shape(kind: str) -> dict[str, object]:
     if kind == "evidence":
-        from builder.verify.evidence_schema import evidence_schema  # noqa: PLC0415 - for it alone
+        from builder.verify.evidence import evidence_schema  # noqa: PLC0415 - for it alone
 
         return evidence_schema()
     if kind in _RECORDS:

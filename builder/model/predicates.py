@@ -29,6 +29,17 @@ class RunHost:
     """The host that checks ran on."""
 
     arch: str
+    cpu: str = ""
+    os: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgram:
+    """The program that entered the image for a run."""
+
+    name: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +54,7 @@ class RunFacts:
     finished: str
     emulated: bool
     host: RunHost
+    runner: RunProgram = RunProgram()
     format: str = ""
     indices: tuple[object, ...] | None = None
 

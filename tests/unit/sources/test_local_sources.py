@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from samples import block, image, recipe
 
-from builder.artifacts.sbom.sources import packages
+from builder.artifacts.sbom import source_components
 from builder.compile.spec import block_faults, compile_spec, downloads_of
 from builder.compile.spec.downloads import Asked
 from builder.load.document import parse
@@ -132,6 +132,6 @@ def test_it_lies_below_the_projects_folder(path: str, tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_names_no_place_to_fetch_it_from() -> None:
-    [found] = packages([entry()])
+    [found] = source_components([entry()])
     assert not found.get("externalReferences")
     assert found["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
