@@ -20,7 +20,7 @@ from made_formats import (
     sound,
 )
 
-from builder.model.scripts import RUNSCRIPT
+from builder.model.planned import RUNSCRIPT
 
 TREE = base_tree()
 SOUND = sound(TREE)

@@ -25,7 +25,7 @@ from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import PASSED
 from builder.model.digests import digest_of
 from builder.model.manifest import InImageCheck
-from builder.model.scripts import RUNSCRIPT, TEST
+from builder.model.planned import RUNSCRIPT, TEST
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.checks import ProofTarget

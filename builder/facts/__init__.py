@@ -15,14 +15,19 @@ from packaging.version import Version
 from builder.facts.cuda import (
     CUDNN,
     DEB,
+    HOST,
+    IMAGE,
     NCCL,
     PACKAGINGS,
     RPM,
+    START,
+    UNCLEAR,
+    CudaError,
     CudaRelease,
     LibraryRelease,
     SdkRelease,
+    cuda_errors,
 )
-from builder.facts.cuda_errors import HOST, IMAGE, START, UNCLEAR, CudaError, cuda_errors
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 from builder.facts.runtimes import SystemRelease
 

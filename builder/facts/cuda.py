@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder.facts.places import Where
 
@@ -211,3 +212,27 @@ def code_for(capability: int, codes: Iterable[int]) -> int | None:
 def last_branch(capability: int) -> int | None:
     """The last driver branch (580) that drives GPUs of a capability; None if there is none yet."""
     return next((branch for below, branch in LAST_BRANCHES if capability < below), None)
+
+
+HOST, IMAGE, START, UNCLEAR = "host", "image", "start", "unclear"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaError:
+    """A row of data/cuda-errors.yaml, which says what its fields mean."""
+
+    code: int
+    name: str
+    meaning: str
+    matter: str
+    remedy: str
+    driver_name: str = ""
+
+
+def cuda_errors() -> Mapping[int, CudaError]:
+    """Return the errors by code."""
+    import yaml  # noqa: PLC0415 - only a failed check of a GPU needs them
+
+    file = Path(__file__).parent / "data/cuda-errors.yaml"
+    rows = yaml.safe_load(file.read_text(encoding="utf-8"))["errors"]
+    return {row["code"]: CudaError(**row) for row in rows}

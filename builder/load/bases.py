@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 
 from builder import facts
@@ -16,6 +17,7 @@ from builder.load.readers import (
     list_of,
     mapping,
     mapping_of,
+    matching,
     one_of,
     record,
     text,
@@ -48,14 +50,11 @@ _SOURCES = ("bootstrap", "references")
 EXTRAS = ("cudnn", "nccl")
 
 
-def _reference(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and value.split() != [value]:
-        valid = "valid: such as docker.io/library/debian:13"
-        faults.add(node.where, f'"{value}" is not an image reference', valid)
-    return value
-
-
+_reference = matching(
+    re.compile(r"\S+"),
+    "is not an image reference",
+    "valid: such as docker.io/library/debian:13",
+)
 _packages = {"development": list_of(text), "runtime": list_of(text)}
 _extra = record(PackagedExtra, {"version": version, **_packages})
 

@@ -34,7 +34,7 @@ _SHA256 = r"[0-9a-f]{64}"
 
 source_url = matching(
     re.compile(f"{_URL}|{_DEBIAN}|{_LOCAL}"),
-    "not the URL of a source",
+    "is not the URL of a source",
     f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
     f"{LOCAL_SOURCE}PATH of a file in the project's folder",
 )
@@ -42,16 +42,16 @@ _source = record(
     LockedSource,
     {
         "url": source_url,
-        "file": matching(re.compile(_FILE), "not the name of a file", _TAKE_OUT),
-        "sha256": matching(re.compile(_SHA256), "not a SHA-256 in hexadecimal", _TAKE_OUT),
+        "file": matching(re.compile(_FILE), "is not the name of a file", _TAKE_OUT),
+        "sha256": matching(re.compile(_SHA256), "is not a SHA-256 in hexadecimal", _TAKE_OUT),
         "size": positive("a size in bytes", _TAKE_OUT),
         "recipes": list_of(text, least=1, distinct=True),
     },
     {
-        "mirrors": list_of(matching(re.compile(_URL), "not a URL", _TAKE_OUT), distinct=True),
+        "mirrors": list_of(matching(re.compile(_URL), "is not a URL", _TAKE_OUT), distinct=True),
         "path": matching(
             re.compile(r"pool(?:/(?!\.\.?(?:/|$))[^/]+)+"),
-            "not a path in a Debian archive",
+            "is not a path in a Debian archive",
             _TAKE_OUT,
         ),
     },
@@ -63,7 +63,7 @@ _reference = record(
         "arch": architecture,
         "digest": matching(
             re.compile(f"sha256:{_SHA256}"),
-            "not a digest",
+            "is not a digest",
             f"valid: sha256: and 64 hexadecimal digits; {_TAKE_OUT}",
         ),
     },

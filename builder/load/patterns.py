@@ -71,8 +71,10 @@ def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         pattern = text(node, faults)
         specified = versions.split_specifier(pattern) if axis in {"cuda", "mpi"} else None
-        if specified:
-            _check_specifier(node, specified[1], faults)
+        if specified:  # one that meets no value of today's axis may meet one of tomorrow's
+            if not versions.is_specifier(specified[1]):
+                valid = 'valid: PEP 440 version specifiers, such as ">=11,<13"'
+                faults.add(node.where, f'"{specified[1]}" is not a version specifier', valid)
         elif (
             pattern
             and values is not None
@@ -85,13 +87,6 @@ def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
         return arch.name if arch else pattern
 
     return read
-
-
-def _check_specifier(node: Node, specifier: str, faults: Faults) -> None:
-    """Note one that is none; one that meets no value of today's axis may meet one of tomorrow's."""
-    if not versions.is_specifier(specifier):
-        valid = 'valid: PEP 440 version specifiers, such as ">=11,<13"'
-        faults.add(node.where, f'"{specifier}" is not a version specifier', valid)
 
 
 def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:

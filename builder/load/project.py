@@ -40,12 +40,8 @@ RUN_CHECKS = "tests/images/run-checks"
 BlockFaults = Callable[[BlockUse], Sequence[Fault]]
 
 
-def _no_faults(_: BlockUse) -> Sequence[Fault]:
-    return ()
-
-
 def load_project(
-    root: Path, *, block_faults: BlockFaults = _no_faults, stale_lock: bool = False
+    root: Path, *, block_faults: BlockFaults = lambda _: (), stale_lock: bool = False
 ) -> Project:
     """Read the matrix, the recipes, the base images and the checks under `root`.
 

@@ -164,15 +164,6 @@ def any_text(node: Node, faults: Faults) -> str:
     return ""
 
 
-def identifier(node: Node, faults: Faults) -> str:
-    """A name that can stand in an image identifier."""
-    value = text(node, faults)
-    note(node, pattern=f"^{_IDENTIFIER.pattern}$")
-    if value and not _IDENTIFIER.fullmatch(value):
-        faults.add(node.where, f'"{value}" cannot be a name here', _IDENTIFIER_RULE)
-    return value
-
-
 def version(node: Node, faults: Faults) -> str:
     """A PEP 440 version that can stand in an image identifier."""
     value = text(node, faults)
@@ -198,28 +189,27 @@ def architecture(node: Node, faults: Faults) -> str:
     return known.name if known else ""
 
 
-def variable(node: Node, faults: Faults) -> str:
-    """The name of an environment variable."""
-    value = text(node, faults)
-    note(node, pattern=f"^{_VARIABLE.pattern}$")
-    if value and not _VARIABLE.fullmatch(value):
-        valid = "valid: letters, digits and _ of which the first is no digit"
-        faults.add(node.where, f'"{value}" cannot name an environment variable', valid)
-    return value
-
-
 def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
-    """A reader of text that `pattern` matches as a whole; else empty, as `"TEXT" is PROBLEM`."""
+    """A reader of text that `pattern` matches as a whole; else empty: `"TEXT" PROBLEM`."""
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
         note(node, pattern=f"^({pattern.pattern})$")
         if not value or pattern.fullmatch(value):
             return value
-        faults.add(node.where, f'"{value}" is {problem}', valid)
+        faults.add(node.where, f'"{value}" {problem}', valid)
         return ""
 
     return read
+
+
+# A name that can stand in an image identifier.
+identifier = matching(_IDENTIFIER, "cannot be a name here", _IDENTIFIER_RULE)
+variable = matching(
+    _VARIABLE,
+    "cannot name an environment variable",
+    "valid: letters, digits and _ of which the first is no digit",
+)
 
 
 def positive(title: str, valid: str) -> Reader[int]:

@@ -19,6 +19,7 @@ from builder.load.readers import (
     line,
     list_of,
     mapping_of,
+    matching,
     one_of,
     one_or_more,
     record,
@@ -53,6 +54,13 @@ TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
 }
 
 
+_source_name = matching(
+    re.compile(r"[^\W\d]\w*"),
+    "cannot name a source",
+    "valid: letters, digits and _ of which the first is no digit",
+)
+
+
 def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
     """Return a recipe; its parent, checks and axes are checked against what exists."""
     read = record(
@@ -76,14 +84,6 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
     entries = node.value if isinstance(node.value, Mapping) else {}
     lines = {key: entry.where.line for key, entry in entries.items()}
     return dataclasses.replace(read(node, faults), lines=lines)
-
-
-def _source_name(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and not value.isidentifier():
-        valid = "valid: letters, digits and _ of which the first is no digit"
-        faults.add(node.where, f'"{value}" cannot name a source', valid)
-    return value
 
 
 def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:

@@ -52,11 +52,11 @@ def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
     return read
 
 
-dotted = matching(_VERSION, "no version", "valid: digits and dots: 450.80.02")
-kernel = matching(_KERNEL, "no kernel", "valid: as uname -r says it: 4.18.0-553.el8")
-driver = matching(_DRIVER, "no driver", 'valid: "418.87.00", or "none" if no driver is loaded')
-plain_capability = matching(_NUMBER, "no compute capability", "valid: a number: 70 for 7.0")
-_capability = matching(_CAPABILITY, "no compute capability", 'valid: such as "7.0"')
+dotted = matching(_VERSION, "is no version", "valid: digits and dots: 450.80.02")
+kernel = matching(_KERNEL, "is no kernel", "valid: as uname -r says it: 4.18.0-553.el8")
+driver = matching(_DRIVER, "is no driver", 'valid: "418.87.00", or "none" if no driver is loaded')
+plain_capability = matching(_NUMBER, "is no compute capability", "valid: a number: 70 for 7.0")
+_capability = matching(_CAPABILITY, "is no compute capability", 'valid: such as "7.0"')
 
 
 def capability(node: Node, faults: Faults) -> int | None:

@@ -75,7 +75,7 @@ site_of = record(
             fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
         ),
         "shared": matching(
-            re.compile("/.*"), "no folder", "valid: a whole path: /opt/build-images"
+            re.compile("/.*"), "is no folder", "valid: a whole path: /opt/build-images"
         ),
     },
 )

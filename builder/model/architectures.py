@@ -120,14 +120,6 @@ def architecture(name: str) -> Architecture | None:
     return ARCHITECTURES.get(ARCHITECTURE_ALIASES.get(name, name))
 
 
-def architecture_of_target(target: str) -> str:
-    """The architecture whose CPU target that is, as `uname -m` spells it; empty if of none."""
-    for arch, targets in CPU_TARGETS.items():
-        if target in targets:
-            return arch
-    return ""
-
-
 # What archspec names of a target, https://github.com/archspec/archspec-json: the target that it
 # goes on from, and what it adds. A test compares it with the archspec that is installed. What no
 # compiler emits is left out (NOT_INSTRUCTIONS), and sse3, which the kernel calls pni.

@@ -64,13 +64,13 @@ class RecipeVersion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsedBase:
-    """The base; `key`, `digest` and `made` are empty where it came from a registry."""
+    """The base; `key`, `digest` and `created` are empty where it came from a registry."""
 
     name: str = ""
     image: str = ""
     key: str = ""
     digest: str = ""
-    made: str = ""
+    created: str = named("made", default="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

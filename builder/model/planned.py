@@ -267,3 +267,10 @@ def _named(values: Values, every: Mapping[str, set[str]]) -> str:
     ]
     count = "1 cell" if cells == 1 else f"{cells} cells"
     return f"{count}: {'; '.join(shown)}" if shown else f"all {count}"
+
+
+# The scripts of the SIFs that are packed here: what `apptainer run` and `apptainer test` start.
+RUNSCRIPT = 'if [ $# -gt 0 ]; then exec "$@"; else exec /bin/bash; fi'
+TEST = "/opt/build-images/run-checks"
+OWN_RUN = "/opt/build-images/run"  # of an image whose recipe says what it runs
+OWN_RUNSCRIPT = f'exec {OWN_RUN} "$@"'

@@ -38,7 +38,8 @@ def matches(axis: str, pattern: str, value: str) -> bool:
     if axis == "arch":
         pattern, value = _canonical(pattern), _canonical(value)
     if axis in {"cuda", "mpi"} and (specified := split_specifier(pattern)):
-        return _specified(axis, *specified, value)
+        value_family, version = split_mpi(value) if axis == "mpi" else ("", value)
+        return value_family == specified[0] and meets(version, specified[1])
     if _GLOB.search(pattern):
         return fnmatch.fnmatchcase(value, pattern)
     if axis == "cuda":
@@ -101,11 +102,6 @@ def first_version(text: str) -> str:
     """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
     match = _PRINTED.search(text)
     return match[0] if match else ""
-
-
-def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
-    value_family, version = split_mpi(value) if axis == "mpi" else ("", value)
-    return value_family == family and meets(version, specifier)
 
 
 def meets(version: str, specifier: str) -> bool:

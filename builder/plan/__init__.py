@@ -19,16 +19,12 @@ __all__ = ["make_plan"]
 LimitReason = Callable[[BlockUse, str, str, str], str]
 
 
-def _no_limits(_: BlockUse, __: str, ___: str, ____: str) -> str:
-    return ""
-
-
 def make_plan(
     project: Project,
     selection: Selection,
     *,
     compiler: str,
-    limit_reason: LimitReason = _no_limits,
+    limit_reason: LimitReason = lambda *_: "",
     may_be_empty: bool = False,
 ) -> Plan:
     """The selected images in build order, parents before children.

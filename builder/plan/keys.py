@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from builder import __version__
-from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
+from builder.model import DEVELOPMENT, NONE, RUNTIME, KeyedStage, PlannedImage
 from builder.model.digests import sha256_of_json
 
 FORMAT = "1"  # raised when the same parts would make another stage
@@ -96,9 +96,15 @@ class StageKeys:
                 image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
             )
             blocks: list[object] = [stage.name, dict(stage.sources)]
-            blocks += [_block(use) for use in stage.development]
-            own = [check for check in image.checks if check.name in stage.checks]
-            checks = [_check(check) for check in own]
+            blocks += [
+                sha256_of_json([use.name, use.arguments, dict(use.files)])
+                for use in stage.development
+            ]
+            checks = [
+                sha256_of_json([check.name, dict(check.sources), check.build])
+                for check in image.checks
+                if check.name in stage.checks
+            ]
             locks = [source for source in image.sources if stage.name in source.recipes]
             sources = [[source.url, source.sha256] for source in locks]
             parts = {"recipe": blocks, "checks": checks, "sources": sources}
@@ -110,11 +116,3 @@ class StageKeys:
 def why_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """In a few words, what made a stage's key another one."""
     return next((text for part, text in _WHY.items() if before.get(part) != now.get(part)), "")
-
-
-def _block(use: BlockUse) -> str:
-    return sha256_of_json([use.name, use.arguments, dict(use.files)])
-
-
-def _check(check: StageCheck) -> str:
-    return sha256_of_json([check.name, dict(check.sources), check.build])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder import facts
-from builder.facts import CudaRelease, Facts, LibraryRelease
+from builder.facts import CudaRelease, Facts
 from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
 from builder.model.inputs import mirrored_part
 from builder.model.versions import version_order
@@ -206,14 +206,11 @@ def extras(
         if library and by_image and name == facts.NCCL:
             packages[name] = PackagedExtra(version=library.version, development=(), runtime=())
         elif library and (base.cuda.repository, library.build, name) not in _NO_PACKAGE:
-            packages[name] = _extra(library, packaging(base))
+            runtime, development = library.packages(packaging(base))
+            packages[name] = PackagedExtra(
+                version=library.version, development=(runtime, development), runtime=(runtime,)
+            )
     return packages
-
-
-def _extra(library: LibraryRelease, kind: str) -> PackagedExtra:
-    runtime, development = library.packages(kind)
-    both = (runtime, development)
-    return PackagedExtra(version=library.version, development=both, runtime=(runtime,))
 
 
 SDK_ROUTE = "sdk"

@@ -41,6 +41,7 @@ class _Package:
     files: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True)
 class DebianSources:
     """The indices of source packages of suites, each read from a mirror when first needed.
 
@@ -48,24 +49,14 @@ class DebianSources:
     reached or has no such package, `Refused` (5) when a signature or a checksum is wrong.
     """
 
-    def __init__(
-        self,
-        *,
-        store: SourceStore,
-        suites: Sequence[str],
-        downloader: Downloader,
-        processes: Processes,
-        keyring: Path = KEYRING,
-        say: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        self.store = store
-        self.suites = tuple(suites)
-        self.downloader = downloader
-        self.processes = processes
-        self.keyring = keyring
-        self.say = say
-        self._indices: dict[str, str] = {}
-        self._reading = threading.Lock()
+    store: SourceStore
+    suites: Sequence[str]
+    downloader: Downloader
+    processes: Processes
+    keyring: Path = KEYRING
+    say: Callable[[str], object] = lambda _: None
+    _indices: dict[str, str] = field(default_factory=dict)
+    _reading: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, url: str) -> LockedSource:
         """Return the source that a `debian-source:` URL names, without recipes and mirrors."""

@@ -3,8 +3,14 @@
 Build steps of every image and architecture, and mmdebstrap, use it by `http_proxy`. It caches files
 that never change under one name (`.deb`, `.rpm`, `.whl`) and forwards everything else: indices and
 their signatures are always the mirror's own, so package managers verify each file as they always
-do. Files that a failed step got are fetched anew: the package manager may have refused one. HTTPS
-does not go through it, except for pip: see `builder.sources.pip_index`.
+do. Files that a failed step got are fetched anew: the package manager may have refused one.
+
+HTTPS does not go through it, except for pip: build steps find a configuration of pip at
+`/.packages` that names an index on the cache's own address,
+`http://127.0.0.1:PORT/via/https/HOST/simple`. It passes the pages of this machine's own index on,
+with links that lead through it too. pip compares each file with the checksum in the page as always
+(https://peps.python.org/pep-0503/).
+
 The files of each build are noted (`builder.sources.journals`). With `offline`, a known build gets
 the same files again, and any other the newest ones where no server answers.
 """
@@ -15,8 +21,10 @@ import base64
 import contextlib
 import hmac
 import os
+import re
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -25,11 +33,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from builder.model.digests import sha256_of_file
 from builder.model.package_indices import MOST_BYTES, is_release, state_of
-from builder.sources import pip_index
 from builder.sources.journals import ANSWERS, RUN, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
 from builder.sources.suites import Suites
@@ -94,7 +101,7 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
 
     Empty on a machine without a pip that knows its index.
     """
-    index = (cache.offline and cache.journals.index) or pip_index.own_index(processes)
+    index = (cache.offline and cache.journals.index) or own_index(processes)
     if not index:
         yield ""
         return
@@ -106,7 +113,7 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
     cache.journals.note_index(without_users(index))
     with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as temporary:
         config = Path(temporary) / Path(PIP_CONFIG).name
-        config.write_text(f"[global]\nindex-url = {pip_index.via(index, cache.url)}\n")
+        config.write_text(f"[global]\nindex-url = {via(index, cache.url)}\n")
         yield temporary
 
 
@@ -118,20 +125,20 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
 
     def do_GET(self) -> None:
-        via = pip_index.target(self.path, self.cache.address)
-        self._url = via or self.path
+        via_url = target(self.path, self.cache.address)
+        self._url = via_url or self.path
         # pip sends what its index's URL has, and perhaps past the proxy.
-        names = ("Proxy-Authorization", "Authorization")[: 2 if via else 1]
+        names = ("Proxy-Authorization", "Authorization")[: 2 if via_url else 1]
         keys = [user_and_key(self.headers.get(name, "")) for name in names]
         secret = self.cache.secret
         known = [user for user, key in keys if hmac.compare_digest(key, key_of(secret, user))]
         if not known:
             self._request_key()
             return
-        if not via and not self.path.startswith("http://"):
+        if not via_url and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
             return
-        if via:
+        if via_url:
             del self.headers["Authorization"]
         self._user = known[-1]
         if self.command == "GET" and (file := self.cache.noted(self._user, self._url)):
@@ -282,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         if theirs is None:
             self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
             return
-        page = pip_index.rewrite_links(theirs, response.url)
+        page = rewrite_links(theirs, response.url)
         with self._cached_copy(None, len(page), "text/html") as copy:
             _copy_chunk(page, copy)
         self.send_response(HTTPStatus.OK)
@@ -342,3 +349,45 @@ def _copy_chunk(chunk: bytes, copy: IO[bytes] | None) -> None:
     if copy:
         with contextlib.suppress(OSError):
             copy.write(chunk)
+
+
+# ---- pip ----
+
+_VIA = "/via/"
+_TARGET = re.compile(rf"{_VIA}(?P<scheme>https?)/(?P<host>[^/]+)(?P<path>/.*)")
+# No < in a tag: a page of anchors without an end is read once, and PEP 503 writes &lt; there.
+_ABSOLUTE = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])(?P<scheme>https?)://""", re.I)
+_ROOTED = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])/(?!/|via/)""", re.I)
+
+
+def target(url: str, address: str) -> str:
+    """Return the real URL of one on the cache's own address, or of its path; else empty."""
+    match = _TARGET.fullmatch(url.removeprefix(address))
+    return f"{match['scheme']}://{unquote(match['host'])}{match['path']}" if match else ""
+
+
+def via(url: str, address: str) -> str:
+    """Return the URL on the cache's address that stands for another, without its login."""
+    parts = urlsplit(url)
+    return f"{address}{_VIA}{parts.scheme}/{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def rewrite_links(page: bytes, url: str) -> bytes:
+    """Let the links of an index's page lead through the cache. `url` is the page's own."""
+    parts = urlsplit(url)
+    here = f"{_VIA}{parts.scheme}/{parts.netloc}/".encode()
+    page = _ABSOLUTE.sub(rb"\g<start>" + _VIA.encode() + rb"\g<scheme>/", page)
+    return _ROOTED.sub(rb"\g<start>" + here.replace(b"\\", b"\\\\"), page)
+
+
+def own_index(processes: Processes) -> str:
+    """Return the index of this machine's pip: a configured one, else its default; or nothing."""
+    for arguments, pattern in (
+        (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
+        (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),
+    ):
+        argv = [sys.executable, "-m", "pip", *arguments]
+        done = processes.capture(argv, check=False, timeout_s=60)
+        if match := re.search(pattern, done.stdout, re.MULTILINE):
+            return match[1]
+    return ""

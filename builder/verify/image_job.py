@@ -259,7 +259,7 @@ class ImageJob:
                 image=image.base_image,
                 key=base.key if base else "",
                 digest=base.digest if base else "",
-                made=base.made if base else "",
+                created=base.made if base else "",
             ),
             stages={stage.target: stage.key for stage in stages.of(image)},
             specs={

@@ -17,7 +17,7 @@ from builder.artifacts import sif
 from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
 from builder.build.engines import apptainer, charliecloud
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
-from builder.model import FAILED, Outcome, contract, scripts
+from builder.model import FAILED, Outcome, contract, planned
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 from builder.verify.container_output import LONGEST, one_line
@@ -150,11 +150,11 @@ def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
 def _runscripts(layout: Layout | None) -> list[str]:
     """Return the run scripts that a SIF of this image may have."""
     if layout is None:
-        return [scripts.RUNSCRIPT, scripts.OWN_RUNSCRIPT]
+        return [planned.RUNSCRIPT, planned.OWN_RUNSCRIPT]
     settings = part(layout.config, "config")
     is_shell = part(settings, "Cmd") in (None, [], ["/bin/bash"])
     runs_own = part(settings, "Entrypoint") or not is_shell
-    return [scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT]
+    return [planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT]
 
 
 def _script_faults(
@@ -163,7 +163,7 @@ def _script_faults(
     runscript, test = (_lines(contents.get(f"{_SIF}{name}")) for name in ("runscript", "test"))
     if runscript and runscript not in [[line] for line in runscripts]:
         yield f"its runscript is another: {runscript[0]}"
-    if test and (test != [scripts.TEST] or not has_checks):
+    if test and (test != [planned.TEST] or not has_checks):
         yield f"its test is another: {test[0]}"
     for path in sorted(contents):  # Apptainer's own scripts are the same in all SIFs
         digest = hashlib.sha256(contents[path]).hexdigest()

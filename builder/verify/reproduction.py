@@ -115,7 +115,7 @@ def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
         key=known.key,
         archive=archive,
         digest=digest,
-        made=known.made,
+        made=known.created,
     )
 
 

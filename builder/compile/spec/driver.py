@@ -50,7 +50,7 @@ from builder.model import (
     PlannedImage,
     StageRecipe,
     merged_environment,
-    scripts,
+    planned,
 )
 from builder.model.contract import FILE as CONTRACT
 from builder.model.contract import IN_IMAGE as CONTRACT_IN_IMAGE
@@ -219,10 +219,10 @@ def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False
 
     `runs_own` is for an image whose recipe says what it runs.
     """
-    run = scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT
+    run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
     sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
     if has_checks:
-        sections.insert(0, f"%test\n    {scripts.TEST}")
+        sections.insert(0, f"%test\n    {planned.TEST}")
         sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
 

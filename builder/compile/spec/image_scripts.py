@@ -6,7 +6,7 @@ import json
 import shlex
 
 from builder.model import PlannedImage, StageCheck, StageRecipe
-from builder.model.scripts import OWN
+from builder.model.planned import OWN_RUN
 
 IN_IMAGE = "/opt/build-images"
 SOURCES = f"{IN_IMAGE}/src"
@@ -68,7 +68,7 @@ def _script(check: StageCheck) -> str:
     )
 
 
-RUN = OWN
+RUN = OWN_RUN
 IN_SPEC = "files/run"
 _SHELL = ("/bin/bash",)
 

@@ -322,7 +322,7 @@ def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
     record = {
         "key": base.key,
         "digest": base.digest,
-        "made": base.made,
+        "made": base.created,
         "name": base.image,
         "arch": image.arch,
     }

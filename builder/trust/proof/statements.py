@@ -276,7 +276,7 @@ def _base(base: UsedBase) -> dict[str, object]:
     name = f"base image {base.name}"
     if base.digest:
         # Its packages are those that the distribution had when it was made.
-        notes = {"made": base.made, "key": base.key}
+        notes = {"made": base.created, "key": base.key}
         return {"name": name, "digest": _digest(base.digest), "annotations": notes}
     reference, _, digest = base.image.partition("@")
     repository, _, tag = reference.rpartition("/")[2].partition(":")

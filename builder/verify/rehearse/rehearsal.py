@@ -15,7 +15,7 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
-from builder.sources.pip_index import own_index
+from builder.sources.package_proxy import own_index
 from builder.sources.store import SourceStore
 from builder.system.home import Home
 from builder.system.process import Processes

@@ -23,9 +23,15 @@ import pytest
 import requests
 
 from builder.model.errors import Interrupted, StepFailed
-from builder.sources import pip_index, upstream
+from builder.sources import upstream
 from builder.sources.package_cache import PackageCache
-from builder.sources.package_proxy import package_cache, pip_configuration
+from builder.sources.package_proxy import (
+    own_index,
+    package_cache,
+    pip_configuration,
+    rewrite_links,
+    via,
+)
 from builder.system.process import Completed, Processes
 
 CONTENT = bytes(range(256)) * 1000
@@ -356,7 +362,7 @@ def test_a_page_that_is_too_long_is_an_error(
     assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
     session = requests.Session()
     session.trust_env = False
-    url = pip_index.via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
+    url = via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
     assert session.get(url, timeout=10).status_code == 502
 
 
@@ -396,7 +402,7 @@ def by_index(cache: PackageCache, url: str) -> bytes:
     """What is got as pip gets it: by the cache's own address."""
     session = requests.Session()
     session.trust_env = False
-    return session.get(pip_index.via(url, cache.url), timeout=10).content
+    return session.get(via(url, cache.url), timeout=10).content
 
 
 BASIC = b"Basic " + base64.b64encode(b"me:secret")
@@ -437,14 +443,14 @@ def test_a_redirect_is_sent_no_login_of_the_user_s(
 def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
     session = requests.Session()
     session.trust_env = False
-    answer = session.get(pip_index.via(f"{mirror}/missing", cache.url), timeout=10)
+    answer = session.get(via(f"{mirror}/missing", cache.url), timeout=10)
     assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
 
 
 def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:
     session = requests.Session()
     session.trust_env = False
-    url = pip_index.via(f"{leading}/to/loop", cache.url)
+    url = via(f"{leading}/to/loop", cache.url)
     assert session.get(url, timeout=10).status_code == 502
 
 
@@ -600,7 +606,7 @@ def test_pip_refuses_a_wheel_of_another_checksum(
 
 
 def test_an_index_needs_the_run_s_key(cache: PackageCache, mirror: str) -> None:
-    url = pip_index.via(f"{mirror}/simple/x/", cache.address)
+    url = via(f"{mirror}/simple/x/", cache.address)
     assert requests.get(url, timeout=10).status_code == 407
     assert requests.get(url, auth=("run", "guessed"), timeout=10).status_code == 407
 
@@ -617,10 +623,10 @@ def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Pa
 
 
 def test_this_machine_s_pip_has_an_index() -> None:
-    assert pip_index.own_index(Processes()).startswith("http")
+    assert own_index(Processes()).startswith("http")
 
 
 def test_a_page_of_anchors_without_an_end_is_read_in_one_pass() -> None:
     """Of a hostile index; read again from each of them, it would take hours."""
     page = b"<a " * 500_000
-    assert pip_index.rewrite_links(page, "https://index.example/simple/") == page
+    assert rewrite_links(page, "https://index.example/simple/") == page

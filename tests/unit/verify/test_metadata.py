@@ -18,7 +18,7 @@ from builder.artifacts.sif import JSON
 from builder.build.engines import charliecloud
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
-from builder.model.scripts import RUNSCRIPT
+from builder.model.planned import RUNSCRIPT
 from builder.verify.metadata import Described, compared, metadata_faults
 from builder.verify.trees import FormatTree
 
