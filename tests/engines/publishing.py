@@ -1,39 +1,28 @@
-"""Publishing as a user does it, and what is found in the registry afterwards."""
+"""Publishing and pulling as a user does it, and what is in the registry afterwards."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from command_line import build_images_here
 from faulty_proxy import Fault, proxy_before
-from harness import PROJECT, Ended, build_images
+from harness import TOOLS, Ended, passed, run_program
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
-from builder.system.home import Home
+from builder.registry import MANIFEST, Registry
 
-__all__ = [
-    "RECIPES",
-    "SIGNING",
-    "TAG",
-    "Pair",
-    "lacking",
-    "own_tags",
-    "repository",
-    "unproven",
-]
-TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
+__all__ = ["RECIPES", "SIGNING", "TAG", "Pair", "lacking", "own_tags", "repository", "unproven"]
 
 
 def publish(project: Path, host: str, *more: str, env: dict[str, str] | None = None) -> Ended:
-    words = ["publish", "--project", str(project), "--to", f"{host}/site", *more]
-    return build_images(*words, env=env)
+    return build_images_here(
+        "publish", "--project", project, "--to", f"{host}/site", *more, env=env
+    )
 
 
 def signed(
@@ -44,26 +33,15 @@ def signed(
     return publish(project, host, *words, env={**SIGNING, **(env or {})})
 
 
-def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[bytes]:
-    words = ["publish", "--project", str(project), "--to", f"{host}/site", *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "builder", *words],
-        cwd=PROJECT,
-        env={**os.environ, **env},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
-def policy_of(pair: Pair) -> Path:
-    """A policy that trusts a key, beside it, for images of `make_images` with correct evidence.
+def write_policy(folder: Path, *keys: object) -> Path:
+    """Write a policy that trusts these keys, for images of `make_images` with correct evidence.
 
     They hold random bytes, and have no host contract.
     """
-    path = pair.public.with_name("policy.yaml")
+    path = folder / "policy.yaml"
     document = {
         "schema": "build-images/policy/v1",
-        "keys": [pair.public.name],
+        "keys": keys,
         "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
         "host_contract": "ignored",
     }
@@ -71,15 +49,29 @@ def policy_of(pair: Pair) -> Path:
     return path
 
 
+def policy_of(pair: Pair) -> Path:
+    """A policy that trusts a key, beside it."""
+    return write_policy(pair.public.parent, pair.public.name)
+
+
+def pull(
+    reference: str,
+    policy: Path,
+    artifact_format: str,
+    output: Path,
+    *more: str | Path,
+    env: dict[str, str] | None = None,
+) -> Ended:
+    words = ("--format", artifact_format, "--policy", policy, "--output", output, *more)
+    return build_images_here("pull", reference, *words, env=env)
+
+
 def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:
     """A proxy that lets the first requests that match fail."""
-    left = [times]
+    faults = [fault] * times
 
     def decide(request: str, _number: int) -> Fault | None:
-        if left[0] and re.search(pattern, request):
-            left[0] -= 1
-            return fault
-        return None
+        return faults.pop() if faults and re.search(pattern, request) else None
 
     return proxy_before(upstream, decide)
 
@@ -89,25 +81,19 @@ PROVENANCE = "https://slsa.dev/provenance/v1"
 BILL = "https://cyclonedx.org/bom"
 
 
+def assert_no_tags(host: str) -> None:
+    """Nothing that people pull by is in the registry."""
+    for recipe in RECIPES:
+        assert own_tags(repository(host, recipe)) == set()
+
+
 def tool(name: str) -> str:
     return str(shutil.which(name, path=TOOLS))
 
 
-def cosign(command: str, key: str, *more: str) -> None:
+def cosign(command: str, key: str | Path, *more: str) -> None:
     trust = ["--insecure-ignore-tlog=true", "--allow-http-registry"]
-    words = [tool("cosign"), command, "--key", key, *trust, *more]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-
-
-def discovered(image: str) -> str:
-    done = subprocess.run(
-        [tool("oras"), "discover", "--plain-http", image],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    passed(run_program(tool("cosign"), command, "--key", key, *trust, *more))
 
 
 def published(
@@ -115,6 +101,18 @@ def published(
 ) -> dict[str, dict[str, str]]:
     """The digests of a release, by architecture."""
     report = json.loads(publish(project, registry.host, "--dry-run", "--json", env=env).stdout)
-    [found] = [one for one in report["releases"] if one["repository"].endswith(f"/{recipe}")]
-    images: dict[str, dict[str, str]] = found["images"]
+    [release] = [row for row in report["releases"] if row["repository"].endswith(f"/{recipe}")]
+    images: dict[str, dict[str, str]] = release["images"]
     return images
+
+
+def write_image(registry: Registry, arch: str) -> dict[str, Any]:
+    """An image without layers in a repository, as an index names it."""
+    rootfs = {"type": "layers", "diff_ids": []}
+    config = {"architecture": arch, "os": "linux", "rootfs": rootfs}
+    blob = registry.write_blob(
+        json.dumps(config).encode(), media_type="application/vnd.oci.image.config.v1+json"
+    )
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": blob.as_json(), "layers": []}
+    written = registry.write_manifest(json.dumps(manifest).encode(), MANIFEST)
+    return {**written.as_json(), "platform": {"os": "linux", "architecture": arch}}

@@ -6,19 +6,26 @@ import json
 import platform
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ARCHITECTURES, PROJECT, build_images
+from check_programs import SOURCES, compiled
+from command_line import build_images_here
+from harness import (
+    ARCHITECTURES,
+    PROJECT,
+    need,
+    passed,
+    run_program,
+    tool_of_tests,
+)
 
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 
-SOURCE = PROJECT / "tests/images/host-contract.c"
 HERE = platform.machine()
 NOT_HERE = {"x86_64": "ppc64le", "ppc64le": "x86_64"}.get(HERE, "x86_64")
 UNKNOWN_MPI = {
@@ -29,43 +36,22 @@ UNKNOWN_MPI = {
 }
 
 
-def need(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed (Debian: {package})")
-    return found
-
-
-def said(*argv: str | Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [str(word) for word in argv], capture_output=True, text=True, timeout=60, check=False
-    )
-    lines = done.stdout.splitlines()
-    return done.returncode, lines[-1] if lines else ""
-
-
 # The check in the image.
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("host-contract") / "host-contract"
-    warnings = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
-    argv = [need("cc", "gcc"), *warnings, "-o", str(target), str(SOURCE), "-ldl"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return target
+    return compiled(SOURCES / "host-contract.c", target, "-ldl")
 
 
 def kernel_of_libc() -> str:
     """What this machine's C library says when it is run as a program."""
     maps = Path("/proc/self/maps").read_text()
     libc = next(line.split()[-1] for line in maps.splitlines() if "/libc.so.6" in line)
-    text = subprocess.run([libc], capture_output=True, text=True, check=True).stdout
-    found = [line.split(": ")[1] for line in text.splitlines() if "supported kernel" in line]
-    if not found:
-        pytest.skip("this C library does not say which kernel it needs")
-    return found[0]
+    text = passed(run_program(libc)).stdout
+    kernels = [line.split(": ")[1] for line in text.splitlines() if "supported kernel" in line]
+    return kernels[0] if kernels else pytest.skip("this C library names no kernel")
 
 
 def truth(**changes: Any) -> dict[str, Any]:
@@ -79,7 +65,12 @@ def truth(**changes: Any) -> dict[str, Any]:
 
 def checked(program: Path, folder: Path, contract: dict[str, Any]) -> tuple[int, str]:
     (folder / "contract.json").write_text(json.dumps(contract, indent=1) + "\n")
-    return said(program, folder / "contract.json")
+    return ended(program, folder / "contract.json")
+
+
+def ended(program: Path, contract: Path) -> tuple[int, str]:
+    done = run_program(program, contract)
+    return done.status, done.finding
 
 
 def test_a_true_contract_passes(program: Path, tmp_path: Path) -> None:
@@ -115,7 +106,7 @@ def test_an_mpi_of_the_host_is_not_looked_for(program: Path, tmp_path: Path) -> 
 
 
 def test_an_mpi_of_another_version_is_told(program: Path, tmp_path: Path) -> None:
-    if said(sys.executable, "-c", "import ctypes; ctypes.CDLL('libmpi.so.40')")[0]:
+    if run_program(sys.executable, "-c", "import ctypes; ctypes.CDLL('libmpi.so.40')").status:
         pytest.skip("no Open MPI here (Debian: libopenmpi3)")
     status, finding = checked(program, tmp_path, truth(mpi=UNKNOWN_MPI))
     assert status == 1
@@ -129,7 +120,7 @@ def test_an_mpi_of_another_version_is_told(program: Path, tmp_path: Path) -> Non
 
 
 def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> None:
-    assert said(program, tmp_path / "none.json") == (1, f"there is no {tmp_path / 'none.json'}")
+    assert ended(program, tmp_path / "none.json") == (1, f"there is no {tmp_path / 'none.json'}")
 
 
 # A SIF that keeps no labels beside its file system.
@@ -138,8 +129,7 @@ def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> No
 def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
     """A SIF with nothing but a SquashFS."""
     squashfs = scratch / "squashfs"
-    argv = [need("mksquashfs", "squashfs-tools"), str(folder), str(squashfs), "-quiet"]
-    subprocess.run(argv, check=True, capture_output=True)
+    passed(run_program(tool_of_tests("mksquashfs"), folder, squashfs, "-quiet"))
     data, start = squashfs.read_bytes(), 4096
     descriptor = struct.pack(
         "<i?IIIqqqqqqq128s384s",
@@ -157,7 +147,7 @@ def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
 
 @pytest.mark.parametrize("has", [True, False])
 def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
-    need("unsquashfs", "squashfs-tools")
+    need("unsquashfs")
     inside = tmp_path / "root/opt/build-images"
     inside.mkdir(parents=True)
     if has:
@@ -165,7 +155,7 @@ def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
         shutil.copy(golden, inside / "host-contract.json")
     image = sif_of(tmp_path / "root", tmp_path / "image.sif", tmp_path)
     record = PROJECT / "tests/data/hosts/dgx.json"
-    done = build_images("check-host", image, "--host", record)
+    done = build_images_here("check-host", image, "--host", record)
     assert done.status == (5 if has else 4)
     words = "the image is for ppc64le" if has else "this image has no host contract"
     assert words in " ".join((done.stdout + done.stderr).split())
@@ -174,26 +164,22 @@ def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
 # The images of the main job.
 
 
-def unpacked(tarball: Path, folder: Path) -> Path:
-    folder.mkdir()
-    argv = ["tar", "-xzf", str(tarball), "-C", str(folder), "opt/build-images", "ch"]
-    subprocess.run(argv, check=True)
-    return folder
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_form_of_an_image_gives_the_same_answer(
     hpc_base: dict[str, Path], arch: str, tmp_path: Path
 ) -> None:
-    folder = hpc_base[arch]
+    folder, unpacked = hpc_base[arch], tmp_path / "image"
+    unpacked.mkdir()
+    words = ("tar", "-xzf", folder / "image.tar.gz", "-C", unpacked, "opt/build-images", "ch")
+    passed(run_program(*words))
     forms = [
         folder,
         *(folder / name for name in ("image.oci", "image.sif", "image.tar.gz")),
         folder / "files/host-contract.json",
-        unpacked(folder / "image.tar.gz", tmp_path / "image"),
+        unpacked,
     ]
     record = PROJECT / "tests/data/hosts/dgx.json"
-    ended = [build_images("check-host", form, "--host", record, "--json") for form in forms]
+    ended = [build_images_here("check-host", form, "--host", record, "--json") for form in forms]
     assert {one.status for one in ended} == {0 if arch == "x86_64" else 5}
     assert len({one.stdout for one in ended}) == 1
     assert json.loads(ended[0].stdout)["image"] == folder.name
@@ -204,18 +190,18 @@ def test_labels_and_annotations_are_the_contract(
     hpc_base: dict[str, Path], arch: str, tools: Tools
 ) -> None:
     image = f"oci:{hpc_base[arch]}/image.oci:latest"
-    skopeo = [tools.program("skopeo"), "inspect"]
-    labels = json.loads(subprocess.check_output([*skopeo, image]))["Labels"]
-    manifest = json.loads(subprocess.check_output([*skopeo, "--raw", image]))
-    told = {key: text for key, text in labels.items() if key.startswith("build-images.host.")}
-    assert told["build-images.host.architecture"] == arch
-    assert told["build-images.host.mpi.library"] == "libmpi.so.40"
-    assert told.items() <= manifest["annotations"].items()
+    skopeo = (tools.program("skopeo"), "inspect")
+    labels = json.loads(passed(run_program(*skopeo, image)).stdout)["Labels"]
+    manifest = json.loads(passed(run_program(*skopeo, "--raw", image)).stdout)
+    own = {key: text for key, text in labels.items() if key.startswith("build-images.host.")}
+    assert own["build-images.host.architecture"] == arch
+    assert own["build-images.host.mpi.library"] == "libmpi.so.40"
+    assert own.items() <= manifest["annotations"].items()
 
 
 def test_this_machine_runs_what_was_built_for_it(hpc_base: dict[str, Path]) -> None:
     """What `check-host` says is what the checks of the main job found."""
-    done = build_images("check-host", hpc_base[HERE], "--launcher=in-container", "--json")
+    done = build_images_here("check-host", hpc_base[HERE], "--launcher=in-container", "--json")
     found = json.loads(done.stdout)
     rules = {one["rule"]: one["answer"] for one in found["rules"]}
     assert rules == {"architecture": "yes", "processor": "yes", "kernel": "yes"}
@@ -226,8 +212,8 @@ def test_a_foreign_image_is_a_no_unless_emulation_is_asked_for(
     hpc_base: dict[str, Path],
 ) -> None:
     image = hpc_base[NOT_HERE]
-    assert build_images("check-host", image).status == 5
-    found = json.loads(build_images("check-host", image, "--emulated", "--json").stdout)
+    assert build_images_here("check-host", image).status == 5
+    found = json.loads(build_images_here("check-host", image, "--emulated", "--json").stdout)
     assert found["emulated"] is True
     rules = {one["rule"]: one for one in found["rules"]}
     assert rules["architecture"]["answer"] == "yes"
