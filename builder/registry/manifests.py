@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +86,7 @@ class Source(ABC):
         """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
 
     @abstractmethod
-    def read_blob(
-        self,
-        blob: Descriptor,
-        path: Path,
-        *,
-        on_bytes: Callable[[int], object] = lambda _: None,
-    ) -> None:
+    def read_blob(self, blob: Descriptor, path: Path) -> None:
         """Write a blob to a file, and check its digest; raises `WrongContent` without the file."""
 
     @abstractmethod

@@ -48,25 +48,17 @@ class Repository(Source):
 
     @property
     def name(self) -> str:
-        """`quay.io/site/pytorch`."""
         return f"{self.transport.registry}/{self.repository}"
 
     def stop(self) -> None:
-        """End all requests and waits of this registry."""
         self.transport.sleep.stop()
 
     def check(self) -> None:
-        """Raise `Interrupted` after `stop`."""
         self.transport.sleep.check()
 
     # Manifests
 
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
-        """Return a manifest by tag, digest or descriptor, and its bytes.
-
-        Raises `WrongContent` when it has another digest or size than the one named, or more than
-        4 MiB.
-        """
         expected = target if isinstance(target, Descriptor) else None
         name = expected.digest if expected else str(target)
         content, headers = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
@@ -138,7 +130,6 @@ class Repository(Source):
             return False
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
-        """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
         if blob.size > limit:
             raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
         content, _ = self._fetch(f"blobs/{blob.digest}", blob.digest, limit)

@@ -107,19 +107,11 @@ class Repository(Source):
             raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
         return b"".join(self.archive.pieces(blob.digest))
 
-    def read_blob(
-        self,
-        blob: Descriptor,
-        path: Path,
-        *,
-        on_bytes: Callable[[int], object] = lambda _: None,
-    ) -> None:
+    def read_blob(self, blob: Descriptor, path: Path) -> None:
         self.archive.check_size(blob)
         try:
             with path.open("wb") as file:
-                for piece in self.archive.pieces(blob.digest):
-                    file.write(piece)
-                    on_bytes(len(piece))
+                file.writelines(self.archive.pieces(blob.digest))
         except WrongContent:
             discard(path)
             raise

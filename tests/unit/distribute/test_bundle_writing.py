@@ -92,8 +92,7 @@ class _Elsewhere(EmptyRepository):
         super().__init__("tools")
         self.folder, self.content, self.beside = folder, content, list[str]()
 
-    def read_blob(self, wanted: Descriptor, path: Path, *, on_bytes: object = None) -> None:
-        del on_bytes
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         path.write_bytes(self.content)
         self.beside = [one.name for one in self.folder.iterdir()]
         if Descriptor.of(self.content, "").digest != wanted.digest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,7 @@ class Shelf(Source):
         assert wanted.size <= limit
         return self.documents[wanted.digest][1]
 
-    def read_blob(
-        self, wanted: Descriptor, path: Path, *, on_bytes: Callable[[int], object] = lambda _: None
-    ) -> None:
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         raise NotImplementedError
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
