@@ -18,8 +18,14 @@ from builder.build.inputs import project_digests
 from builder.build.native import NativeTools, stored_tools
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
-from builder.distribute.bundle.contents import INPUTS, Contents, Origin, artifact, write_archive
-from builder.distribute.bundle.layout import Bundle, Repository, json_of
+from builder.distribute.bundle.contents import (
+    INPUTS,
+    ArchiveContents,
+    Origin,
+    artifact,
+    write_archive,
+)
+from builder.distribute.bundle.layout import Bundle, BundledRepository, json_of
 from builder.distribute.publish.releases import Ready
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
@@ -127,7 +133,7 @@ def keep_base(base: RegistryBase, store: Path) -> None:
                 digest=base.manifest.digest,
                 made="",
             )
-            contents = Contents(kind="", entries=[base.manifest], blobs=dict(base.files))
+            contents = ArchiveContents(kind="", entries=[base.manifest], blobs=dict(base.files))
             write_archive(stored.archive, contents)
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
@@ -135,7 +141,7 @@ def keep_base(base: RegistryBase, store: Path) -> None:
 def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
     """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
-    source = Repository(archive, "base", [])
+    source = BundledRepository(archive, "base", [])
     [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
 
@@ -211,7 +217,7 @@ class Inputs:
     builds: dict[str, Build] = field(default_factory=dict)  # by who
 
 
-def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
+def add_inputs(contents: ArchiveContents, inputs: Inputs) -> Descriptor:
     """Put inputs into an archive; return the index that is to be signed."""
     files = {name: _file(path) for name, path in inputs.project.items()}
     artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files)]
@@ -239,7 +245,7 @@ def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
 
-def add_proof(contents: Contents, proof: Sequence[Attachment]) -> None:
+def add_proof(contents: ArchiveContents, proof: Sequence[Attachment]) -> None:
     """Put the signature of that index into the archive."""
     contents.add_attached(INPUTS, proof)
 

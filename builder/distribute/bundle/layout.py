@@ -57,9 +57,9 @@ class Bundle:
     archive: Archive
     listed: tuple[Listed, ...]
 
-    def repository(self, name: str) -> Repository:
+    def repository(self, name: str) -> BundledRepository:
         """Return one of its repositories; an empty one if there is none of that name."""
-        return Repository(
+        return BundledRepository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
 
@@ -71,7 +71,7 @@ class Bundle:
 
 
 @dataclass(slots=True)
-class Repository(Source):
+class BundledRepository(Source):
     """A repository in an archive."""
 
     archive: Archive

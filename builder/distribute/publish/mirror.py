@@ -197,7 +197,7 @@ def _read_or_none(source: Source, tag: str) -> tuple[Descriptor, bytes] | None:
         return None
 
 
-class Mirror:
+class ReleaseMirror:
     """Copies releases from one namespace to another; `target` gives a recipe's repository there."""
 
     def __init__(

@@ -17,8 +17,8 @@ from builder import __version__
 from builder.distribute.pull.artifacts import (
     LISTED,
     Expected,
+    ImagePacker,
     Packed,
-    Packer,
     environment_of,
     existing_output,
 )
@@ -117,9 +117,9 @@ class Judged:
         if self.judgement.refused:
             raise NotProven(str(self.request.reference), self.judgement.rulings)
 
-    def packer(self, cache: PullCache) -> Packer:
+    def packer(self, cache: PullCache) -> ImagePacker:
         """Return what makes a format of it."""
-        return Packer(
+        return ImagePacker(
             registry=self.source,
             cache=cache,
             remote=self.remote,

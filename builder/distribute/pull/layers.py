@@ -25,13 +25,13 @@ from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_dig
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
+from builder.distribute.pull.streams import LIMITS, LayerLimits, check_diff_id, opened
 from builder.model.digests import sha256_of
 from builder.model.errors import Refused
 
 _SHOWN = 20
 _NONE: Mapping[str, str] = MappingProxyType({})
-Reader = Callable[[Path, str, Limits], Iterator[Laid]]
+Reader = Callable[[Path, str, LayerLimits], Iterator[Laid]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class Unpacked:
 def unpack(
     layers: Iterable[tuple[Path, str]],
     target: Path | None,
-    limits: Limits = LIMITS,
+    limits: LayerLimits = LIMITS,
     *,
     files: Mapping[str, bytes] | None = None,
     folders: Iterable[str] = (),
@@ -87,7 +87,7 @@ def unpack(
 
 
 def read(
-    blob: Path, digest: str, limits: Limits, *, diff_ids: Mapping[str, str] = _NONE
+    blob: Path, digest: str, limits: LayerLimits, *, diff_ids: Mapping[str, str] = _NONE
 ) -> Iterator[Laid]:
     """The members of a layer's blob, one after the other.
 
@@ -105,7 +105,7 @@ class _Laying:
     second one of a path, of which `_hidden` has the first, finds nothing more.
     """
 
-    def __init__(self, root: Root | None, limits: Limits) -> None:
+    def __init__(self, root: Root | None, limits: LayerLimits) -> None:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
         self._root, self._limits = root, limits

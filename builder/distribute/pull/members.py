@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from builder.artifacts.tars import PAX, as_headers
-from builder.distribute.pull.streams import LIMITS, Limits, Plain
+from builder.distribute.pull.streams import LIMITS, LayerLimits, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
@@ -35,7 +35,9 @@ def named(digest: str) -> Iterator[None]:
         raise Refused(reason, hint="nothing of it was kept") from error
 
 
-def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
+def members(
+    stream: PlainLayer, limits: LayerLimits
+) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
     """Yield each member with its path below the root, and its content (empty unless it is a file).
 
     Headers are read here, in a time and a memory in proportion to their length: for an extended
@@ -68,14 +70,14 @@ def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, st
         raise tarfile.ReadError("unexpected end of data")
 
 
-def _check_end(stream: Plain) -> None:
+def _check_end(stream: PlainLayer) -> None:
     """Refuse a second tar, or anything else, that one reader takes and another does not see."""
     while piece := stream.read_ready(1 << 18):
         if bytes(piece).strip(b"\0"):
             raise Refused("something stands after the end of the tar")
 
 
-def _extended_content(stream: Plain, size: int) -> bytes:
+def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if not 0 <= size <= LIMITS.header:
         raise Refused(f"a tar's extended header has {size:,} bytes")
     content = stream.read(_padded(size))
@@ -94,7 +96,7 @@ def _padded(size: int) -> int:
 class Content:
     """The content of the member that the stream is at: it is read before the next one is."""
 
-    def __init__(self, stream: Plain, size: int) -> None:
+    def __init__(self, stream: PlainLayer, size: int) -> None:
         self._stream, self._remaining = stream, size
 
     def read(self, size: int) -> memoryview:
@@ -121,7 +123,7 @@ def shown(path: str) -> str:
     return printable(path, most=200)
 
 
-def checked_path(name: str, limits: Limits) -> str:
+def checked_path(name: str, limits: LayerLimits) -> str:
     """A member's name as a path below the root, empty for the root; raises `Refused`."""
     parts = [part for part in name.rstrip("/").split("/") if part not in {"", "."}]
     if wrong := _wrong_with(name, parts, limits):
@@ -129,7 +131,7 @@ def checked_path(name: str, limits: Limits) -> str:
     return "/".join(parts)
 
 
-def _wrong_with(name: str, parts: list[str], limits: Limits) -> str:
+def _wrong_with(name: str, parts: list[str], limits: LayerLimits) -> str:
     if name.startswith("/"):
         return "an absolute path in a layer"
     if ".." in parts:

@@ -22,7 +22,7 @@ from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.layers import Unpacked, unpack
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, Limits
+from builder.distribute.pull.streams import LIMITS, LayerLimits
 from builder.model.errors import Refused
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -306,7 +306,7 @@ def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> Non
         unpack([blob(blobs, data)], None)
 
 
-def few(**more: int) -> Limits:
+def few(**more: int) -> LayerLimits:
     return replace(LIMITS, **more)
 
 
