@@ -184,7 +184,6 @@ class _Upload:
     def _request(
         self, method: str, url: str, end: int, good: tuple[int, ...], part: str = ""
     ) -> HTTPResponse:
-        """Send the bytes up to `end` in one request."""
         size, check = end - self.offset, self.registry.transport.sleep.check
         response = self.registry.request_once(
             method,

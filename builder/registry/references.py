@@ -182,7 +182,6 @@ class Descriptor:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Return the texts of a mapping without its other values."""
     if not isinstance(value, dict):
         return {}
     return {key: text for key, text in value.items() if isinstance(text, str)}

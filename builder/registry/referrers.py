@@ -108,7 +108,6 @@ def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
 
 
 def _list_lock(registry: Repository, digest: str) -> AbstractContextManager[None]:
-    """Lock the fallback's list of a manifest against other clients of this machine."""
     return registry.transport.write_lock(f"the referrers of {registry.name}@{digest}")
 
 

@@ -204,8 +204,6 @@ class Repository(Source):
         *,
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Return all of a small resource, and the response's headers."""
-
         def attempt() -> tuple[bytes, Mapping[str, str]]:
             with self.request_once(
                 "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
@@ -229,5 +227,4 @@ class Repository(Source):
 
 
 def _type_of(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response, without its parameters."""
     return headers.get("Content-Type", "").partition(";")[0].strip()

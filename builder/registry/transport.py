@@ -324,7 +324,6 @@ class Transport:
     def _token(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
     ) -> bytes:
-        """Return the body of a token server's response."""
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
         body = urlencode(form).encode()

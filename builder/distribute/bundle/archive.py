@@ -135,7 +135,6 @@ def open_archive(path: Path) -> Archive:
 
 
 def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
-    """Yield the plain files of a tar, by name, to its end."""
     size = file.seek(0, 2)
     offset = 0
     for _ in range(_MOST):

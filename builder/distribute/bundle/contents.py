@@ -220,7 +220,6 @@ def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -
 
 
 def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) -> Iterator[bytes]:
-    """Yield the bytes of a blob; raises `WrongContent` for another size or digest."""
     sha256, remaining = hashlib.sha256(), blob.size
     with contextlib.ExitStack() as held:
         if isinstance(origin, bytes):

@@ -244,7 +244,6 @@ def _holds(file: Path, blob: Descriptor) -> bool:
 
 
 def _bring(repository: BundledRepository, blob: Descriptor, target: Path) -> None:
-    """Write a blob to a file atomically, unless it is there already."""
     if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -301,7 +301,7 @@ def _declaring(project: Path) -> Iterator[str]:
 def _registry_base(
     image: Ready, name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
 ) -> Iterator[str]:
-    """A base by its digest: from the store, if `load` has put it there, else from the registry."""
+    """Look up a base by its digest: in the store, where `load` puts it, else in the registry."""
     digest = Reference.parse(name).digest
     if not digest:
         remedy = "run build-images lock, and build it again"
@@ -347,7 +347,6 @@ def _sources(
 
 
 def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
-    """The native tools that the steps of an emulated build were lent."""
     if not digest or digest in inputs.native:
         return
     tools = next((stored for stored in stored_tools(home.native) if stored.digest == digest), None)
@@ -361,7 +360,7 @@ def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[s
 def _builds(
     image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
-    """The builds of an image's stages; the last one is kept under the image's own name."""
+    """Look up the builds of an image's stages; the last one has the image's own name."""
     last = image.record.cell.flavour
     if last not in stages:
         yield f"{image.identifier}: an earlier version built it, and did not note its stages"

@@ -89,7 +89,6 @@ class ImagePacker:
                 )
 
     def _layers(self, artifact_format: str) -> Iterator[tuple[FetchedLayer, str]]:
-        """Yield each layer and its digest, the lowest first, when it is here."""
         self.begin(artifact_format)
         for layer in self.remote.layers:
             fetch = functools.partial(self._fetch, layer, listed=artifact_format in LISTED)

@@ -296,7 +296,6 @@ class Puller:
                 raise
 
     def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
-        """Judge an image, and begin to fetch its layers if it is proven."""
         registry = self._registry(request)
         with registry.transport.time_limit(_LOOK_S):
             judged = look(request, registry)

@@ -89,7 +89,6 @@ def _extended_content(stream: PlainLayer, size: int) -> bytes:
 
 
 def _padded(size: int) -> int:
-    """Return the bytes that a content takes in a tar."""
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
@@ -203,7 +202,6 @@ class _Extended:
 
 
 def _is_read(name: bytes) -> bool:
-    """True if the pax header of a name counts here."""
     return name in _READ or name.startswith(_ATTRIBUTE)
 
 

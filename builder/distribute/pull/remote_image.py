@@ -109,7 +109,6 @@ def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dic
 
 
 def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
-    """The one image for an architecture in an index."""
     listed = index.get("manifests")
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:
         raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")

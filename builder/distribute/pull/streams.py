@@ -98,7 +98,6 @@ class PlainLayer:
         return part
 
     def _fill(self) -> None:
-        """Get the next plain bytes ready; none at the end."""
         while not self._ready:
             data = self._rest or self._packed.read(_CHUNK)
             self._rest = b""
