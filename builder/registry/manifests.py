@@ -135,7 +135,7 @@ def json_object(
     try:
         value = exact_json.parsed(content, most=most)
     except ValueError as error:
-        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
+        raise WrongContent(f"{where}: it is not valid JSON") from error
     if not isinstance(value, dict):
         raise WrongContent(f"{where}: it is no {kind}")
     return value

@@ -118,7 +118,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         index = _fallback(registry, subject)
         if index is None:
             where = f"{registry.name}:{fallback_tag(subject)}"
-            raise RegistryFailed(f"{where}: there has to be a list of referrers, and is none")
+            raise RegistryFailed(f"{where}: the list of referrers is not an index")
         listed = {entry.digest for entry in _entries(registry, subject, index)}
         if digests <= listed:
             return

@@ -79,10 +79,11 @@ class Repository(Source):
     ) -> tuple[Descriptor, bool]:
         """Write a manifest; return also whether the registry noted its subject by itself.
 
-        Raises `BadInput` for a target that is no tag and no digest: it becomes part of a path.
+        Raises `BadInput` for a target that is neither tag nor digest: it becomes part of a path.
         """
         if target and not (is_tag(target) or is_digest(target)):
-            raise BadInput(f'{self.name}: "{printable(target)}" is no tag and no digest')
+            shown = printable(target)
+            raise BadInput(f'{self.name}: "{shown}" is neither a tag nor a digest')
         descriptor, retries = Descriptor.of(content, media_type), self.transport.retries()
         while True:
             try:
@@ -187,7 +188,7 @@ class Repository(Source):
         for _ in range(_MOST_PAGES):
             content, headers = self._fetch(path, resource, optional=bool(media_type))
             if media_type and _type_of(headers) != media_type:
-                raise NotThere(f"{self.name}: {resource}: what the registry gives is no such list")
+                raise NotThere(f"{self.name}: {resource}: the registry returned no such list")
             with self.transport.reading(f"{self.repository}: {resource}"):
                 path = next_page(headers.get("Link", ""))
             yield self.object_of(content, resource, "list")

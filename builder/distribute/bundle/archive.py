@@ -154,7 +154,7 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
         if member.type == tarfile.DIRTYPE and member.name in _FOLDERS and not member.size:
             continue
         if member.type not in _PLAIN or member.size < 0:
-            raise refusal(path, f'"{printable(member.name)}" is no plain file')
+            raise refusal(path, f'"{printable(member.name)}" is not a regular file')
         if offset + member.size > size:
             raise _cut(path)
         yield member.name, ByteRange(offset=offset, size=member.size)
@@ -171,7 +171,7 @@ def _check_end(file: IO[bytes], path: Path) -> None:
     """Refuse a second archive behind the first, which one reader takes and another does not see."""
     rest = file.read(_MOST_AFTER + 1)
     if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
-        raise refusal(path, "something stands after its end")
+        raise refusal(path, "data after its end")
 
 
 def _no_tar(path: Path) -> BadInput:

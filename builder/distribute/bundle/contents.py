@@ -289,7 +289,7 @@ def _written(target: Path) -> BadInput:
 
 
 def _not_ours(partial: Path) -> BadInput:
-    return BadInput(f"{partial}: this is no plain file of this user", hint="remove it")
+    return BadInput(f"{partial}: this is not a regular file of this user", hint="remove it")
 
 
 def _check_target(target: Path, size: int) -> None:
@@ -297,11 +297,11 @@ def _check_target(target: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise BadInput(f"{target} is there already, and is no file", hint="name another one")
+            raise BadInput(f"{target} exists, and is not a regular file", hint="name another one")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
         if not usage.total:  # of /proc and its like, which hold no files
-            raise BadInput(f"{target}: no file can be made there", hint="name another place")
+            raise BadInput(f"{target}: a file cannot be created there", hint="name another place")
         if usage.free < size:
             raise _full(target, size)
 

@@ -173,7 +173,7 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     if not is_repository(repository) or "/" in repository or (ref and name != repository):
         raise archive.wrong(f"{where} is of no repository")
     if ref and not is_tag(tag):
-        raise archive.wrong(f'{where}: "{printable(tag)}" is no tag')
+        raise archive.wrong(f'{where}: "{printable(tag)}" is not a tag')
     if tag.startswith(_OF_PROOF) and entry.media_type in INDEXES:
         raise archive.wrong(f"{where}: {tag} is a tag of proof, and this is an index of images")
     return repository, tag

@@ -156,7 +156,7 @@ class _Laying:
                 self._hide(path, itself=True)
                 return
             if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
-                raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
+                raise Refused(f"/{shown(path)}: a member of an unsupported kind")
         if self._kinds.get(folder) != "directory":
             self._make_parents(path)
         if member.islnk():
@@ -245,7 +245,7 @@ class _Laying:
         if kind == "directory":
             self._hide(path, itself=True)
             if path in self._kinds:
-                raise Refused(f"/{shown(path)}: a folder with something in it, and no folder")
+                raise Refused(f"/{shown(path)}: a folder that is not empty, and not a folder")
         else:
             self._drop(path)
 

@@ -31,7 +31,7 @@ def named(digest: str) -> Iterator[None]:
         reason = text if digest in text else f"layer {digest[:19]}: {text}"
         raise Refused(reason, hint="nothing of it was kept") from error
     except BROKEN as error:
-        reason = f"layer {digest[:19]}: this is no whole tar ({shown(str(error))})"
+        reason = f"layer {digest[:19]}: the tar is incomplete or invalid ({shown(str(error))})"
         raise Refused(reason, hint="nothing of it was kept") from error
 
 
@@ -59,7 +59,7 @@ def members(
             continue
         member, extended = extended.applied(member), _Extended()
         if member.size < 0:
-            raise Refused(f"{shown(member.name)}: a size below nothing")
+            raise Refused(f"{shown(member.name)}: a negative size")
         size = member.size if member.isreg() else 0
         end = stream.tell() + _padded(size)
         yield member, checked_path(member.name, limits), Content(stream, size)
@@ -74,7 +74,7 @@ def _check_end(stream: PlainLayer) -> None:
     """Refuse a second tar, or anything else, that one reader takes and another does not see."""
     while piece := stream.read_ready(1 << 18):
         if bytes(piece).strip(b"\0"):
-            raise Refused("something stands after the end of the tar")
+            raise Refused("data after the end of the tar")
 
 
 def _extended_content(stream: PlainLayer, size: int) -> bytes:
@@ -84,7 +84,7 @@ def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if len(content) < _padded(size):
         raise tarfile.ReadError("unexpected end of data")
     if content[size:].strip(b"\0"):  # `tarfile` reads on there
-        raise Refused("something stands after a tar's extended header")
+        raise Refused("data after an extended header of a tar")
     return content[:size]
 
 
@@ -173,10 +173,10 @@ class _Extended:
         """Take what one more header says; raises `Refused` where two could be understood."""
         if kind == tarfile.XGLTYPE:
             if any(_is_read(name) for name, _ in _records(content)):
-                raise Refused("a header of a tar says something of all its members")
+                raise Refused("a global header of a tar changes its members")
             return
         if kind in self.kinds or (self.kinds and kind not in _GNU) or self.kinds & _PAX:
-            raise Refused("two extended headers say something of one member")
+            raise Refused("two extended headers for one member")
         self.kinds.add(kind)
         if kind in _GNU:
             self.texts[_GNU[kind]] = content.partition(b"\0")[0]
@@ -214,11 +214,11 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     while begin < len(content):
         length, _, rest = content[begin : begin + 8].partition(b" ")
         if not (rest and length.isdigit() and length[0] != ord("0")):
-            raise Refused("a tar's extended header is none")
+            raise Refused("an extended header of a tar is invalid")
         end = begin + int(length)
         name, equals, value = content[begin + len(length) + 1 : end].partition(b"=")
         if end > len(content) or not (name and equals) or value[-1:] != b"\n":
-            raise Refused("a tar's extended header is none")
+            raise Refused("an extended header of a tar is invalid")
         if name.startswith(_SPARSE):
             raise _sparse()
         yield name, value[:-1]
@@ -227,7 +227,7 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > _DIGITS:
-        raise Refused("a number in a tar's extended header is none")
+        raise Refused("a number in an extended header of a tar is invalid")
     return int(text)
 
 
@@ -237,7 +237,7 @@ def _seconds(text: bytes) -> float:
     except ValueError:
         return 0
     if not math.isfinite(seconds):
-        raise Refused("a time in a tar's extended header is none")
+        raise Refused("a time in an extended header of a tar is invalid")
     return seconds
 
 
@@ -248,11 +248,11 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
     except tarfile.HeaderError as error:
         if is_first:
             raise tarfile.ReadError(str(error)) from error
-        raise Refused(f"no header where one has to be: {error}") from error
+        raise Refused(f"no tar header where one is expected: {error}") from error
     if member.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse()
     if member.type not in _KNOWN | _EXTENDED:
-        raise Refused("a member of a kind that is not read here")
+        raise Refused("a member of an unsupported kind")
     if member.isdir():
         member.name = member.name.rstrip("/")  # as `tarfile` itself does after `frombuf`
     return member

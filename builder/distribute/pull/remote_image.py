@@ -128,7 +128,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
             hint="name another architecture with --arch, or ask for the image to be built",
         )
     if len({entry.digest for entry in fitting}) > 1:
-        raise Refused(f"{where}: {len(fitting)} images for {arch}, and nothing says which is meant")
+        raise Refused(f"{where}: {len(fitting)} images for {arch}, and no rule to choose one")
     return fitting[0]
 
 

@@ -41,7 +41,7 @@ def test_what_others_put_there_is_not_written_to(
     victim = tmp_path / "victim"
     victim.write_text(SECRET)
     put(tmp_path / ".site.tar.partial", victim)
-    with pytest.raises(BadInput, match=r"\.site\.tar\.partial: this is no plain file of this user"):
+    with pytest.raises(BadInput, match=r"\.partial: this is not a regular file of this user"):
         write_archive(tmp_path / "site.tar", ArchiveContents())
     assert victim.read_text() == SECRET
     assert not os.path.lexists(tmp_path / "site.tar")
@@ -52,14 +52,14 @@ def test_a_file_of_another_user_is_not_written_to(
 ) -> None:
     (tmp_path / ".site.tar.partial").write_text(SECRET)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(BadInput, match="no plain file of this user"):
+    with pytest.raises(BadInput, match="not a regular file of this user"):
         write_archive(tmp_path / "site.tar", ArchiveContents())
     assert (tmp_path / ".site.tar.partial").read_text() == SECRET
 
 
 @pytest.mark.parametrize("folder", ["/proc", "/sys"])
 def test_where_no_file_can_be_made_is_no_full_disk(folder: str) -> None:
-    with pytest.raises(BadInput, match=f"{folder}/x.tar: no file can be made there"):
+    with pytest.raises(BadInput, match=f"{folder}/x.tar: a file cannot be created there"):
         write_archive(Path(folder) / "x.tar", ArchiveContents())
 
 

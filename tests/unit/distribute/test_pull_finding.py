@@ -154,7 +154,7 @@ def test_two_images_for_one_architecture_are_refused() -> None:
     shelf = Shelf()
     images = [put_image(shelf, settings={**SETTINGS, "author": name}) for name in "ab"]
     put_index(shelf, [entry(image, "amd64") for image in images])
-    with pytest.raises(Refused, match="2 images for x86_64, and nothing says which is meant"):
+    with pytest.raises(Refused, match="2 images for x86_64, and no rule to choose one"):
         find(shelf, "1.0", "x86_64")
 
 

@@ -206,11 +206,14 @@ HOSTILE: dict[str, tuple[list[M], str]] = {
     "a device": ([d("etc"), M("etc/x", type=tarfile.BLKTYPE)], "device outside of /dev"),
     "a device at the top": ([M("dev", type=tarfile.CHRTYPE)], "device outside of /dev"),
     "below a file": ([M("a", b"1"), M("a/x", b"1")], "is a file, not a folder"),
-    "a file in the place of a folder with content": ([d("a"), M("a/f"), M("a")], "no folder"),
+    "a file in the place of a folder with content": (
+        [d("a"), M("a/f"), M("a")],
+        "and not a folder",
+    ),
     "a long name": ([M("x" * 256)], "too long"),
     "a long path": ([M("/".join(["x" * 200] * 25))], "too long"),
     "a deep path": ([M("/".join(["x"] * 300))], "levels"),
-    "an unknown kind": ([M("a", type=b"D")], "kind that is not read|no whole tar"),
+    "an unknown kind": ([M("a", type=b"D")], "unsupported kind|the tar is incomplete"),
 }
 
 

@@ -79,7 +79,7 @@ def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
 
 @pytest.mark.parametrize("target", ["../../b/manifests/c", "a/b", "sha256:00", "x\x1b[2J", "?a"])
 def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
-    with pytest.raises(BadInput, match="is no tag and no digest"):
+    with pytest.raises(BadInput, match="is neither a tag nor a digest"):
         client(fake).write_manifest(b"{}", MANIFEST, target)
     assert fake.asked == []
 
@@ -331,7 +331,7 @@ def test_a_server_of_tokens_that_gives_none(answer: bytes, fake: Fake) -> None:
         Fault(pattern="manifests", status=401, headers=realm),
         Fault(pattern="/token", status=200, body=answer),
     ]
-    with pytest.raises(Denied, match="its server of tokens gives none"):
+    with pytest.raises(Denied, match="its token server returned no token"):
         client(fake).resolve("1.0")
 
 
