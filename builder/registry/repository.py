@@ -191,7 +191,7 @@ class Repository(Source):
                 raise NotThere(f"{self.name}: {resource}: the registry returned no such list")
             with self.transport.reading(f"{self.repository}: {resource}"):
                 path = next_page(headers.get("Link", ""))
-            yield self.object_of(content, resource, "list")
+            yield self.object_of(content, resource)
             if not path:
                 return
         raise self.wrong(resource, f"a list of more than {_MOST_PAGES} pages")

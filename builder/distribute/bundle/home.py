@@ -89,7 +89,7 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
             raise repository.wrong(where.digest, "it is no artifact of an input")
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
-        about = repository.object_of(content, config.digest, "document of an input", most=None)
+        about = repository.object_of(content, config.digest, most=None)
         files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")

@@ -96,12 +96,12 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
     Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
     """
     descriptor, content = source.read(target)
-    manifest = source.object_of(content, descriptor.digest, "manifest")
+    manifest = source.object_of(content, descriptor.digest)
     if descriptor.media_type not in MANIFESTS or "config" not in manifest:
         raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
     blobs = blobs_of(manifest, descriptor.digest)
     config = source.small_blob(blobs[0])
-    about = source.object_of(config, blobs[0].digest, "configuration of an image")
+    about = source.object_of(config, blobs[0].digest)
     if (actual := about.get("architecture")) != ARCHITECTURES[arch].oci:
         raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
     return RegistryBase(

@@ -220,4 +220,4 @@ def small(archive: Archive, digest: str) -> bytes:
 def json_of(archive: Archive, name: str) -> dict[str, object]:
     """Return one of the two files of a layout that are no blobs."""
     content = archive.file(name, _LARGEST_INDEX)
-    return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)
+    return json_object(content, f"{archive.path}: {name}", _MOST_VALUES)

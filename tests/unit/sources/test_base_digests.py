@@ -225,9 +225,9 @@ LINUX = {"os": "linux", "architecture": "amd64"}
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([], "it is no manifest"),
-        ("x", "it is no manifest"),
-        (None, "it is no manifest"),
+        ([], "it is not a JSON object"),
+        ("x", "it is not a JSON object"),
+        (None, "it is not a JSON object"),
         ({"mediaType": "text/html", "schemaVersion": 1}, "its media type is not"),
         ({"config": []}, "cannot be pinned"),
         ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
