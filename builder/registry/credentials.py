@@ -133,7 +133,10 @@ class Credentials:
         """Return the login that a credential helper prints; its output is never repeated."""
         try:
             done = self._processes.capture(
-                [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
+                [program, "get"],
+                input_text=f"{registry}\n",
+                check=False,
+                timeout_s=_HELPER_TIMEOUT_S,
             )
         except (MissingPrerequisite, OSError, ValueError) as error:  # a name with a NUL is none
             why = error.strerror if isinstance(error, OSError) else "there is no such program"

@@ -36,7 +36,7 @@ from planted_ranks import RankDefect, plant
 from builder.build.engines import Tools
 from builder.cli.schema import schema_of
 from builder.system.home import ORDINARY_USER
-from builder.verify import DEFAULTS, RUNNERS
+from builder.verify.runners import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines
 

@@ -28,7 +28,7 @@ from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, Wrong
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT, TITLE, as_bytes, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
-from builder.trust.proof import Attachment
+from builder.trust.proof.attachments import ProofManifest
 
 _MOST_TAGS = 100  # of one release
 INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and project
@@ -81,7 +81,7 @@ class ArchiveContents:
                 self.entries.append(entry)
         return descriptor
 
-    def add_attached(self, repository: str, attachments: Iterable[Attachment]) -> None:
+    def add_attached(self, repository: str, attachments: Iterable[ProofManifest]) -> None:
         """Add proof, with its blobs."""
         for attached in attachments:
             for digest, content in attached.blobs.items():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
-from builder.build.native import RECORD
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
+from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
 from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository

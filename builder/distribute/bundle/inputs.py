@@ -15,8 +15,8 @@ from pathlib import Path
 
 from builder.build.base_store import StoredBase, kept_base, staging
 from builder.build.inputs import project_digests
-from builder.build.native import NativeTools, stored_tools
 from builder.build.native.files import Entry, digest_of, entries_of
+from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import (
     INPUTS,
@@ -55,10 +55,10 @@ from builder.registry.manifests import (
     descriptors,
 )
 from builder.sources.journals import Journals, ServedFile, build_id
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import Home
 from builder.system.locks import locked
-from builder.trust.proof import Attachment
+from builder.trust.proof.attachments import ProofManifest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,7 +245,7 @@ def add_inputs(contents: ArchiveContents, inputs: Inputs) -> Descriptor:
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
 
-def add_proof(contents: ArchiveContents, proof: Sequence[Attachment]) -> None:
+def add_proof(contents: ArchiveContents, proof: Sequence[ProofManifest]) -> None:
     """Put the signature of that index into the archive."""
     contents.add_attached(INPUTS, proof)
 
@@ -279,7 +279,7 @@ def inputs_of(
             lacking += _base(image, record.base, inputs)
         for name, at in planned.registry_bases.items():
             lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
-        lacking += _sources(image, record.sources or {}, Store(path=home.sources), inputs)
+        lacking += _sources(image, record.sources or {}, SourceStore(path=home.sources), inputs)
         lacking += _native(image, record.native_tools, home, inputs)
         lacking += _builds(image, record.stages, Journals(cache=home.packages), inputs)
     if lacking:
@@ -336,7 +336,7 @@ def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
 
 
 def _sources(
-    image: Ready, sources: Mapping[str, str], store: Store, inputs: Inputs
+    image: Ready, sources: Mapping[str, str], store: SourceStore, inputs: Inputs
 ) -> Iterator[str]:
     for url, digest in sources.items():
         sha256 = digest.partition(":")[2]

@@ -16,7 +16,7 @@ from builder.model.errors import Refused
 from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.failures import Transient
 from builder.registry.manifests import EMPTY_CONTENT
-from builder.trust.proof import Attachment
+from builder.trust.proof.attachments import ProofManifest
 
 _EMPTY = digest_of(EMPTY_CONTENT)
 _AGAIN = "run the same command again"
@@ -28,14 +28,14 @@ class Proven:
 
     registry: Registry
     digest: str
-    tagged: Sequence[Attachment]
+    tagged: Sequence[ProofManifest]
     referring: Sequence[bytes]
 
 
 def attach(
     registry: Registry,
     digest: str,
-    prove: Callable[[], Sequence[Attachment]],
+    prove: Callable[[], Sequence[ProofManifest]],
     files: Sequence[bytes] = (),
 ) -> Proven:
     """Attach files and proof to an image or an index, and see that the registry lists them.
@@ -70,7 +70,7 @@ def is_settled(proven: Proven) -> bool:
     return not (written or lost)
 
 
-def _send_blobs(registry: Registry, proof: Sequence[Attachment]) -> None:
+def _send_blobs(registry: Registry, proof: Sequence[ProofManifest]) -> None:
     sent: set[str] = set()
     for attached in proof:
         for blob in attached.blobs.keys() - sent:
@@ -79,7 +79,7 @@ def _send_blobs(registry: Registry, proof: Sequence[Attachment]) -> None:
         sent.update(attached.blobs)
 
 
-def _write_merged(registry: Registry, proof: Attachment) -> bool:
+def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
     """Merge proof into what is under its tag; return whether it had to be written."""
     retries, written = registry.transport.retries(), 0
     while True:

@@ -20,26 +20,18 @@ from builder.registry import Descriptor, Source
 from builder.registry.manifests import CYCLONEDX, INDEX, STATEMENT, referrer
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    Signer,
-    Standing,
-    attestations,
-    builder_of,
-    keyless_attestations,
-    keyless_proofs,
-    proofs,
-    signer_of,
-    statements_of,
-)
-from builder.trust.proof import Descriptor as Subject
-from builder.trust.proof.cosign import PKCS11
-from builder.trust.proof.keyless import KEYLESS
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attestations import attestations, proofs
+from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import Signer
+from builder.trust.proof.manifests import statements_of
+from builder.trust.proof.statements import builder_of, signature_statement
 
 # Makes the proof of an image, or of an index with all of its images; the source may have some.
-Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Attachment]]"
+Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
 # Attests statements about an image, and not the image; the last is a time, ISO 8601.
-Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[Attachment]]"
+Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
 
 def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
@@ -61,12 +53,13 @@ def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> P
 
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         own = () if image.media_type == INDEX else statements[images[0].identifier]
         subject = _subject(image)
         created = max(image.proven for image in images)
         if signer is None:
-            return keyless_proofs(subject, own, processes, created=created, path=path)
+            own = (signature_statement(image.digest), *own)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
         make = partial(proofs, subject, reference=registry.name, created=created)
         return _new_attachments(make, registry, image, own, signer)
 
@@ -81,7 +74,7 @@ def attest_with(key: str, processes: Processes) -> Attest:
 
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
-    ) -> tuple[Attachment, ...]:
+    ) -> tuple[ProofManifest, ...]:
         subject = _subject(image)
         if signer is None:
             return keyless_attestations(subject, statements, processes, created=created, path=path)
@@ -101,21 +94,21 @@ def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
     return path, signer_of(key, os.environ, processes, path=path)
 
 
-def _subject(image: Descriptor) -> Subject:
-    return Subject(media_type=image.media_type, digest=image.digest, size=image.size)
+def _subject(image: Descriptor) -> BlobDescriptor:
+    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _new_attachments(
-    make: Callable[..., tuple[Attachment, ...]],
+    make: Callable[..., tuple[ProofManifest, ...]],
     registry: Source,
     image: Descriptor,
     statements: Sequence[bytes],
     signer: Signer,
-) -> tuple[Attachment, ...]:
+) -> tuple[ProofManifest, ...]:
     """Make the attachments that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
-    existing = Standing.of(image.digest, attached, signer.public)
-    new, before = existing.news(statements), existing.before(statements)
+    existing = ExistingProof(image.digest, attached, signer.public)
+    new, before = existing.new_statements(statements), existing.before(statements)
     needed = existing.needed(make(new, signer, before=before))
     if not needed:
         return ()
@@ -123,7 +116,7 @@ def _new_attachments(
     return (*others, replace(last, replaces=existing.replaced(statements)))
 
 
-def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
+def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:
     """Return the statements of an image and its bill, one manifest each; none for an index."""
     if image.media_type == INDEX:
         return []
@@ -134,7 +127,7 @@ def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list
 
 def _unsigned_statements(
     _source: Source, image: Descriptor, statements: Sequence[bytes], _created: str
-) -> list[Attachment]:
+) -> list[ProofManifest]:
     return [
         _attachment(
             statement,
@@ -148,7 +141,7 @@ def _unsigned_statements(
 
 def _attachment(
     content: bytes, image: Descriptor, kind: str, notes: Mapping[str, str]
-) -> Attachment:
+) -> ProofManifest:
     layer = Descriptor.of(content, kind)
     manifest = referrer(layer, image, artifact_type=kind, annotations=notes)
-    return Attachment(manifest=manifest, blobs={layer.digest: content})
+    return ProofManifest(manifest=manifest, blobs={layer.digest: content})

@@ -61,7 +61,7 @@ from builder.trust.policy.judgement import Judgement, judge
 from builder.trust.policy.records import Gathered, Ruling, as_lines, not_asked
 from builder.trust.policy.rules import tree
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof import Trusted
+from builder.trust.proof.verification import Trusted
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 _LOOK_S = 1800.0  # for all requests before an image is judged

@@ -13,29 +13,21 @@ from builder.model.errors import Refused
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.predicates import proof_of
-from builder.trust.policy.records import OTHER, SIGNATURE, Proof
-from builder.trust.proof import (
-    Attachment,
-    Trusted,
-    Unusable,
-    attestation_tag,
-    embedded,
-    layers_of,
-    signature_tag,
-    verified,
-)
-from builder.trust.proof import Descriptor as Layer
-from builder.trust.proof.attachments import MAX_CLAIMS
+from builder.trust.policy.records import OTHER, SIGNATURE, Claim
+from builder.trust.proof.attachments import MAX_CLAIMS, BlobDescriptor, ProofManifest, Unusable
+from builder.trust.proof.attestations import attestation_tag, signature_tag
+from builder.trust.proof.manifests import embedded, layers_of
+from builder.trust.proof.verification import Trusted, verified
 
 _MOST = 1000  # referrers of one image
 _BYTES = 128 << 20  # of all proof of one image
 _LARGEST = 32 << 20  # bytes of a blob
-_Content: TypeAlias = "Attachment | Proof | None"
+_Content: TypeAlias = "ProofManifest | Claim | None"
 
 
 def proofs_of(
     source: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
-) -> tuple[Proof, ...]:
+) -> tuple[Claim, ...]:
     """Return the proofs for an image's digests; those that count for nothing have a fault.
 
     An image has some ten manifests of proof: a few are read at once.
@@ -43,16 +35,16 @@ def proofs_of(
     reader = _ProofReader(source=source)
     places = [place for group in in_threads(reader.places, digests) for place in group]
     contents = in_threads(reader.read, places)
-    proofs: list[Proof] = []
+    proofs: list[Claim] = []
     for digest in digests:
         own = [item for place, item in zip(places, contents, strict=True) if place.digest == digest]
-        proofs += (item for item in own if isinstance(item, Proof))
-        attached = [item for item in own if isinstance(item, Attachment)]
+        proofs += (item for item in own if isinstance(item, Claim))
+        attached = [item for item in own if isinstance(item, ProofManifest)]
         proofs += _judged(digest, attached, trusted, now)
     return tuple(proofs)
 
 
-def attachments_of(source: Source, digest: str) -> tuple[Attachment, ...]:
+def attachments_of(source: Source, digest: str) -> tuple[ProofManifest, ...]:
     """Return all proof that is attached to a digest, by any signer.
 
     Damaged proof is left out. Only what is at one of cosign's tags counts all the same, without
@@ -64,29 +56,29 @@ def attachments_of(source: Source, digest: str) -> tuple[Attachment, ...]:
     attachments = []
     for place, content in zip(places, in_threads(reader.read, places), strict=True):
         tag = place.tag
-        if isinstance(content, Attachment):
+        if isinstance(content, ProofManifest):
             attachments.append(content)
         elif tag and (tag in reader.tagged or content is not None):
             manifest = reader.tagged.get(tag) or source.manifest(tag)
-            attachments.append(Attachment(manifest=manifest, blobs={}, tag=tag))
+            attachments.append(ProofManifest(manifest=manifest, blobs={}, tag=tag))
     return tuple(attachments)
 
 
 def _judged(
-    digest: str, attached: Sequence[Attachment], trusted: Sequence[Trusted], now: dt.datetime
-) -> Iterator[Proof]:
+    digest: str, attached: Sequence[ProofManifest], trusted: Sequence[Trusted], now: dt.datetime
+) -> Iterator[Claim]:
     verdict = verified(digest, attached, trusted, now=now)
     for signature in verdict.signatures:
         source, signer = signature.source, signature.signer
         for key in signature.keys:
-            yield Proof(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
+            yield Claim(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
     seen: set[bytes] = set()
     for claim in verdict.attestations:  # each is there in two formats
         if claim.payload not in seen:
             seen.add(claim.payload)
             yield proof_of(claim.statement, key=claim.keys[0], digest=claim.source)
     for rejected in verdict.rejected:
-        yield Proof(kind=OTHER, fault=rejected.reason, digest=rejected.source)
+        yield Claim(kind=OTHER, fault=rejected.reason, digest=rejected.source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,18 +144,18 @@ class _ProofReader:
             }
         except NotThere as error:
             fault = f"is not there ({error})"
-            return None if place.tag else Proof(kind=OTHER, fault=fault, digest=place.source)
+            return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
-            return Proof(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
-        return Attachment(
+            return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
+        return ProofManifest(
             manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
         )
 
-    def _blob(self, layer: Layer) -> bytes:
+    def _blob(self, layer: BlobDescriptor) -> bytes:
         blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
         return self.source.small_blob(blob, _LARGEST)
 
-    def _claimed(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+    def _claimed(self, layers: Sequence[BlobDescriptor]) -> Sequence[BlobDescriptor]:
         """Return the same layers; raise `Refused` for too many: a failure may be among the rest."""
         with self._lock:
             self.claims += len(layers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,8 @@ from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.policy.site_policy import Identity, Policy, read_policy
-from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
-from builder.trust.proof.roots import roots_in
+from builder.trust.proof.keys import public_key
+from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, read_trusted_root
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
@@ -82,13 +81,15 @@ def request_of(
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
     """Return the trusted signers; a signer under two names would count as two signatures."""
     trusted: dict[str, Trusted] = {}
-    roots = functools.cache(roots_in)
     for entry in policy.keys:
         signer: Trusted
         if isinstance(entry, Identity):
             where, known = f"identity {entry.name}", f"{entry.issuer} {entry.name}"
             signer = TrustedIdentity(
-                glob=entry.name, issuer=entry.issuer, roots=roots(entry.roots), until=entry.until
+                glob=entry.name,
+                issuer=entry.issuer,
+                trusted_root=read_trusted_root(entry.roots),
+                until=entry.until,
             )
         else:
             key = public_key(str(entry.file), os.environ)

@@ -14,12 +14,12 @@ from builder.build.workspace import FILES
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
-from builder.model.manifest import ProvenImage
-from builder.verify import FormatTree, InImageCheck, Target
-from builder.verify.finished_images import Verified, check_runners, within_reach, work_folder
+from builder.model.manifest import InImageCheck, ProvenImage
+from builder.verify.checks import ProofTarget
+from builder.verify.finished_images import check_runners, within_reach, work_folder
 from builder.verify.harness import SCRIPTS, carried_checks
-from builder.verify.proof import prove, proven_part
-from builder.verify.trees import tree_of_artifact
+from builder.verify.proof import Verified, prove
+from builder.verify.trees import FormatTree, tree_of_artifact
 
 
 def receipt_in(folder: Path) -> PullReceipt | None:
@@ -69,25 +69,19 @@ def verify_pulled(
     size = (folder / path).stat().st_size if receipt.format != "oci" else 0
     pulled = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
     with work_folder(run.tools) as work:
-        artifact = within_reach(receipt.format, pulled, folder, work, said=NAME)
+        artifact = within_reach(receipt.format, pulled, folder, work, source=NAME)
         artifacts = {receipt.format: artifact}
         check_runners(artifacts, runners)
         run.progress.step(name, f"looking for the checks in {receipt.format}")
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
-        target = Target(
+        target = ProofTarget(
             identifier=name,
             arch=receipt.image.architecture,
             environment=variables_of(receipt),
             directory=receipt.run.directory if receipt.run else "/",
             checks=checks_in(tree, name),
         )
-        proof = prove(run, target, artifacts, work=work, folder=folder, runners=runners)
-        return Verified(
-            found=proven_part(name, run, proof),
-            pulled=receipt.digest,
-            runs=tuple(proof.outcomes),
-            untried=proof.untried,
-        )
+        return prove(run, target, artifacts, work=work, folder=folder, runners=runners)
 
 
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:

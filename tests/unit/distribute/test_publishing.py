@@ -28,8 +28,7 @@ from builder.registry import RegistryFailed
 from builder.registry.client import namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
-from builder.trust.proof import Attachment
-from builder.trust.proof import Descriptor as Subject
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")
 TAG = "1.0-sample"
@@ -287,16 +286,16 @@ def test_without_a_key_cosign_signs_for_the_job(
     asked: list[tuple[str, int]] = []
 
     def keyless(
-        image: Subject, statements: Sequence[bytes], *_: object, **__: object
-    ) -> tuple[Attachment, ...]:
+        image: BlobDescriptor, statements: Sequence[bytes], *_: object, **__: object
+    ) -> tuple[ProofManifest, ...]:
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(proof, "keyless_proofs", keyless)
+    monkeypatch.setattr(proof, "keyless_attestations", keyless)
     releases = releases_of(made)
     publish(fake, releases, prove_with("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}
-    assert {digest for digest, statements in asked if statements == 5} == images
+    assert {digest for digest, statements in asked if statements == 6} == images
     assert len(asked) == 6, "the indexes are signed, too"
 
 
