@@ -55,7 +55,7 @@ class Packed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImagePacker:
+class FormatPacker:
     """Fetches the blobs of an image from a registry, and makes one format of them."""
 
     registry: Source

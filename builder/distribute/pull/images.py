@@ -17,7 +17,7 @@ from builder import __version__
 from builder.distribute.pull.artifacts import (
     LISTED,
     Expected,
-    ImagePacker,
+    FormatPacker,
     Packed,
     environment_of,
     existing_output,
@@ -116,9 +116,9 @@ class Judged:
         if self.judgement.refused:
             raise NotProven(str(self.request.reference), self.judgement.rulings)
 
-    def packer(self, cache: PullCache) -> ImagePacker:
+    def packer(self, cache: PullCache) -> FormatPacker:
         """Return what makes a format of it."""
-        return ImagePacker(
+        return FormatPacker(
             registry=self.source,
             cache=cache,
             remote=self.remote,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import Expected, ImagePacker, existing_output
+from builder.distribute.pull.artifacts import Expected, FormatPacker, existing_output
 from builder.distribute.pull.cache import BlobStore, PullCache, pull_cache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last
@@ -77,9 +77,9 @@ def found() -> RemoteImage:
     )
 
 
-def packer(cache: PullCache) -> ImagePacker:
+def packer(cache: PullCache) -> FormatPacker:
     registry = cast("Source", Registry())
-    return ImagePacker(registry=registry, cache=cache, remote=found(), artifact=None)
+    return FormatPacker(registry=registry, cache=cache, remote=found(), artifact=None)
 
 
 def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
