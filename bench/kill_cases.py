@@ -18,7 +18,7 @@ from real_registry import real_registry
 from registry_site import Published, Site
 
 from builder.artifacts.oci import read_layout
-from builder.distribute.bundle import Contents, write_archive
+from builder.distribute.bundle import ArchiveContents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
@@ -295,7 +295,7 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
             WHO: Build(name=WHO, packages=given, cache=made / "packages", index=f"http://{name}")
         },
     )
-    contents = Contents()
+    contents = ArchiveContents()
     index = add_inputs(contents, inputs)
     described = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     time = "2026-11-01T00:00:00Z"

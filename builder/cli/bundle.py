@@ -21,7 +21,7 @@ from builder.cli.options import (
 )
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
-from builder.distribute.bundle import INPUTS, Contents, write_archive
+from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.contents import EmptyRepository, size_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof, inputs_of
 from builder.distribute.publish.mirror import Mirrored
@@ -127,7 +127,7 @@ def run(options: BundleOptions) -> int:
         raise BadInput("--from copies proof as it is: it takes no --key")
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
-    contents, inputs = Contents(), Inputs()
+    contents, inputs = ArchiveContents(), Inputs()
     if options.source:
         releases: Sequence[Release | Mirrored] = _of_registry(
             options, options.source, declared, contents
@@ -138,7 +138,7 @@ def run(options: BundleOptions) -> int:
 
 
 def _of_registry(
-    options: BundleOptions, address: str, declared: Sequence[Declared], contents: Contents
+    options: BundleOptions, address: str, declared: Sequence[Declared], contents: ArchiveContents
 ) -> list[Mirrored]:
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
     releases, reasons = find_releases(source, declared)
@@ -150,7 +150,7 @@ def _of_registry(
 
 
 def _of_folder(
-    options: BundleOptions, declared: Sequence[Declared], contents: Contents, inputs: Inputs
+    options: BundleOptions, declared: Sequence[Declared], contents: ArchiveContents, inputs: Inputs
 ) -> list[Release]:
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
@@ -176,7 +176,9 @@ def _repository(options: BundleOptions, reference: str) -> Source:
     )
 
 
-def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs: Inputs) -> None:
+def _sign(
+    contents: ArchiveContents, prove: Prove, releases: Sequence[Release], inputs: Inputs
+) -> None:
     """Add the inputs; without a key nobody has signed them."""
     images = [image for release in releases for image in release.images]
     index = add_inputs(contents, inputs)
@@ -186,7 +188,7 @@ def _sign(contents: Contents, prove: Prove, releases: Sequence[Release], inputs:
 def _written(
     options: BundleOptions,
     releases: Sequence[Release | Mirrored],
-    contents: Contents,
+    contents: ArchiveContents,
     inputs: Inputs,
 ) -> int:
     target = options.archive

@@ -35,7 +35,7 @@ from builder.distribute.bundle.judgements import (
     images_of,
     with_fix,
 )
-from builder.distribute.publish.mirror import Mirror
+from builder.distribute.publish.mirror import ReleaseMirror
 from builder.distribute.publish.releases import NARROW_HINT
 from builder.distribute.pull.artifacts import LISTED
 from builder.distribute.pull.cache import pull_cache
@@ -192,7 +192,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     proven = bundled.proven()
     for line in [line for release in releases for line in release.leave_out(proven)]:
         say(line)
-    mirror = Mirror(archive.repository, to, jobs=options.jobs, say=say)
+    mirror = ReleaseMirror(archive.repository, to, jobs=options.jobs, say=say)
     if narrowed := mirror.narrowed(releases):
         raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
     if options.dry_run:

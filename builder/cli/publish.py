@@ -21,7 +21,7 @@ from builder.cli.options import (
 from builder.compile.spec import block_faults
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
 from builder.distribute.publish.failures import any_failing, attach_failures
-from builder.distribute.publish.mirror import Mirror, Mirrored, found_release
+from builder.distribute.publish.mirror import Mirrored, ReleaseMirror, found_release
 from builder.distribute.publish.proof import prove_with
 from builder.distribute.publish.publisher import Done, Publisher
 from builder.distribute.publish.releases import (
@@ -192,7 +192,7 @@ def _copied(
     releases, reasons = find_releases(source, declared)
     if reasons:
         raise refusal(reasons, declared, hint="publish them there first")
-    mirror = Mirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
+    mirror = ReleaseMirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
     if reasons := mirror.narrowed(releases):
         raise refusal(reasons, declared, hint=NARROW_HINT)
     if options.dry_run:

@@ -21,14 +21,7 @@ from builder.cli.options import (
 )
 from builder.cli.os_errors import describe
 from builder.distribute.pull.cache import PullCache
-from builder.distribute.pull.images import (
-    Judged,
-    NotProven,
-    Pulled,
-    Puller,
-    PullRequest,
-    pull,
-)
+from builder.distribute.pull.images import Judged, NotProven, Pulled, Puller, PullRequest, pull
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write

@@ -29,16 +29,13 @@ _READ = 1 << 16  # bytes of a download at once; a partial chunk is lost
 _PART = 32 << 20  # bytes of a request where a registry takes no larger ones (413)
 _OCTETS = "application/octet-stream"
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
-OnBytes = Callable[[int], object]
 
 
-def read_blob(
-    registry: Repository, blob: Descriptor, path: Path, *, on_bytes: OnBytes = lambda _: None
-) -> None:
+def read_blob(registry: Repository, blob: Descriptor, path: Path) -> None:
     """Write a blob to a file, resuming after the bytes in it, and check its digest.
 
-    `on_bytes` gets the size of each chunk. Never are more bytes written than the blob has. Raises
-    `WrongContent` and removes the file; after another failure, its bytes stay.
+    Never are more bytes written than the blob has. Raises `WrongContent` and removes the file;
+    after another failure, its bytes stay.
     """
     try:
         with path.open("ab+") as file:
@@ -46,7 +43,7 @@ def read_blob(
                 file.truncate(0)
             is_resumed = _size_of(file) > 0
             while True:
-                _fill(registry, blob, file, on_bytes)
+                _fill(registry, blob, file)
                 digest = f"sha256:{sha256_of_file(path)}"
                 if digest == blob.digest:
                     return
@@ -63,19 +60,17 @@ def _size_of(file: IO[bytes]) -> int:
     return file.seek(0, os.SEEK_END)
 
 
-def _fill(registry: Repository, blob: Descriptor, file: IO[bytes], on_bytes: OnBytes) -> None:
+def _fill(registry: Repository, blob: Descriptor, file: IO[bytes]) -> None:
     """Fetch the missing end of a blob, in as many attempts as `Retries` allows."""
     retries, limits = registry.transport.retries(), BodyLimits.from_now(blob.size)
     while (before := _size_of(file)) < blob.size:
         try:
-            _append(registry, blob, file, on_bytes, limits)
+            _append(registry, blob, file, limits)
         except Transient as transient:
             retries.wait(transient, gained=_size_of(file) - before)
 
 
-def _append(
-    registry: Repository, blob: Descriptor, file: IO[bytes], on_bytes: OnBytes, limits: BodyLimits
-) -> None:
+def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: BodyLimits) -> None:
     """Fetch the missing end of a blob, once. Raises `Transient` when that breaks off."""
     size = _size_of(file)
     headers = {"Range": f"bytes={size}-"} if size else {}
@@ -94,7 +89,6 @@ def _append(
                 if size > blob.size:
                     raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
                 file.write(chunk)
-                on_bytes(len(chunk))
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError) as error:
             raise registry.transport.broken(error, f"{registry.repository}: {path}") from error
     if size < blob.size:
@@ -190,7 +184,6 @@ class _Upload:
     def _request(
         self, method: str, url: str, end: int, good: tuple[int, ...], part: str = ""
     ) -> HTTPResponse:
-        """Send the bytes up to `end` in one request."""
         size, check = end - self.offset, self.registry.transport.sleep.check
         response = self.registry.request_once(
             method,

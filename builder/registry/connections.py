@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
 ANY_S = 300.0  # for all that has no size, and beside what a size takes
-TOO_LONG = "it takes longer than it may in all"
+TOO_LONG = "it exceeds the time limit for all attempts"
 _POLL_S = 0.2
 _RATED_S = 60.0
 _REPORT_S = 5.0  # of silence, after which it is reported
@@ -130,7 +130,7 @@ class Watch:
         if now > self.until:
             raise TimeoutError(TOO_LONG)
         if self._head_until and now > self._head_until:
-            raise TimeoutError(f"no whole answer within {self.silence_s:g} s")
+            raise TimeoutError(f"no complete response within {self.silence_s:g} s")
         if silent_s > self.silence_s:
             raise TimeoutError(f"silent for {self.silence_s:g} s")
         head_s = now - self._head_until + self.silence_s if self._head_until else 0.0

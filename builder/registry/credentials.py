@@ -200,10 +200,10 @@ def _read(file: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise BadInput(f"{file}: this file of credentials cannot be read") from error
+        raise BadInput(f"{file}: this credentials file cannot be read") from error
     document = _json(text) if text.strip() else {}
     if not isinstance(document, dict):
-        raise BadInput(f"{file}: this file of credentials is not a JSON object", hint=LOGIN_HINT)
+        raise BadInput(f"{file}: this credentials file is not a JSON object", hint=LOGIN_HINT)
     return document
 
 
@@ -335,7 +335,7 @@ class Authorization:
         try:
             realm = joined(realm, "")
         except ValueError as error:
-            problem = "it names no server of tokens"
+            problem = "it names no valid token server"
             raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT) from error
         if login and login.identity_token:
             form = {
@@ -359,5 +359,5 @@ class Authorization:
         except (ValueError, RecursionError, AttributeError):
             token = None
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
+            raise Denied(f"{self._registry}: its token server returned no token", hint=LOGIN_HINT)
         return f"Bearer {token}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +86,7 @@ class Source(ABC):
         """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
 
     @abstractmethod
-    def read_blob(
-        self,
-        blob: Descriptor,
-        path: Path,
-        *,
-        on_bytes: Callable[[int], object] = lambda _: None,
-    ) -> None:
+    def read_blob(self, blob: Descriptor, path: Path) -> None:
         """Write a blob to a file, and check its digest; raises `WrongContent` without the file."""
 
     @abstractmethod
@@ -118,32 +112,30 @@ class Source(ABC):
     def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
         """Return a manifest or index as JSON; its `mediaType` is checked, if it has one."""
         descriptor, content = self.read(target)
-        parsed = self.object_of(content, descriptor.digest, "manifest")
+        parsed = self.object_of(content, descriptor.digest)
         if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:
             raise self.wrong(descriptor.digest, "its media type is not the one it is served with")
         return descriptor, parsed
 
     def object_of(
-        self, content: bytes, resource: str, kind: str, most: int | None = MOST_VALUES
+        self, content: bytes, resource: str, most: int | None = MOST_VALUES
     ) -> dict[str, Any]:
         """Return a JSON object of at most `most` values; raises `WrongContent` for others."""
-        return json_object(content, f"{self.name}: {resource}", kind, most)
+        return json_object(content, f"{self.name}: {resource}", most)
 
     def wrong(self, resource: str, reason: str) -> WrongContent:
         """Return the error that refuses a resource."""
         return WrongContent(f"{self.name}: {resource}: {reason}")
 
 
-def json_object(
-    content: bytes, where: str, kind: str = "manifest", most: int | None = MOST_VALUES
-) -> dict[str, object]:
+def json_object(content: bytes, where: str, most: int | None = MOST_VALUES) -> dict[str, object]:
     """Return an untrusted JSON object; raises `WrongContent` for anything else."""
     try:
         value = exact_json.parsed(content, most=most)
     except ValueError as error:
-        raise WrongContent(f"{where}: it is not JSON that can be relied on") from error
+        raise WrongContent(f"{where}: it is not valid JSON") from error
     if not isinstance(value, dict):
-        raise WrongContent(f"{where}: it is no {kind}")
+        raise WrongContent(f"{where}: it is not a JSON object")
     return value
 
 

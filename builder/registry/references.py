@@ -72,13 +72,13 @@ class Reference:
         name, at, digest = text.partition("@")
         if at and not is_digest(digest):
             shown = text if digest.startswith("sha") else name.partition(":")[0]
-            raise _invalid(shown, "after @ stands no sha256: with 64 hexadecimal digits")
+            raise _invalid(shown, "a digest is sha256: with 64 hexadecimal digits")
         registry, slash, path = name.partition("/")
         if not slash or (registry != "localhost" and not any(mark in registry for mark in ".:[")):
             registry, path = DOCKER_HUB, name
         repository, colon, tag = path.partition(":")
         if colon and not is_tag(tag):
-            raise _invalid(text, f'"{tag}" is no tag')
+            raise _invalid(text, f'"{tag}" is not a tag')
         if registry in {"index.docker.io", "registry-1.docker.io"}:
             registry = DOCKER_HUB
         if registry == DOCKER_HUB and "/" not in repository:
@@ -106,16 +106,16 @@ class Reference:
 def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
     """Return the reason that parts make no reference; empty if they make one."""
     if not _HOST.fullmatch(registry):
-        return f'"{registry}" is no host, with a port up to 65535 or without one'
+        return f'"{registry}" is not a host, with or without a port up to 65535'
     if len(f"{registry}/{repository}") > _LONGEST_NAME:
         return f"a name has at most {_LONGEST_NAME} letters"
     if not is_repository(repository):
         reason = "small letters and digits, joined by . _ - or /"
-        return f'"{repository}" is no repository: {reason}'
+        return f'"{repository}" is not a repository: {reason}'
     if tag and not is_tag(tag):
-        return f'"{tag}" is no tag'
+        return f'"{tag}" is not a tag'
     if digest and not is_digest(digest):
-        return f'"{digest}" is no digest'
+        return f'"{digest}" is not a digest'
     return ""
 
 
@@ -182,7 +182,6 @@ class Descriptor:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Return the texts of a mapping without its other values."""
     if not isinstance(value, dict):
         return {}
     return {key: text for key, text in value.items() if isinstance(text, str)}

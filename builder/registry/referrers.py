@@ -108,7 +108,6 @@ def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
 
 
 def _list_lock(registry: Repository, digest: str) -> AbstractContextManager[None]:
-    """Lock the fallback's list of a manifest against other clients of this machine."""
     return registry.transport.write_lock(f"the referrers of {registry.name}@{digest}")
 
 
@@ -119,7 +118,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         index = _fallback(registry, subject)
         if index is None:
             where = f"{registry.name}:{fallback_tag(subject)}"
-            raise RegistryFailed(f"{where}: there has to be a list of referrers, and is none")
+            raise RegistryFailed(f"{where}: the list of referrers is not an index")
         listed = {entry.digest for entry in _entries(registry, subject, index)}
         if digests <= listed:
             return

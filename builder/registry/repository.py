@@ -48,25 +48,17 @@ class Repository(Source):
 
     @property
     def name(self) -> str:
-        """`quay.io/site/pytorch`."""
         return f"{self.transport.registry}/{self.repository}"
 
     def stop(self) -> None:
-        """End all requests and waits of this registry."""
         self.transport.sleep.stop()
 
     def check(self) -> None:
-        """Raise `Interrupted` after `stop`."""
         self.transport.sleep.check()
 
     # Manifests
 
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
-        """Return a manifest by tag, digest or descriptor, and its bytes.
-
-        Raises `WrongContent` when it has another digest or size than the one named, or more than
-        4 MiB.
-        """
         expected = target if isinstance(target, Descriptor) else None
         name = expected.digest if expected else str(target)
         content, headers = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
@@ -87,10 +79,11 @@ class Repository(Source):
     ) -> tuple[Descriptor, bool]:
         """Write a manifest; return also whether the registry noted its subject by itself.
 
-        Raises `BadInput` for a target that is no tag and no digest: it becomes part of a path.
+        Raises `BadInput` for a target that is neither tag nor digest: it becomes part of a path.
         """
         if target and not (is_tag(target) or is_digest(target)):
-            raise BadInput(f'{self.name}: "{printable(target)}" is no tag and no digest')
+            shown = printable(target)
+            raise BadInput(f'{self.name}: "{shown}" is neither a tag nor a digest')
         descriptor, retries = Descriptor.of(content, media_type), self.transport.retries()
         while True:
             try:
@@ -138,7 +131,6 @@ class Repository(Source):
             return False
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
-        """Return the bytes of a blob that is at most `limit` bytes: a config, a proof, a list."""
         if blob.size > limit:
             raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
         content, _ = self._fetch(f"blobs/{blob.digest}", blob.digest, limit)
@@ -196,10 +188,10 @@ class Repository(Source):
         for _ in range(_MOST_PAGES):
             content, headers = self._fetch(path, resource, optional=bool(media_type))
             if media_type and _type_of(headers) != media_type:
-                raise NotThere(f"{self.name}: {resource}: what the registry gives is no such list")
+                raise NotThere(f"{self.name}: {resource}: the registry returned no such list")
             with self.transport.reading(f"{self.repository}: {resource}"):
                 path = next_page(headers.get("Link", ""))
-            yield self.object_of(content, resource, "list")
+            yield self.object_of(content, resource)
             if not path:
                 return
         raise self.wrong(resource, f"a list of more than {_MOST_PAGES} pages")
@@ -213,8 +205,6 @@ class Repository(Source):
         *,
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """Return all of a small resource, and the response's headers."""
-
         def attempt() -> tuple[bytes, Mapping[str, str]]:
             with self.request_once(
                 "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
@@ -238,5 +228,4 @@ class Repository(Source):
 
 
 def _type_of(headers: Mapping[str, str]) -> str:
-    """Return the media type of a response, without its parameters."""
     return headers.get("Content-Type", "").partition(";")[0].strip()

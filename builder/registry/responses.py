@@ -41,9 +41,9 @@ def no_response(error: Exception, at: str) -> Exception:
     if tls or isinstance(cause, ssl.SSLCertVerificationError):
         return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
     if isinstance(error, urllib3.exceptions.InvalidHeader):
-        return RegistryFailed(f"{at}: the answer's headers contradict each other: {reason}")
+        return RegistryFailed(f"{at}: the response's headers contradict each other: {reason}")
     if isinstance(error, ValueError):  # an invalid URL
-        return RegistryFailed(f"{at}: the registry names an address that is none")
+        return RegistryFailed(f"{at}: the registry names an invalid address")
     hint = TLS_HINT if _went_away(cause) else ""
     failed = Unreachable(f"{at}: no answer: {reason}", reason=reason, hint=hint)
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:

@@ -299,7 +299,7 @@ class Transport:
             return joined(base, address)
         except ValueError as error:
             raise RegistryFailed(
-                f"{self._at(resource)}: the registry names an address that is none"
+                f"{self._at(resource)}: the registry names an invalid address"
             ) from error
 
     @contextlib.contextmanager
@@ -308,7 +308,7 @@ class Transport:
         try:
             yield
         except (ValueError, OverflowError, RecursionError) as error:
-            problem = "the registry's answer cannot be understood"
+            problem = "the registry's response is invalid"
             raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
             raise self.broken(error, resource) from error
@@ -324,9 +324,8 @@ class Transport:
     def _token(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
     ) -> bytes:
-        """Return the body of a token server's response."""
         if not url.startswith("https://") and not self._allows_clear(url):
-            raise Denied(f"{self.registry}: it names a server of tokens without TLS")
+            raise Denied(f"{self.registry}: its token server has no TLS")
         body = urlencode(form).encode()
         call = _Call(
             method=method,
@@ -338,7 +337,7 @@ class Transport:
         def attempt() -> bytes:
             with self._redirected(call, url) as response, self.reading(call.resource):
                 if response.status != HTTPStatus.OK:
-                    raise no_token(response, f"{self.registry}: its server of tokens")
+                    raise no_token(response, f"{self.registry}: its token server")
                 return response.read(_LARGEST_TOKEN, decode_content=False)
 
         return self.retried(attempt)

@@ -14,7 +14,7 @@ from made_releases import correct_evidence, make_images, make_project
 from publishing import RECIPES, SIGNING, Pair, assert_no_tags, policy_of, signed, unproven
 from real_registry import RealRegistry, real_registry
 
-from builder.distribute.bundle import Contents, write_archive
+from builder.distribute.bundle import ArchiveContents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.sources.journals import ServedFile
 from builder.trust.proof.attachments import BlobDescriptor
@@ -125,7 +125,7 @@ def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
     big, data = folder / "ab/big.deb", os.urandom(BIG)
     big.parent.mkdir()
     big.write_bytes(data)
-    contents = Contents()
+    contents = ArchiveContents()
     index = add_inputs(contents, inputs_of(kind, big, hashlib.sha256(data).hexdigest()))
     named = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(pair.private), SIGNING)

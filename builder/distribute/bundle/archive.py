@@ -36,7 +36,7 @@ _AGAIN = "copy it again from where it was made, and compare its checksum"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ByteRange:
     """Offset and size of a member's bytes in the archive."""
 
     offset: int
@@ -46,7 +46,9 @@ class Place:
 class Archive:
     """An archive that holds an image layout; any number of threads may read it."""
 
-    def __init__(self, path: Path, files: Mapping[str, Place], blobs: Mapping[str, Place]) -> None:
+    def __init__(
+        self, path: Path, files: Mapping[str, ByteRange], blobs: Mapping[str, ByteRange]
+    ) -> None:
         self.path, self._files, self.blobs = path, files, blobs
         self._stopped = threading.Event()
 
@@ -77,7 +79,7 @@ class Archive:
         if f"sha256:{sha256.hexdigest()}" != digest:
             raise self.wrong(f"the blob {digest} holds sha256:{sha256.hexdigest()}")
 
-    def place(self, digest: str) -> Place:
+    def place(self, digest: str) -> ByteRange:
         """Return the place of a blob; raises `WrongContent` if the archive lacks it."""
         place = self.blobs.get(digest)
         if place is None:
@@ -90,7 +92,7 @@ class Archive:
         if size != blob.size:
             raise self.wrong(f"the blob {blob.digest} has {size} bytes, expected {blob.size}")
 
-    def _pieces(self, place: Place) -> Iterator[bytes]:
+    def _pieces(self, place: ByteRange) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             file.seek(place.offset)
             remaining = place.size
@@ -113,8 +115,8 @@ def open_archive(path: Path) -> Archive:
     Raises `BadInput` for what is no tar archive, `WrongContent` for one that is cut short or holds
     anything but an image layout.
     """
-    files: dict[str, Place] = {}
-    blobs: dict[str, Place] = {}
+    files: dict[str, ByteRange] = {}
+    blobs: dict[str, ByteRange] = {}
     try:
         with os.fdopen(os.open(path, _OPEN), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -132,8 +134,7 @@ def open_archive(path: Path) -> Archive:
     return Archive(path, files, blobs)
 
 
-def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
-    """Yield the plain files of a tar, by name, to its end."""
+def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
     size = file.seek(0, 2)
     offset = 0
     for _ in range(_MOST):
@@ -153,10 +154,10 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
         if member.type == tarfile.DIRTYPE and member.name in _FOLDERS and not member.size:
             continue
         if member.type not in _PLAIN or member.size < 0:
-            raise refusal(path, f'"{printable(member.name)}" is no plain file')
+            raise refusal(path, f'"{printable(member.name)}" is not a regular file')
         if offset + member.size > size:
             raise _cut(path)
-        yield member.name, Place(offset=offset, size=member.size)
+        yield member.name, ByteRange(offset=offset, size=member.size)
         offset += padded(member.size)
     raise refusal(path, f"more than {_MOST:,} files are in it")
 
@@ -170,7 +171,7 @@ def _check_end(file: IO[bytes], path: Path) -> None:
     """Refuse a second archive behind the first, which one reader takes and another does not see."""
     rest = file.read(_MOST_AFTER + 1)
     if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
-        raise refusal(path, "something stands after its end")
+        raise refusal(path, "data after its end")
 
 
 def _no_tar(path: Path) -> BadInput:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from builder.distribute.bundle.archive import BLOCK, INDEX_FILE, LAYOUT, Archive, padded
-from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, Repository
+from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, BundledRepository
 from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.publisher import file_manifests, index_of
@@ -35,7 +35,7 @@ INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and
 Origin: TypeAlias = "Path | bytes | Source"
 
 
-class EmptyRepository(Repository):
+class EmptyRepository(BundledRepository):
     """A repository without anything, as one that is about to be filled; named by a recipe."""
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class EmptyRepository(Repository):
 
 
 @dataclass(kw_only=True, slots=True)
-class Contents:
+class ArchiveContents:
     """Contents of an archive: blobs by digest, and the entries of its `index.json`.
 
     `kind` is the artifact type of that; empty for a plain image layout.
@@ -132,7 +132,7 @@ class Contents:
 
 
 def artifact(
-    contents: Contents,
+    contents: ArchiveContents,
     kind: str,
     config: object,
     files: Mapping[str, tuple[Descriptor, Origin]],
@@ -178,7 +178,7 @@ OnBytes = Callable[[int], object]
 
 
 def write_archive(
-    target: Path, contents: Contents, *, on_bytes: OnBytes = lambda _: None
+    target: Path, contents: ArchiveContents, *, on_bytes: OnBytes = lambda _: None
 ) -> tuple[int, str]:
     """Write an archive, and give it its name when it is whole; its size and SHA-256.
 
@@ -204,7 +204,7 @@ def write_archive(
         raise
 
 
-def size_of(contents: Contents, index: bytes) -> int:
+def size_of(contents: ArchiveContents, index: bytes) -> int:
     """Return the size of an archive in bytes."""
     sizes = [len(_VERSION), len(index), *(blob.size for blob, _ in contents.blobs.values())]
     return sum(BLOCK + padded(size) for size in sizes) + len(_END)
@@ -220,7 +220,6 @@ def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -
 
 
 def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) -> Iterator[bytes]:
-    """Yield the bytes of a blob; raises `WrongContent` for another size or digest."""
     sha256, remaining = hashlib.sha256(), blob.size
     with contextlib.ExitStack() as held:
         if isinstance(origin, bytes):
@@ -290,7 +289,7 @@ def _written(target: Path) -> BadInput:
 
 
 def _not_ours(partial: Path) -> BadInput:
-    return BadInput(f"{partial}: this is no plain file of this user", hint="remove it")
+    return BadInput(f"{partial}: this is not a regular file of this user", hint="remove it")
 
 
 def _check_target(target: Path, size: int) -> None:
@@ -298,11 +297,11 @@ def _check_target(target: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise BadInput(f"{target} is there already, and is no file", hint="name another one")
+            raise BadInput(f"{target} exists, and is not a regular file", hint="name another one")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
         if not usage.total:  # of /proc and its like, which hold no files
-            raise BadInput(f"{target}: no file can be made there", hint="name another place")
+            raise BadInput(f"{target}: a file cannot be created there", hint="name another place")
         if usage.free < size:
             raise _full(target, size)
 

@@ -17,7 +17,7 @@ from builder.build.native.files import digest_of, entries_of, put_together, read
 from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
 from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
-from builder.distribute.bundle.layout import Bundle, Repository
+from builder.distribute.bundle.layout import Bundle, BundledRepository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -65,7 +65,7 @@ class Filled:
     project: list[str] = field(default_factory=list)
 
 
-def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
+def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
     """Return the index of an archive's inputs; raises `MissingPrerequisite` if it has none."""
     repository = bundle.repository(INPUTS)
     try:
@@ -89,7 +89,7 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
             raise repository.wrong(where.digest, "it is no artifact of an input")
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
-        about = repository.object_of(content, config.digest, "document of an input", most=None)
+        about = repository.object_of(content, config.digest, most=None)
         files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
@@ -100,10 +100,10 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     return inputs
 
 
-def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled:
+def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> Filled:
     """Put bases, sources, native tools and packages where builds look for them."""
     done = Filled()
-    ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
+    ways: dict[str, Callable[[BundledRepository, Input, Home, Filled], None]] = {
         BASE: _base,
         SOURCES: _sources,
         NATIVE: _native,
@@ -124,7 +124,7 @@ def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
     return {name: blob for by_name in files for name, blob in by_name.items()}
 
 
-def write_project(repository: Repository, inputs: list[Input], folder: Path) -> None:
+def write_project(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
     """Write a project's files into an empty folder."""
     for name, blob in files_of_project(inputs).items():
         path = PurePosixPath(name)
@@ -144,7 +144,7 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
     return {path.relative_to(folder).as_posix() for path in paths} == files.keys()
 
 
-def _base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+def _base(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
     record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
     [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
@@ -173,7 +173,7 @@ def _base_in(repository: Source, entry: Input) -> RegistryBase:
     return read_base(repository, name, arch, manifest.bare())
 
 
-def _sources(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
+def _sources(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
     for sha256, blob in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
             raise repository.wrong(blob.digest, "it is no source")
@@ -182,7 +182,7 @@ def _sources(repository: Repository, entry: Input, home: Home, done: Filled) -> 
         done.sources += 1
 
 
-def _native(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+def _native(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
     name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
     try:
         entries = read_entries(record.about.get("entries"))
@@ -208,7 +208,7 @@ def _native(repository: Repository, record: Input, home: Home, done: Filled) -> 
     done.native.append(name)
 
 
-def _packages(repository: Repository, record: Input, home: Home, done: Filled) -> None:
+def _packages(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
     build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
     downloads = list(_downloads(record))
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
@@ -243,8 +243,7 @@ def _holds(file: Path, blob: Descriptor) -> bool:
     return file.is_file() and f"sha256:{sha256_of_file(file)}" == blob.digest
 
 
-def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
-    """Write a blob to a file atomically, unless it is there already."""
+def _bring(repository: BundledRepository, blob: Descriptor, target: Path) -> None:
     if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)

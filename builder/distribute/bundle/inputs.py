@@ -18,8 +18,14 @@ from builder.build.inputs import project_digests
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
-from builder.distribute.bundle.contents import INPUTS, Contents, Origin, artifact, write_archive
-from builder.distribute.bundle.layout import Bundle, Repository, json_of
+from builder.distribute.bundle.contents import (
+    INPUTS,
+    ArchiveContents,
+    Origin,
+    artifact,
+    write_archive,
+)
+from builder.distribute.bundle.layout import Bundle, BundledRepository, json_of
 from builder.distribute.publish.releases import Ready
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
@@ -90,12 +96,12 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
     Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
     """
     descriptor, content = source.read(target)
-    manifest = source.object_of(content, descriptor.digest, "manifest")
+    manifest = source.object_of(content, descriptor.digest)
     if descriptor.media_type not in MANIFESTS or "config" not in manifest:
         raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
     blobs = blobs_of(manifest, descriptor.digest)
     config = source.small_blob(blobs[0])
-    about = source.object_of(config, blobs[0].digest, "configuration of an image")
+    about = source.object_of(config, blobs[0].digest)
     if (actual := about.get("architecture")) != ARCHITECTURES[arch].oci:
         raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
     return RegistryBase(
@@ -127,7 +133,7 @@ def keep_base(base: RegistryBase, store: Path) -> None:
                 digest=base.manifest.digest,
                 made="",
             )
-            contents = Contents(kind="", entries=[base.manifest], blobs=dict(base.files))
+            contents = ArchiveContents(kind="", entries=[base.manifest], blobs=dict(base.files))
             write_archive(stored.archive, contents)
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
@@ -135,7 +141,7 @@ def keep_base(base: RegistryBase, store: Path) -> None:
 def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
     """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
-    source = Repository(archive, "base", [])
+    source = BundledRepository(archive, "base", [])
     [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
 
@@ -211,7 +217,7 @@ class Inputs:
     builds: dict[str, Build] = field(default_factory=dict)  # by who
 
 
-def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
+def add_inputs(contents: ArchiveContents, inputs: Inputs) -> Descriptor:
     """Put inputs into an archive; return the index that is to be signed."""
     files = {name: _file(path) for name, path in inputs.project.items()}
     artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files)]
@@ -239,7 +245,7 @@ def add_inputs(contents: Contents, inputs: Inputs) -> Descriptor:
     return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
 
-def add_proof(contents: Contents, proof: Sequence[ProofManifest]) -> None:
+def add_proof(contents: ArchiveContents, proof: Sequence[ProofManifest]) -> None:
     """Put the signature of that index into the archive."""
     contents.add_attached(INPUTS, proof)
 
@@ -295,7 +301,7 @@ def _declaring(project: Path) -> Iterator[str]:
 def _registry_base(
     image: Ready, name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
 ) -> Iterator[str]:
-    """A base by its digest: from the store, if `load` has put it there, else from the registry."""
+    """Look up a base by its digest: in the store, where `load` puts it, else in the registry."""
     digest = Reference.parse(name).digest
     if not digest:
         remedy = "run build-images lock, and build it again"
@@ -341,7 +347,6 @@ def _sources(
 
 
 def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
-    """The native tools that the steps of an emulated build were lent."""
     if not digest or digest in inputs.native:
         return
     tools = next((stored for stored in stored_tools(home.native) if stored.digest == digest), None)
@@ -355,7 +360,7 @@ def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[s
 def _builds(
     image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
-    """The builds of an image's stages; the last one is kept under the image's own name."""
+    """Look up the builds of an image's stages; the last one has the image's own name."""
     last = image.record.cell.flavour
     if last not in stages:
         yield f"{image.identifier}: an earlier version built it, and did not note its stages"

@@ -90,7 +90,6 @@ def _architectures(source: Source, index: str) -> list[str]:
 
 
 def _each_format(request: PullRequest, source: Source, *, is_first: bool) -> Iterator[Judged]:
-    """An image as OCI image, and as the files that the archive has of it."""
     first = look(replace(request, format="oci"), source)
     yield first
     for name in ARTIFACT_TYPES if is_first else ():

@@ -57,9 +57,9 @@ class Bundle:
     archive: Archive
     listed: tuple[Listed, ...]
 
-    def repository(self, name: str) -> Repository:
+    def repository(self, name: str) -> BundledRepository:
         """Return one of its repositories; an empty one if there is none of that name."""
-        return Repository(
+        return BundledRepository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
 
@@ -71,7 +71,7 @@ class Bundle:
 
 
 @dataclass(slots=True)
-class Repository(Source):
+class BundledRepository(Source):
     """A repository in an archive."""
 
     archive: Archive
@@ -107,19 +107,11 @@ class Repository(Source):
             raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
         return b"".join(self.archive.pieces(blob.digest))
 
-    def read_blob(
-        self,
-        blob: Descriptor,
-        path: Path,
-        *,
-        on_bytes: Callable[[int], object] = lambda _: None,
-    ) -> None:
+    def read_blob(self, blob: Descriptor, path: Path) -> None:
         self.archive.check_size(blob)
         try:
             with path.open("wb") as file:
-                for piece in self.archive.pieces(blob.digest):
-                    file.write(piece)
-                    on_bytes(len(piece))
+                file.writelines(self.archive.pieces(blob.digest))
         except WrongContent:
             discard(path)
             raise
@@ -181,7 +173,7 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     if not is_repository(repository) or "/" in repository or (ref and name != repository):
         raise archive.wrong(f"{where} is of no repository")
     if ref and not is_tag(tag):
-        raise archive.wrong(f'{where}: "{printable(tag)}" is no tag')
+        raise archive.wrong(f'{where}: "{printable(tag)}" is not a tag')
     if tag.startswith(_OF_PROOF) and entry.media_type in INDEXES:
         raise archive.wrong(f"{where}: {tag} is a tag of proof, and this is an index of images")
     return repository, tag
@@ -228,4 +220,4 @@ def small(archive: Archive, digest: str) -> bytes:
 def json_of(archive: Archive, name: str) -> dict[str, object]:
     """Return one of the two files of a layout that are no blobs."""
     content = archive.file(name, _LARGEST_INDEX)
-    return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)
+    return json_object(content, f"{archive.path}: {name}", _MOST_VALUES)

@@ -56,7 +56,7 @@ def attach(
 
 
 def is_settled(proven: Proven) -> bool:
-    """True if the registry still has all of it; what other clients wrote over is attached anew.
+    """Return whether the registry still has all of it; attach anew what was written over.
 
     Raises `RegistryFailed` where they go on doing so.
     """
@@ -80,7 +80,7 @@ def _send_blobs(registry: Registry, proof: Sequence[ProofManifest]) -> None:
 
 
 def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
-    """Have proof under its tag, with what others have there; whether it had to be written."""
+    """Merge proof into what is under its tag; return whether it had to be written."""
     retries, written = registry.transport.retries(), 0
     while True:
         try:

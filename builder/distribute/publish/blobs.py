@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +41,7 @@ class BlobTransfer:
             self.registry.write_blob(file, digest=self.blob.digest, missing=True)
 
     def stop(self) -> None:
-        """End what is under way with its registries."""
+        """End the requests to its registries."""
         self.registry.stop()
         if isinstance(self.origin, Source):
             self.origin.stop()
@@ -54,7 +55,7 @@ class Traffic:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def note(self, how: str, size: int) -> None:
-        """One more."""
+        """Count one more blob."""
         self.blobs[how] = self.blobs.get(how, 0) + 1
         self.sizes[how] = self.sizes.get(how, 0) + size
 
@@ -84,44 +85,28 @@ def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = 
 
 
 def _bring(group: Sequence[BlobTransfer], *, only_look: bool) -> list[str]:
-    """See to it that some repositories have the same blob; how that went in each."""
-    first, *others = group
-    if first.registry.has_blob(first.blob.digest):
-        how = THERE
-    elif only_look:
-        how = MOUNTED if _relatives_with(first) else MISSING
-    else:
-        how = _brought(first, _relatives_with(first))
-    return [
-        how,
-        *(_shared(other, first, lacking=how != THERE, only_look=only_look) for other in others),
-    ]
+    """Bring one blob to some repositories; return the way for each.
 
-
-def _shared(transfer: BlobTransfer, first: BlobTransfer, *, lacking: bool, only_look: bool) -> str:
-    """See to it that a repository has what the first one has by now.
-
-    Where that was lacking it, this one is likely to: it mounts the blob without being asked.
+    Where the first repository lacks it, the others are likely to: they mount it without a question.
     """
-    registry, digest, at = transfer.registry, transfer.blob.digest, first.registry.repository
-    if lacking and not only_look and registry.mount_blob(digest, at):
-        return MOUNTED
-    if registry.has_blob(digest):
-        return THERE
-    return MOUNTED if only_look else _brought(transfer, [] if lacking else [at])
-
-
-def _brought(transfer: BlobTransfer, at: Sequence[str]) -> str:
-    """Bring a repository a blob that it lacks, and that others may have."""
-    if any(transfer.registry.mount_blob(transfer.blob.digest, name) for name in at):
-        return MOUNTED
-    transfer.send()
-    return SENT
-
-
-def _relatives_with(transfer: BlobTransfer) -> Sequence[str]:
-    """A relative that has the blob, if one has."""
-    for name in transfer.relatives:
-        if transfer.registry.sibling(name).has_blob(transfer.blob.digest):
-            return [name]
-    return []
+    ways: list[str] = []
+    first, digest = group[0], group[0].blob.digest
+    for transfer in group:
+        registry, was_lacking = transfer.registry, bool(ways) and ways[0] != THERE
+        at = [first.registry.repository] if ways else []
+        if was_lacking and not only_look and registry.mount_blob(digest, at[0]):
+            ways.append(MOUNTED)
+            continue
+        if registry.has_blob(digest):
+            ways.append(THERE)
+            continue
+        relatives = (r for r in transfer.relatives if registry.sibling(r).has_blob(digest))
+        at = at or list(itertools.islice(relatives, 1))
+        if only_look:
+            ways.append(MOUNTED if at else MISSING)
+        elif not was_lacking and any(registry.mount_blob(digest, name) for name in at):
+            ways.append(MOUNTED)
+        else:
+            transfer.send()
+            ways.append(SENT)
+    return ways

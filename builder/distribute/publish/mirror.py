@@ -185,7 +185,6 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
 
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
-    """Return the manifest under a tag of a digest's proof; None if there is none."""
     manifest = _read_or_none(source, tag)
     return manifest and Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
 
@@ -197,7 +196,7 @@ def _read_or_none(source: Source, tag: str) -> tuple[Descriptor, bytes] | None:
         return None
 
 
-class Mirror:
+class ReleaseMirror:
     """Copies releases from one namespace to another; `target` gives a recipe's repository there."""
 
     def __init__(
@@ -299,13 +298,12 @@ class Mirror:
 
 
 def _lacking(proof: Copied, other: Copied | None) -> set[str]:
-    """The layers of some proof that another one, or nothing, has not."""
+    """Return the layers of some proof that another one lacks."""
     digests = {layer.digest for layer in other.layers()} if other else set()
     return {layer.digest for layer in proof.layers()} - digests
 
 
 def _check_retained(target: Registry, proof: Copied) -> None:
-    """Refuse to write over proof that the source does not have."""
     existing = _tagged(target, proof.tag, proof.subject)
     if existing and (lost := _lacking(existing, proof)):
         where = f"{target.name}:{proof.tag}"

@@ -140,14 +140,12 @@ class Publisher:
                     )
 
     def _settle(self, proven: Sequence[Proven], releases: Sequence[Release]) -> None:
-        """Look at all proof until nothing of it had to be written again."""
         for _ in range(_ROUNDS):
             if all(self._each(is_settled, proven, releases)):
                 return
         raise RegistryFailed("other clients go on writing over the proof; no tag was set")
 
     def _image(self, registry: Registry, image: Ready) -> Proven:
-        """Write an image by its digest, with its files and its proof."""
         self._say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
         prove = partial(self._prove, registry, image.image.bare(), (image,))

@@ -225,7 +225,6 @@ def _evidence(
 
 
 def _failures(statement: Mapping[str, object]) -> list[str]:
-    """Return the failures that one statement names."""
     lists = result_of(statement).lists
     if has_failed(lists):
         return [f"{lists.result}: {', '.join(lists.failed)}"]

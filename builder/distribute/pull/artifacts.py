@@ -55,7 +55,7 @@ class Packed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packer:
+class FormatPacker:
     """Fetches the blobs of an image from a registry, and makes one format of them."""
 
     registry: Source
@@ -89,7 +89,6 @@ class Packer:
                 )
 
     def _layers(self, artifact_format: str) -> Iterator[tuple[FetchedLayer, str]]:
-        """Yield each layer and its digest, the lowest first, when it is here."""
         self.begin(artifact_format)
         for layer in self.remote.layers:
             fetch = functools.partial(self._fetch, layer, listed=artifact_format in LISTED)
@@ -195,7 +194,7 @@ def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt
     except ValueError:
         receipt = None
     if receipt is None:
-        raise BadInput(f"{output} is there already, and is not what a pull left", hint=_ELSEWHERE)
+        raise BadInput(f"{output} exists, and was not made by pull", hint=_ELSEWHERE)
     for path in (output, output / NAME):
         _ours(path)
     for part, wish, actual in (
@@ -217,7 +216,7 @@ def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt
         is_intact = False
     if not is_intact:
         raise Refused(
-            f"{path} is not what was pulled: it was changed since",
+            f"{path} was changed since it was pulled",
             hint="move it away, and pull it again",
         )
     return path, receipt

@@ -23,7 +23,7 @@ from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import line_of
 from builder.distribute.pull.folders import is_own_file, make_own
 from builder.distribute.pull.members import Laid, as_member, members, named
-from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
+from builder.distribute.pull.streams import LIMITS, LayerLimits, check_diff_id, opened
 from builder.distribute.threads import AT_ONCE, Coming
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
@@ -39,7 +39,7 @@ _OFTEN = 50  # members
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
+class BlobStore:
     """A folder of blobs by their SHA-256; several pulls of one user use it at once.
 
     Nobody else gets there: a blob that was checked is the same when it is shown elsewhere. Its mode
@@ -155,7 +155,7 @@ def _lines(
 def listed(
     path: Path,
     digest: str,
-    _limits: Limits,
+    _limits: LayerLimits,
     *,
     diff_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Laid]:
@@ -188,7 +188,7 @@ class PullCache:
     There are no `lists` where no layer is read without being written out.
     """
 
-    store: Store
+    store: BlobStore
     coming: Coming[FetchedLayer]
     lists: MemberLists | None = None
 
@@ -198,7 +198,7 @@ def pull_cache(
     folder: Path, *, with_lists: bool, tell: Callable[[str], object] = lambda _: None
 ) -> Iterator[PullCache]:
     """The cache below a folder, for one command. Begin it before any thread: it forks readers."""
-    store, coming = Store(folder=folder / "blobs", tell=tell), Coming[FetchedLayer]()
+    store, coming = BlobStore(folder=folder / "blobs", tell=tell), Coming[FetchedLayer]()
     if not with_lists:
         yield PullCache(store=store, coming=coming)
         return

@@ -92,7 +92,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _not_made(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path.parent}: no folder can be made there ({error})")
+    return BadInput(f"{path.parent}: a folder cannot be created there ({error})")
 
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH

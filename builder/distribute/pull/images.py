@@ -17,8 +17,8 @@ from builder import __version__
 from builder.distribute.pull.artifacts import (
     LISTED,
     Expected,
+    FormatPacker,
     Packed,
-    Packer,
     environment_of,
     existing_output,
 )
@@ -47,7 +47,6 @@ from builder.registry import (
     Credentials,
     Descriptor,
     Reference,
-    Registry,
     RegistryState,
     Source,
     connect,
@@ -117,9 +116,9 @@ class Judged:
         if self.judgement.refused:
             raise NotProven(str(self.request.reference), self.judgement.rulings)
 
-    def packer(self, cache: PullCache) -> Packer:
+    def packer(self, cache: PullCache) -> FormatPacker:
         """Return what makes a format of it."""
-        return Packer(
+        return FormatPacker(
             registry=self.source,
             cache=cache,
             remote=self.remote,
@@ -192,8 +191,11 @@ def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str],
         if folder is not None:
             say(f"bringing {judged.remote.image.digest[:19]} as {request.format}")
             packed = judged.packer(cache).make(request.format, folder)
-            rulings = (*rulings, _tree_ruling(judged, packed))
-            if rulings[-1].result == "refused":
+            ruling = not_asked("tree", _NO_TREE)
+            if packed.unpacked:
+                ruling = tree(judged.judgement.tree, packed.unpacked.tree)
+            rulings = (*rulings, ruling)
+            if ruling.result == "refused":
                 raise NotProven(str(request.reference), rulings)
             receipt = _receipt(judged, packed, rulings)
             write_json(folder / NAME, write(receipt))
@@ -207,12 +209,6 @@ def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str],
     if request.remembered:  # also if it is there: whoever fetched it may have been killed before
         last_pulls().write(request.remembered, judged.gathered, request.policy)
     return done
-
-
-def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
-    if packed.unpacked is None:
-        return not_asked("tree", _NO_TREE)
-    return tree(judged.judgement.tree, packed.unpacked.tree)
 
 
 def _receipt(judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]) -> PullReceipt:
@@ -296,19 +292,15 @@ class Puller:
                 raise
 
     def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
-        """Judge an image, and begin to fetch its layers if it is proven."""
-        registry = self._registry(request)
-        with registry.transport.time_limit(_LOOK_S):
-            judged = look(request, registry)
-        if not (self.dry_run or judged.judgement.refused or output.exists()):
-            judged.packer(cache).begin(request.format)
-        return judged
-
-    def _registry(self, request: PullRequest) -> Registry:
-        return connect(
+        registry = connect(
             request.reference,
             self.credentials,
             plain_http=self.plain_http,
             tell=self.say,
             state=self.states.setdefault(request.reference.name, RegistryState()),
         )
+        with registry.transport.time_limit(_LOOK_S):
+            judged = look(request, registry)
+        if not (self.dry_run or judged.judgement.refused or output.exists()):
+            judged.packer(cache).begin(request.format)
+        return judged

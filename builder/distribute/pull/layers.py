@@ -25,13 +25,13 @@ from builder.artifacts.tree import TreeEntry, comparable, entry_of_special, tree
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
+from builder.distribute.pull.streams import LIMITS, LayerLimits, check_diff_id, opened
 from builder.model.digests import sha256_of
 from builder.model.errors import Refused
 
 _SHOWN = 20
 _NONE: Mapping[str, str] = MappingProxyType({})
-Reader = Callable[[Path, str, Limits], Iterator[Laid]]
+Reader = Callable[[Path, str, LayerLimits], Iterator[Laid]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class Unpacked:
 def unpack(
     layers: Iterable[tuple[Path, str]],
     target: Path | None,
-    limits: Limits = LIMITS,
+    limits: LayerLimits = LIMITS,
     *,
     files: Mapping[str, bytes] | None = None,
     folders: Iterable[str] = (),
@@ -87,7 +87,7 @@ def unpack(
 
 
 def read(
-    blob: Path, digest: str, limits: Limits, *, diff_ids: Mapping[str, str] = _NONE
+    blob: Path, digest: str, limits: LayerLimits, *, diff_ids: Mapping[str, str] = _NONE
 ) -> Iterator[Laid]:
     """The members of a layer's blob, one after the other.
 
@@ -105,7 +105,7 @@ class _Laying:
     second one of a path, of which `_hidden` has the first, finds nothing more.
     """
 
-    def __init__(self, root: Root | None, limits: Limits) -> None:
+    def __init__(self, root: Root | None, limits: LayerLimits) -> None:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
         self._root, self._limits = root, limits
@@ -156,7 +156,7 @@ class _Laying:
                 self._hide(path, itself=True)
                 return
             if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
-                raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
+                raise Refused(f"/{shown(path)}: a member of an unsupported kind")
         if self._kinds.get(folder) != "directory":
             self._make_parents(path)
         if member.islnk():
@@ -245,7 +245,7 @@ class _Laying:
         if kind == "directory":
             self._hide(path, itself=True)
             if path in self._kinds:
-                raise Refused(f"/{shown(path)}: a folder with something in it, and no folder")
+                raise Refused(f"/{shown(path)}: a folder that is not empty, and not a folder")
         else:
             self._drop(path)
 

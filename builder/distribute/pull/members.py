@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from builder.artifacts.tars import PAX, as_headers
-from builder.distribute.pull.streams import LIMITS, Limits, Plain
+from builder.distribute.pull.streams import LIMITS, LayerLimits, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
@@ -31,11 +31,13 @@ def named(digest: str) -> Iterator[None]:
         reason = text if digest in text else f"layer {digest[:19]}: {text}"
         raise Refused(reason, hint="nothing of it was kept") from error
     except BROKEN as error:
-        reason = f"layer {digest[:19]}: this is no whole tar ({shown(str(error))})"
+        reason = f"layer {digest[:19]}: the tar is incomplete or invalid ({shown(str(error))})"
         raise Refused(reason, hint="nothing of it was kept") from error
 
 
-def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
+def members(
+    stream: PlainLayer, limits: LayerLimits
+) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
     """Yield each member with its path below the root, and its content (empty unless it is a file).
 
     Headers are read here, in a time and a memory in proportion to their length: for an extended
@@ -57,7 +59,7 @@ def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, st
             continue
         member, extended = extended.applied(member), _Extended()
         if member.size < 0:
-            raise Refused(f"{shown(member.name)}: a size below nothing")
+            raise Refused(f"{shown(member.name)}: a negative size")
         size = member.size if member.isreg() else 0
         end = stream.tell() + _padded(size)
         yield member, checked_path(member.name, limits), Content(stream, size)
@@ -68,33 +70,32 @@ def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, st
         raise tarfile.ReadError("unexpected end of data")
 
 
-def _check_end(stream: Plain) -> None:
+def _check_end(stream: PlainLayer) -> None:
     """Refuse a second tar, or anything else, that one reader takes and another does not see."""
     while piece := stream.read_ready(1 << 18):
         if bytes(piece).strip(b"\0"):
-            raise Refused("something stands after the end of the tar")
+            raise Refused("data after the end of the tar")
 
 
-def _extended_content(stream: Plain, size: int) -> bytes:
+def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if not 0 <= size <= LIMITS.header:
         raise Refused(f"a tar's extended header has {size:,} bytes")
     content = stream.read(_padded(size))
     if len(content) < _padded(size):
         raise tarfile.ReadError("unexpected end of data")
     if content[size:].strip(b"\0"):  # `tarfile` reads on there
-        raise Refused("something stands after a tar's extended header")
+        raise Refused("data after an extended header of a tar")
     return content[:size]
 
 
 def _padded(size: int) -> int:
-    """Return the bytes that a content takes in a tar."""
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 class Content:
     """The content of the member that the stream is at: it is read before the next one is."""
 
-    def __init__(self, stream: Plain, size: int) -> None:
+    def __init__(self, stream: PlainLayer, size: int) -> None:
         self._stream, self._remaining = stream, size
 
     def read(self, size: int) -> memoryview:
@@ -121,7 +122,7 @@ def shown(path: str) -> str:
     return printable(path, most=200)
 
 
-def checked_path(name: str, limits: Limits) -> str:
+def checked_path(name: str, limits: LayerLimits) -> str:
     """A member's name as a path below the root, empty for the root; raises `Refused`."""
     parts = [part for part in name.rstrip("/").split("/") if part not in {"", "."}]
     if wrong := _wrong_with(name, parts, limits):
@@ -129,7 +130,7 @@ def checked_path(name: str, limits: Limits) -> str:
     return "/".join(parts)
 
 
-def _wrong_with(name: str, parts: list[str], limits: Limits) -> str:
+def _wrong_with(name: str, parts: list[str], limits: LayerLimits) -> str:
     if name.startswith("/"):
         return "an absolute path in a layer"
     if ".." in parts:
@@ -172,10 +173,10 @@ class _Extended:
         """Take what one more header says; raises `Refused` where two could be understood."""
         if kind == tarfile.XGLTYPE:
             if any(_is_read(name) for name, _ in _records(content)):
-                raise Refused("a header of a tar says something of all its members")
+                raise Refused("a global header of a tar changes its members")
             return
         if kind in self.kinds or (self.kinds and kind not in _GNU) or self.kinds & _PAX:
-            raise Refused("two extended headers say something of one member")
+            raise Refused("two extended headers for one member")
         self.kinds.add(kind)
         if kind in _GNU:
             self.texts[_GNU[kind]] = content.partition(b"\0")[0]
@@ -201,7 +202,6 @@ class _Extended:
 
 
 def _is_read(name: bytes) -> bool:
-    """True if the pax header of a name counts here."""
     return name in _READ or name.startswith(_ATTRIBUTE)
 
 
@@ -214,11 +214,11 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     while begin < len(content):
         length, _, rest = content[begin : begin + 8].partition(b" ")
         if not (rest and length.isdigit() and length[0] != ord("0")):
-            raise Refused("a tar's extended header is none")
+            raise Refused("an extended header of a tar is invalid")
         end = begin + int(length)
         name, equals, value = content[begin + len(length) + 1 : end].partition(b"=")
         if end > len(content) or not (name and equals) or value[-1:] != b"\n":
-            raise Refused("a tar's extended header is none")
+            raise Refused("an extended header of a tar is invalid")
         if name.startswith(_SPARSE):
             raise _sparse()
         yield name, value[:-1]
@@ -227,7 +227,7 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > _DIGITS:
-        raise Refused("a number in a tar's extended header is none")
+        raise Refused("a number in an extended header of a tar is invalid")
     return int(text)
 
 
@@ -237,7 +237,7 @@ def _seconds(text: bytes) -> float:
     except ValueError:
         return 0
     if not math.isfinite(seconds):
-        raise Refused("a time in a tar's extended header is none")
+        raise Refused("a time in an extended header of a tar is invalid")
     return seconds
 
 
@@ -248,11 +248,11 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
     except tarfile.HeaderError as error:
         if is_first:
             raise tarfile.ReadError(str(error)) from error
-        raise Refused(f"no header where one has to be: {error}") from error
+        raise Refused(f"no tar header where one is expected: {error}") from error
     if member.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse()
     if member.type not in _KNOWN | _EXTENDED:
-        raise Refused("a member of a kind that is not read here")
+        raise Refused("a member of an unsupported kind")
     if member.isdir():
         member.name = member.name.rstrip("/")  # as `tarfile` itself does after `frombuf`
     return member

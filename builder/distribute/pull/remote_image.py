@@ -109,7 +109,6 @@ def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dic
 
 
 def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
-    """The one image for an architecture in an index."""
     listed = index.get("manifests")
     if not isinstance(listed, list) or len(listed) > LIMITS.layers:
         raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
@@ -129,7 +128,7 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
             hint="name another architecture with --arch, or ask for the image to be built",
         )
     if len({entry.digest for entry in fitting}) > 1:
-        raise Refused(f"{where}: {len(fitting)} images for {arch}, and nothing says which is meant")
+        raise Refused(f"{where}: {len(fitting)} images for {arch}, and no rule to choose one")
     return fitting[0]
 
 

@@ -20,7 +20,7 @@ _PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class LayerLimits:
     """Bounds for one image. Sizes are in bytes, `ratio` is plain bytes to one packed byte.
 
     The largest images of frameworks have half a million paths and 40 GB. Whatever is smaller than
@@ -43,10 +43,10 @@ class Limits:
             raise Refused(f"this looks like a bomb: more than {self.entries:,} entries")
 
 
-LIMITS = Limits()
+LIMITS = LayerLimits()
 
 
-class Plain:
+class PlainLayer:
     """The bytes of a plain file, or of the members of a gzip file, within limits.
 
     It is read forward only. `label` names the layer in errors. `digest` is that of the plain bytes
@@ -56,7 +56,7 @@ class Plain:
     def __init__(
         self,
         packed: HashedReader,
-        limits: Limits,
+        limits: LayerLimits,
         *,
         gzipped: bool,
         label: str,
@@ -98,7 +98,6 @@ class Plain:
         return part
 
     def _fill(self) -> None:
-        """Get the next plain bytes ready; none at the end."""
         while not self._ready:
             data = self._rest or self._packed.read(_CHUNK)
             self._rest = b""
@@ -130,7 +129,9 @@ class Plain:
 
 
 @contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> Iterator[Plain]:
+def opened(
+    blob: Path, digest: str, limits: LayerLimits, *, hashed: bool = False
+) -> Iterator[PlainLayer]:
     """The plain bytes of a layer, `hashed` if their digest is needed, too.
 
     They are read to their end: a gzip file without its checksum, or with anything after it, is
@@ -143,7 +144,7 @@ def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> 
             if begin.startswith(magic):
                 raise Refused(f"{digest}: compression {way} is not supported; gzip and none are")
         packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
-        plain = Plain(packed, limits, gzipped=gzipped, label=digest, hashed=hashed)
+        plain = PlainLayer(packed, limits, gzipped=gzipped, label=digest, hashed=hashed)
         yield plain
         while plain.read_ready(_CHUNK):
             pass

@@ -6,7 +6,7 @@ classic  signatures at the tag `sha256-<hex>.sig`, attestations at `sha256-<hex>
 bundle   a manifest for each, which names the image as its subject; what cosign makes since 3.0.
          https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
 
-Both contain the same signatures: `guesses` derives the one from the other. A short bundle is also
+Both contain the same signatures. A short bundle is also
 embedded in its manifest, so that a reader needs one request
 (https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content). The same
 key and statements give the same bytes, so that publishing again adds nothing.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from builder.model.digests import digest_of
@@ -35,7 +35,6 @@ from builder.trust.proof.attachments import (
     ProofManifest,
     Unusable,
     base64_bytes,
-    json_object,
 )
 from builder.trust.proof.keys import PublicKey, Signer
 from builder.trust.proof.manifests import layers_of
@@ -160,23 +159,6 @@ def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) ->
         blobs={digest_of(empty): empty, digest_of(content): content},
         artifact_type=BUNDLE,
     )
-
-
-def guesses(
-    digests: Iterable[str], reference: str, bundles: Iterable[bytes], *, longest: int
-) -> Iterator[bytes]:
-    """Yield the blobs of an image's classic proof, if it was made together with bundles.
-
-    `reference` is the name that it was signed by; bundles of more than `longest` bytes are left
-    out. A reader who knows the digest of a blob need not fetch it then.
-    """
-    for digest in digests:
-        yield _simple_signing(digest, reference)
-    for content in bundles:
-        with contextlib.suppress(Unusable):
-            value = json_object(content, "the bundle", limit=longest)
-            if isinstance(envelope := value.get("dsseEnvelope"), dict):
-                yield as_bytes(envelope)
 
 
 def classic_signature(

@@ -16,7 +16,7 @@ from test_bundle_bases import Capture, bundled, into_home, project_on, push
 
 from builder.build.native.files import Entry, digest_of, entries_of, put_together, read_entries
 from builder.build.native.tools import RECORD, NativeTools, kept_tools, stored_tools
-from builder.distribute.bundle import Contents, opened, write_archive
+from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, ToolFiles, add_inputs
 from builder.registry import WrongContent
@@ -43,7 +43,7 @@ def put_tools(store: Path, number: int = 1, *, name: str = "trixie-ppc64le") -> 
 
 def carried(folder: Path, some: ToolFiles) -> Home:
     """The home that is filled from an archive with these tools."""
-    contents, home = Contents(), Home(path=folder / "other")
+    contents, home = ArchiveContents(), Home(path=folder / "other")
     add_inputs(contents, Inputs(native={some.tools.digest: some}))
     write_archive(folder / "site.tar", contents)
     repository, index = index_of_inputs(opened(folder / "site.tar"))

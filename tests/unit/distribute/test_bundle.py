@@ -327,21 +327,24 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     ),
     "a link": (
         lambda files: files.add("blobs/x", type=tarfile.SYMTYPE, linkname="/etc"),
-        "is no plain file",
+        "is not a regular file",
     ),
     "a hard link": (
         lambda files: files.add("blobs/x", type=tarfile.LNKTYPE, linkname="index.json"),
-        "is no plain file",
+        "is not a regular file",
     ),
-    "a device": (lambda files: files.add("blobs/x", type=tarfile.CHRTYPE), "is no plain file"),
+    "a device": (lambda files: files.add("blobs/x", type=tarfile.CHRTYPE), "is not a regular file"),
     "an extended header": (
         lambda files: files.add("x", b"20 path=oci-layout\n", type=tarfile.XHDTYPE),
-        "is no plain file",
+        "is not a regular file",
     ),
-    "rubbish for an index": (lambda files: files.replace("index.json", b"{"), "it is not JSON"),
+    "rubbish for an index": (
+        lambda files: files.replace("index.json", b"{"),
+        "it is not valid JSON",
+    ),
     "no list": (_no_list, "has no list of manifests"),
     "a manifest of no repository": (_nowhere, "is of no repository"),
-    "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "it is not JSON"),
+    "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "not valid JSON"),
 }
 
 
@@ -379,7 +382,7 @@ def test_what_stands_after_the_end_is_refused(
     longer = tmp_path / "longer.tar"
     longer.write_bytes(whole.read_bytes() + after)
     assert loaded(longer, policy, fake) == 5
-    assert "something stands after its end" in capsys.readouterr().err
+    assert "data after its end" in capsys.readouterr().err
     longer.write_bytes(whole.read_bytes() + bytes(10240))
     assert loaded(longer, policy, fake, "--dry-run") == 0
 

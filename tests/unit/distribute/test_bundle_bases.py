@@ -30,7 +30,7 @@ from test_bundle import (  # noqa: F401 - fixtures
 from builder.build.base_store import kept_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
-from builder.distribute.bundle import Contents, opened, write_archive
+from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, read_base
 from builder.model.cells import image_tag
@@ -277,7 +277,7 @@ def test_what_is_said_of_a_base_has_to_be_so(
     digest = push(fake)
     name = f"{fake.host}/{REPOSITORY}@{digest}"
     base = read_base(connect(Reference.parse(name)), name, "x86_64", digest)
-    contents = Contents()
+    contents = ArchiveContents()
     add_inputs(contents, Inputs(registry_bases={digest: dataclasses.replace(base, **changes)}))
     write_archive(tmp_path / "site.tar", contents)
     repository, index = index_of_inputs(opened(tmp_path / "site.tar"))

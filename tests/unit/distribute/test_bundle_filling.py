@@ -20,10 +20,10 @@ from test_bundle import (  # noqa: F401 - fixtures
 )
 
 from builder.cli import main
-from builder.distribute.bundle import Contents, opened, write_archive
+from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import Input, fill_home, index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
-from builder.distribute.bundle.layout import Repository
+from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
 from builder.sources.journals import Journals, ServedFile
@@ -38,7 +38,7 @@ SHA256 = hashlib.sha256(SIGNED).hexdigest()
 
 def archive_of(
     folder: Path, *, file: str = "ab/x.deb", builds: int = 1
-) -> tuple[Repository, list[Input]]:
+) -> tuple[BundledRepository, list[Input]]:
     """The inputs of an archive: a source, and builds that were given the same file."""
     cache, source = folder / "packages", folder / "source"
     (cache / file).parent.mkdir(parents=True)
@@ -50,7 +50,7 @@ def archive_of(
         sources={SHA256: source},
         builds={who: Build(name=who, packages=given, cache=cache) for who in names},
     )
-    contents = Contents()
+    contents = ArchiveContents()
     add_inputs(contents, inputs)
     write_archive(folder / "site.tar", contents)
     repository, index = index_of_inputs(opened(folder / "site.tar"))
@@ -75,7 +75,7 @@ def test_a_base_counts_if_it_is_the_one_that_was_signed(tmp_path: Path) -> None:
     archive = tmp_path / "debian13-x86_64.oci.tar"
     archive.write_bytes(SIGNED)
     record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
-    contents = Contents()
+    contents = ArchiveContents()
     add_inputs(contents, Inputs(bases={"one": BaseFile(record=record, archive=archive)}))
     write_archive(tmp_path / "site.tar", contents)
     repository, index = index_of_inputs(opened(tmp_path / "site.tar"))
@@ -106,10 +106,10 @@ def test_builds_that_share_a_file_take_turns(
     """Two loads at once, of one build each: a file is never written by both."""
     repository, inputs = archive_of(tmp_path, builds=2)
     home = Home(path=tmp_path / "other")
-    read, both = Repository.read_blob, threading.Barrier(2)
+    read, both = BundledRepository.read_blob, threading.Barrier(2)
     met: list[str] = []
 
-    def slow(self: Repository, wanted: object, path: Path, **more: object) -> None:
+    def slow(self: BundledRepository, wanted: object, path: Path, **more: object) -> None:
         try:
             both.wait(0.5)
             met.append(path.name)
@@ -117,7 +117,7 @@ def test_builds_that_share_a_file_take_turns(
             pass
         read(self, wanted, path, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Repository, "read_blob", slow)
+    monkeypatch.setattr(BundledRepository, "read_blob", slow)
     builds = [one for one in inputs if "build" in one.about]
     loads = [threading.Thread(target=fill_home, args=(repository, [one], home)) for one in builds]
     for load in loads:
@@ -135,7 +135,7 @@ def signed_archive(folder: Path) -> Path:
     for name in ("matrix.yaml", "source"):
         (folder / name).write_bytes(SIGNED)
     project = {"matrix.yaml": folder / "matrix.yaml", "recipes/x.yaml": folder / "matrix.yaml"}
-    contents = Contents()
+    contents = ArchiveContents()
     index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
     image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
@@ -196,7 +196,7 @@ def test_an_archive_takes_the_place_of_no_device_pipe_or_folder(tmp_path: Path) 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(BadInput, match="is there already, and is no file"):
-            write_archive(tmp_path / name, Contents())
+        with pytest.raises(BadInput, match="exists, and is not a regular file"):
+            write_archive(tmp_path / name, ArchiveContents())
     assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "pipe"]

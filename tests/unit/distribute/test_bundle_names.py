@@ -51,11 +51,11 @@ def renamed(whole: Path, target: Path, repository: str, tag: str) -> Path:
 @pytest.mark.parametrize(
     ("repository", "tag", "why"),
     [
-        ("tools", "/../../victim/tools", "is no tag"),
-        ("tools", "../../../victim/manifests/tools", "is no tag"),
-        ("tools", "\x1b]0;owned\x07tools", "is no tag"),
-        ("tools", "x\ud800", "is no tag"),
-        ("tools", "", "is no tag"),
+        ("tools", "/../../victim/tools", "is not a tag"),
+        ("tools", "../../../victim/manifests/tools", "is not a tag"),
+        ("tools", "\x1b]0;owned\x07tools", "is not a tag"),
+        ("tools", "x\ud800", "is not a tag"),
+        ("tools", "", "is not a tag"),
         ("tools", f"sha256-{IMAGE}", "is a tag of proof"),
         ("tools", f"sha256-{IMAGE}.sig", "is a tag of proof"),
         ("tools", f"sha256-{IMAGE}.att", "is a tag of proof"),

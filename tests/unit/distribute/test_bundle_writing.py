@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.distribute.bundle import Contents, opened, write_archive
+from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.contents import EmptyRepository
 from builder.model.errors import BadInput
 from builder.registry import Descriptor, WrongContent
@@ -41,8 +41,8 @@ def test_what_others_put_there_is_not_written_to(
     victim = tmp_path / "victim"
     victim.write_text(SECRET)
     put(tmp_path / ".site.tar.partial", victim)
-    with pytest.raises(BadInput, match=r"\.site\.tar\.partial: this is no plain file of this user"):
-        write_archive(tmp_path / "site.tar", Contents())
+    with pytest.raises(BadInput, match=r"\.partial: this is not a regular file of this user"):
+        write_archive(tmp_path / "site.tar", ArchiveContents())
     assert victim.read_text() == SECRET
     assert not os.path.lexists(tmp_path / "site.tar")
 
@@ -52,15 +52,15 @@ def test_a_file_of_another_user_is_not_written_to(
 ) -> None:
     (tmp_path / ".site.tar.partial").write_text(SECRET)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(BadInput, match="no plain file of this user"):
-        write_archive(tmp_path / "site.tar", Contents())
+    with pytest.raises(BadInput, match="not a regular file of this user"):
+        write_archive(tmp_path / "site.tar", ArchiveContents())
     assert (tmp_path / ".site.tar.partial").read_text() == SECRET
 
 
 @pytest.mark.parametrize("folder", ["/proc", "/sys"])
 def test_where_no_file_can_be_made_is_no_full_disk(folder: str) -> None:
-    with pytest.raises(BadInput, match=f"{folder}/x.tar: no file can be made there"):
-        write_archive(Path(folder) / "x.tar", Contents())
+    with pytest.raises(BadInput, match=f"{folder}/x.tar: a file cannot be created there"):
+        write_archive(Path(folder) / "x.tar", ArchiveContents())
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
@@ -69,7 +69,7 @@ def test_what_a_killed_one_left_is_begun_anew(umask: int, mode: int, tmp_path: P
     partial.write_text("x" * 100_000)
     partial.chmod(0o666)
     modes = []
-    contents = Contents()
+    contents = ArchiveContents()
     blob = Descriptor.of(b"some", "x")
     contents.add_blob(blob, b"some")
     before = os.umask(umask)
@@ -92,8 +92,7 @@ class _Elsewhere(EmptyRepository):
         super().__init__("tools")
         self.folder, self.content, self.beside = folder, content, list[str]()
 
-    def read_blob(self, wanted: Descriptor, path: Path, *, on_bytes: object = None) -> None:
-        del on_bytes
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         path.write_bytes(self.content)
         self.beside = [one.name for one in self.folder.iterdir()]
         if Descriptor.of(self.content, "").digest != wanted.digest:
@@ -105,7 +104,7 @@ def test_a_blob_from_elsewhere_has_no_name_beside_the_archive(tmp_path: Path) ->
     """Whoever is killed leaves the half archive alone, which the next one begins anew."""
     blob = Descriptor.of(b"some", "x")
     for content in (b"some", b"else"):
-        elsewhere, contents = _Elsewhere(tmp_path, content), Contents()
+        elsewhere, contents = _Elsewhere(tmp_path, content), ArchiveContents()
         contents.add_blob(blob, elsewhere)
         if content == b"some":
             write_archive(tmp_path / "site.tar", contents)

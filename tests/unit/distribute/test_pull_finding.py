@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,7 @@ class Shelf(Source):
         assert wanted.size <= limit
         return self.documents[wanted.digest][1]
 
-    def read_blob(
-        self, wanted: Descriptor, path: Path, *, on_bytes: Callable[[int], object] = lambda _: None
-    ) -> None:
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         raise NotImplementedError
 
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
@@ -156,7 +154,7 @@ def test_two_images_for_one_architecture_are_refused() -> None:
     shelf = Shelf()
     images = [put_image(shelf, settings={**SETTINGS, "author": name}) for name in "ab"]
     put_index(shelf, [entry(image, "amd64") for image in images])
-    with pytest.raises(Refused, match="2 images for x86_64, and nothing says which is meant"):
+    with pytest.raises(Refused, match="2 images for x86_64, and no rule to choose one"):
         find(shelf, "1.0", "x86_64")
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from builder.distribute.pull.members import BROKEN, members
-from builder.distribute.pull.streams import LIMITS, Plain
+from builder.distribute.pull.streams import LIMITS, PlainLayer
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
 
@@ -41,7 +41,7 @@ def pax(header: bytes, **said: str) -> bytes:
 
 def read(data: bytes) -> list[Header] | str:
     """By ours, out of a stream that comes in pieces."""
-    stream = Plain(HashedReader(Pieces(data)), LIMITS, gzipped=False, label="it")
+    stream = PlainLayer(HashedReader(Pieces(data)), LIMITS, gzipped=False, label="it")
     found = []
     try:
         for member, _, _ in members(stream, LIMITS):

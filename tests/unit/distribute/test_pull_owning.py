@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import Expected, Packer, existing_output
-from builder.distribute.pull.cache import PullCache, Store, pull_cache
+from builder.distribute.pull.artifacts import Expected, FormatPacker, existing_output
+from builder.distribute.pull.cache import BlobStore, PullCache, pull_cache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.remote_image import RemoteImage
@@ -77,9 +77,9 @@ def found() -> RemoteImage:
     )
 
 
-def packer(cache: PullCache) -> Packer:
+def packer(cache: PullCache) -> FormatPacker:
     registry = cast("Source", Registry())
-    return Packer(registry=registry, cache=cache, remote=found(), artifact=None)
+    return FormatPacker(registry=registry, cache=cache, remote=found(), artifact=None)
 
 
 def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
@@ -132,7 +132,7 @@ def gathered() -> Gathered:
 
 
 def into_blobs(pulls: Path) -> None:
-    Store(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
+    BlobStore(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
 
 
 def into_layers(pulls: Path) -> None:
@@ -185,7 +185,7 @@ def test_what_is_kept_is_out_of_others_reach(
 
 def test_a_blob_that_others_could_change_is_fetched_again(tmp_path: Path) -> None:
     pulls, registry = tmp_path / "pulls", Registry()
-    store, layer = Store(folder=pulls / "blobs"), found().layers[0]
+    store, layer = BlobStore(folder=pulls / "blobs"), found().layers[0]
     blob = store.get(cast("Source", registry), layer)
     assert blob.stat().st_mode & 0o777 == 0o644
     store.get(cast("Source", registry), layer)

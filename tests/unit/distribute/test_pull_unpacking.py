@@ -22,7 +22,7 @@ from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.layers import Unpacked, unpack
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, Limits
+from builder.distribute.pull.streams import LIMITS, LayerLimits
 from builder.model.errors import Refused
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -206,11 +206,14 @@ HOSTILE: dict[str, tuple[list[M], str]] = {
     "a device": ([d("etc"), M("etc/x", type=tarfile.BLKTYPE)], "device outside of /dev"),
     "a device at the top": ([M("dev", type=tarfile.CHRTYPE)], "device outside of /dev"),
     "below a file": ([M("a", b"1"), M("a/x", b"1")], "is a file, not a folder"),
-    "a file in the place of a folder with content": ([d("a"), M("a/f"), M("a")], "no folder"),
+    "a file in the place of a folder with content": (
+        [d("a"), M("a/f"), M("a")],
+        "and not a folder",
+    ),
     "a long name": ([M("x" * 256)], "too long"),
     "a long path": ([M("/".join(["x" * 200] * 25))], "too long"),
     "a deep path": ([M("/".join(["x"] * 300))], "levels"),
-    "an unknown kind": ([M("a", type=b"D")], "kind that is not read|no whole tar"),
+    "an unknown kind": ([M("a", type=b"D")], "unsupported kind|the tar is incomplete"),
 }
 
 
@@ -306,7 +309,7 @@ def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> Non
         unpack([blob(blobs, data)], None)
 
 
-def few(**more: int) -> Limits:
+def few(**more: int) -> LayerLimits:
     return replace(LIMITS, **more)
 
 

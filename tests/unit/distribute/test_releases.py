@@ -96,7 +96,7 @@ def test_the_tag_of_a_cell_is_its_identifier_without_recipe_and_architecture() -
         ("me:secret@quay.io/site", "no user name"),
         ("https://quay.io/site", "no scheme"),
         ("quay.io/site:tag", "no tag and no digest"),
-        ("quay.io/Site", "no repository"),
+        ("quay.io/Site", "not a repository"),
     ],
 )
 def test_what_is_no_namespace(text: str, why: str) -> None:

@@ -79,7 +79,7 @@ def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
 
 @pytest.mark.parametrize("target", ["../../b/manifests/c", "a/b", "sha256:00", "x\x1b[2J", "?a"])
 def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
-    with pytest.raises(BadInput, match="is no tag and no digest"):
+    with pytest.raises(BadInput, match="is neither a tag nor a digest"):
         client(fake).write_manifest(b"{}", MANIFEST, target)
     assert fake.asked == []
 
@@ -171,10 +171,9 @@ def test_a_blob_of_other_bytes_is_refused_and_gone(
 
 def test_no_more_is_written_than_a_blob_has(fake: Fake, tmp_path: Path) -> None:
     fake.blobs["site/a", BLOB.digest] = CONTENT * 9
-    came: list[int] = []
     with pytest.raises(WrongContent, match="it has more than 1024000 bytes"):
-        client(fake).read_blob(BLOB, tmp_path / "blob", on_bytes=came.append)
-    assert sum(came) <= len(CONTENT)
+        client(fake).read_blob(BLOB, tmp_path / "blob")
+    assert not (tmp_path / "blob").exists()
 
 
 def test_what_lay_there_is_gone_on_with_or_replaced(fake: Fake, tmp_path: Path) -> None:
@@ -222,14 +221,15 @@ def test_an_upload_that_never_comes_through_ends(fake: Fake) -> None:
 
 
 def test_what_is_stopped_ends_at_its_next_piece(fake: Fake, tmp_path: Path) -> None:
-    registry = client(fake)
+    registry = connect(
+        Reference.parse(f"{fake.host}/site/a"),
+        Credentials(files=()),
+        wait=lambda _: registry.stop(),
+    )
     registry.write_blob(CONTENT)
-
-    def stop(_: int) -> None:
-        registry.transport.sleep.stop()
-
+    fake.faults = [Fault(pattern="GET .*/blobs/", after=300_000)]
     with pytest.raises(Interrupted):
-        registry.read_blob(BLOB, tmp_path / "blob", on_bytes=stop)
+        registry.read_blob(BLOB, tmp_path / "blob")
     assert 0 < (tmp_path / "blob").stat().st_size < len(CONTENT)
     other = client(fake)
     fake.before = lambda request: other.transport.sleep.stop() if "uploads" in request else None
@@ -331,7 +331,7 @@ def test_a_server_of_tokens_that_gives_none(answer: bytes, fake: Fake) -> None:
         Fault(pattern="manifests", status=401, headers=realm),
         Fault(pattern="/token", status=200, body=answer),
     ]
-    with pytest.raises(Denied, match="its server of tokens gives none"):
+    with pytest.raises(Denied, match="its token server returned no token"):
         client(fake).resolve("1.0")
 
 

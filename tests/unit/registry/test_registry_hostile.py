@@ -128,7 +128,7 @@ def test_a_host_that_two_readers_take_for_two_gets_no_password(fake: Fake) -> No
             Fault(pattern="manifests", status=401, headers={"WWW-Authenticate": "Basic"}),
             Fault(pattern="manifests", status=307, headers=where),
         ]
-        with pytest.raises(RegistryFailed, match="an address that is none"):
+        with pytest.raises(RegistryFailed, match="an invalid address"):
             client(fake).resolve("1.0")
         assert not evil.asked
         assert fake.requests("manifests")[1]["Authorization"] == SECRET
@@ -160,14 +160,14 @@ def test_a_token_that_no_header_can_hold(fake: Fake) -> None:
         challenge(f"http://{fake.host}/token"),
         Fault(pattern="/token", status=200, body=answer),
     ]
-    with pytest.raises(Denied, match="its server of tokens gives none"):
+    with pytest.raises(Denied, match="its token server returned no token"):
         client(fake).resolve("1.0")
 
 
 @pytest.mark.parametrize("realm", ["https://[x", "http://a\\@b/", "", "ftp://a/", "http://a:b/"])
 def test_a_server_of_tokens_at_no_address(realm: str, fake: Fake) -> None:
     fake.faults = [challenge(realm)]
-    with pytest.raises(Denied, match="it names no server of tokens"):
+    with pytest.raises(Denied, match="it names no valid token server"):
         client(fake).resolve("1.0")
 
 
@@ -214,7 +214,7 @@ def test_a_link_header_takes_no_time(link: str, fake: Fake) -> None:
     """It took 25 s, in which Ctrl-C was not heard: each `<` was read to the end of the header."""
     fake.faults = [Fault(pattern="tags/list", status=200, headers={"Link": link}, body=b"{}")]
     start = time.process_time()
-    with pytest.raises(RegistryFailed, match=r"site/a: tags/list: .* cannot be understood"):
+    with pytest.raises(RegistryFailed, match=r"site/a: tags/list: .* response is invalid"):
         client(fake).tags()
     assert time.process_time() - start < 1
 
@@ -229,7 +229,7 @@ def test_a_challenge_of_any_length_is_not_taken_apart(fake: Fake) -> None:
 def test_an_address_of_any_length_is_none(fake: Fake) -> None:
     where = {"Location": "/v2/" + "../" * 20_000}
     fake.faults = [Fault(pattern="manifests", status=307, headers=where)]
-    with pytest.raises(RegistryFailed, match="an address that is none"):
+    with pytest.raises(RegistryFailed, match="an invalid address"):
         client(fake).resolve("1.0")
 
 
@@ -238,7 +238,7 @@ def test_an_address_of_any_length_is_none(fake: Fake) -> None:
     [((2, 3), r"contradict each other: .* \(2, 3\)"), ((2, 2), "")],
 )
 def test_two_lengths_of_one_answer(lengths: tuple[int, int], reason: str) -> None:
-    """The second one was told of as an address that is none; the same one twice says one thing."""
+    """The second one was told of as an invalid address; the same one twice says one thing."""
     head = b"".join(b"Content-Length: %d\r\n" % one for one in lengths)
 
     def answer(connection: socket.socket) -> None:
@@ -292,13 +292,13 @@ def test_what_a_registry_says_cannot_steer_a_terminal(fake: Fake) -> None:
 
 def test_a_manifest_with_a_key_twice_is_refused(fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b'{"layers": [], "layers": [1]}', MANIFEST)
-    with pytest.raises(RegistryFailed, match="not JSON that can be relied on"):
+    with pytest.raises(RegistryFailed, match="not valid JSON"):
         client(fake).document("1.0")
 
 
 def test_a_list_with_a_key_twice_is_refused(fake: Fake) -> None:
     fake.faults = [Fault(pattern="tags/list", status=200, body=b'{"tags": [], "tags": ["1.0"]}')]
-    with pytest.raises(RegistryFailed, match="tags/list: it is not JSON that can be relied on"):
+    with pytest.raises(RegistryFailed, match="tags/list: it is not valid JSON"):
         client(fake).tags()
 
 

@@ -225,9 +225,9 @@ LINUX = {"os": "linux", "architecture": "amd64"}
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([], "it is no manifest"),
-        ("x", "it is no manifest"),
-        (None, "it is no manifest"),
+        ([], "it is not a JSON object"),
+        ("x", "it is not a JSON object"),
+        (None, "it is not a JSON object"),
         ({"mediaType": "text/html", "schemaVersion": 1}, "its media type is not"),
         ({"config": []}, "cannot be pinned"),
         ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
@@ -253,10 +253,10 @@ def test_an_answer_of_another_shape_is_told(
 def test_json_that_is_too_deep_and_a_token_of_another_shape_are_told(registry: Told) -> None:
     reference = f"{registry.host}/library/odd:1"
     registry.files["/v2/library/odd/manifests/1"] = (b"[" * 100_000, INDEX)
-    with pytest.raises(RegistryFails, match="is not JSON"):
+    with pytest.raises(RegistryFails, match="is not valid JSON"):
         Registries().digest(reference, "x86_64")
     registry.needs, registry.token = "Bearer granted", []
-    with pytest.raises(RegistryFails, match="its server of tokens gives none"):
+    with pytest.raises(RegistryFails, match="its token server returned no token"):
         Registries(credentials=known(registry.host)).digest(reference, "x86_64")
 
 
