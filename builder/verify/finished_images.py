@@ -41,10 +41,10 @@ from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
 from builder.system.files import irregular, read_bound
-from builder.verify.checks import ProofTarget, passed
-from builder.verify.harness import harness_of, within
+from builder.verify.checks import passed
 from builder.verify.proof import Verified, prove, proven_on_gpu
 from builder.verify.runners import RUNNERS
+from builder.verify.targets import ProofTarget, harness_of, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,11 +41,10 @@ from builder.model.manifest import (
     UsedBase,
 )
 from builder.system.files import write_atomically
-from builder.verify.checks import ProofTarget
-from builder.verify.expected import spec_digests, target_of
 from builder.verify.finished_images import prove_again, proven_state
 from builder.verify.machine_faults import not_tried
 from builder.verify.proof import in_folder, prove
+from builder.verify.targets import ProofTarget, spec_digests, target_of
 
 _ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 _WAITING = "waiting for another build-images that makes this image"

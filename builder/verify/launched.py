@@ -38,6 +38,7 @@ from builder.verify.finished_images import (
     within_reach,
     work_folder,
 )
+from builder.verify.formats import tree_of_artifact
 from builder.verify.proof import emulator_of
 from builder.verify.ranks import launchers
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
@@ -45,7 +46,6 @@ from builder.verify.ranks.library import BoundLibrary, bound_library
 from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Around, Container, Kind
-from builder.verify.trees import tree_of_artifact
 
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
 CHECK = "mpi"  # whose program the ranks run

@@ -17,7 +17,6 @@ from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.checks import (
-    ProofTarget,
     after_a_loss,
     all_failed,
     not_started,
@@ -28,12 +27,17 @@ from builder.verify.checks import (
 )
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
-from builder.verify.harness import altered_harness, carried_harness, lacking_mpi, with_carried
+from builder.verify.formats import FormatTree, compared, reading_trees
 from builder.verify.machine_faults import machines_fault, not_tried
-from builder.verify.metadata import compared
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
-from builder.verify.trees import FormatTree, reading_trees
+from builder.verify.targets import (
+    ProofTarget,
+    altered_harness,
+    carried_harness,
+    lacking_mpi,
+    with_carried,
+)
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 Record = TypeVar("Record", bound=ProvenImage)

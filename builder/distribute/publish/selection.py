@@ -22,8 +22,7 @@ from builder.model import (
 )
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, Fault, Refused, counted
-from builder.verify.expected import harness_digests
-from builder.verify.harness import harness_of, within
+from builder.verify.targets import harness_digests, harness_of, within
 
 BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
 NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"

@@ -19,12 +19,10 @@ from builder.cli import main
 from builder.compile.spec.image_scripts import SCRIPTS
 from builder.model import FAILED, PASSED, Outcome
 from builder.model.errors import BadInput
-from builder.verify.checks import ProofTarget
-from builder.verify.expected import expected_target
 from builder.verify.finished_images import check_cell
-from builder.verify.harness import lacking_mpi, with_carried
+from builder.verify.formats import FormatTree
 from builder.verify.proof import emulator_of, seen_arch
-from builder.verify.trees import FormatTree
+from builder.verify.targets import ProofTarget, expected_target, lacking_mpi, with_carried
 
 SHIPPED = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 

@@ -40,11 +40,11 @@ from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
 from builder.verify import finished_images, machine_faults
-from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import prove_again
 from builder.verify.proof import Verified, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
+from builder.verify.targets import ProofTarget
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
 LABELS = {"title": "x", "build-images.identifier": "tools-1-x86_64"}
