@@ -119,7 +119,6 @@ def all_failed(names: Iterable[str], reason: str, error: StepFailed) -> tuple[Ou
 
 
 def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
-    """Return the outcome of a check that ended, and the reason."""
     last = last_line(done.stdout)
     shown = f"its last line: {last or 'none'}"
     if done.timed_out:
@@ -138,7 +137,6 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
 
 
 def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
-    """Return a fault in the output of a check that ended well."""
     if not last:
         return "the check printed no finding"
     if is_rubbish(last):

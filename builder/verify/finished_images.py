@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +43,7 @@ from builder.system.files import irregular, read_bound
 from builder.verify.checks import passed
 from builder.verify.proof import Verified, prove, proven_on_gpu
 from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import readable_folder
 from builder.verify.targets import ProofTarget, harness_of, within
 
 
@@ -131,9 +131,7 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
 def work_folder(tools: Tools) -> Iterator[Path]:
     """A folder in the builder's home where the ordinary user can read, gone afterwards."""
     tools.home.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="verify-") as name:
-        work = Path(name)
-        work.chmod(0o755)
+    with readable_folder(tools.home.work, "verify-") as work:
         yield work
 
 
@@ -246,18 +244,18 @@ def check_cell(manifest: Manifest, layout: Layout) -> None:
 
 
 def proven_state(
-    out: Path, image: PlannedImage, wanted: Wanted, specs: Mapping[str, str] | None = None
+    out: Path, image: PlannedImage, expected: Wanted, specs: Mapping[str, str] | None = None
 ) -> State:
     """Return what remains to be done for an image, judged by all bytes of its folder.
 
     `specs` are the digests of the files that its spec copies in.
     """
-    state, folder = state_of(out, image, wanted), out / image.identifier
+    state, folder = state_of(out, image, expected), out / image.identifier
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
         return State(work="build", text=f"to build: its {changed} is not what was made")
-    if not wanted.verify:
+    if not expected.verify:
         return state
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = read_statements(folder, state.manifest)
@@ -281,7 +279,6 @@ def _changed(folder: Path, manifest: Manifest) -> str:
 
 
 def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    """Return the faults of files that are not those that a manifest names by their digests."""
     faults = []
     for name in names:
         try:

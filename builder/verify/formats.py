@@ -10,8 +10,8 @@ import dataclasses
 import hashlib
 import json
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,28 +75,28 @@ Trees = tuple[dict[str, FormatTree], dict[str, str]]
 def trees_of(artifacts: Mapping[str, Path], *, work: Path, tools: Tools) -> Trees:
     """Read the trees of artifacts, several at once."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return reading_trees(artifacts, work=work, tools=tools, pool=pool)()
+        return results_of(begin_reading(artifacts, work=work, tools=tools, pool=pool))
 
 
-def reading_trees(
+def begin_reading(
     artifacts: Mapping[str, Path], *, work: Path, tools: Tools, pool: Executor
-) -> Callable[[], Trees]:
-    """Begin to read trees in a pool of threads; return what waits for their end."""
-    begun = {
+) -> dict[str, Future[FormatTree]]:
+    """Begin to read trees in a pool of threads."""
+    return {
         name: pool.submit(tree_of_artifact, name, path, work=work, tools=tools)
         for name, path in artifacts.items()
     }
 
-    def wait() -> Trees:
-        trees, broken = {}, {}
-        for name, future in begun.items():
-            try:
-                trees[name] = future.result()
-            except StepFailed as error:
-                broken[name] = error.message
-        return trees, broken
 
-    return wait
+def results_of(begun: Mapping[str, Future[FormatTree]]) -> Trees:
+    """Wait for trees that are read."""
+    trees, broken = {}, {}
+    for name, future in begun.items():
+        try:
+            trees[name] = future.result()
+        except StepFailed as error:
+            broken[name] = error.message
+    return trees, broken
 
 
 def tree_of_artifact(
@@ -267,7 +267,6 @@ def _contract_faults(image: Described, name: str, layout: Layout | None) -> Iter
 
 
 def _unlike(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
-    """Return the keys whose values differ."""
     return sorted(key for key in {*first, *second} if first.get(key) != second.get(key))
 
 
@@ -293,7 +292,6 @@ def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
 
 
 def _runscripts(layout: Layout | None) -> list[str]:
-    """Return the run scripts that a SIF of this image may have."""
     if layout is None:
         return [scripts.RUNSCRIPT, scripts.OWN_RUNSCRIPT]
     settings = part(layout.config, "config")
@@ -363,7 +361,6 @@ def _inspected_faults(contents: Mapping[str, bytes], objects: Mapping[str, bytes
 
 
 def _lines(script: bytes | None) -> list[str]:
-    """Return the lines of a script that do something."""
     lines = [line.strip() for line in (script or b"").decode(errors="replace").split("\n")]
     return [line for line in lines if line and not line.startswith("#")]
 

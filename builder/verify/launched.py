@@ -280,7 +280,6 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
 
 
 def _startable(ranks: Ranks) -> ImageMpi:
-    """Return the MPI of an image whose ranks a launcher can start; raises `Unfit`."""
     mpi, bind, machine = ranks.mpi, ranks.start.bind, platform.machine()
     if mpi is None:
         raise Unfit("the image has no MPI")
@@ -312,11 +311,13 @@ def _run(
     around = Around(
         command=(*launcher.command, *launchers.WITHOUT_TOKENS, *limit),
         environment=launchers.environment(tools),
-        mounts=library.mounts if library else {},
     )
     own = (PROGRAM, "-t", str(seconds), str(ranks.start.ranks))
     argv = library.program(*own, "single") if library else (*own, "multiple", mpi.library)
-    container = Container(artifact=ranks.artifact, work=work, tools=tools, around=around)
+    mounts = library.mounts if library else {}
+    container = Container(
+        artifact=ranks.artifact, work=work, tools=tools, around=around, mounts=mounts
+    )
     done = None
     try:
         with ranks.kind.open(container) as runner:

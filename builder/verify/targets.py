@@ -30,7 +30,6 @@ from builder.model import (
     Outcome,
     PlannedImage,
     Selection,
-    Spec,
     agreement,
 )
 from builder.model.contract import FILE, as_text, contract_of
@@ -203,15 +202,11 @@ def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
         return {}
     files = check_files(image, (project / RUN_CHECKS).read_text())
     files[FILE] = as_text(contract_of(image))
-    return _digests(files)
+    return digests_of(files)
 
 
-def spec_digests(spec: Spec) -> dict[str, str]:
-    """Return the digests of the files that a spec copies in, by their names."""
-    return _digests(spec.files)
-
-
-def _digests(files: Mapping[str, str]) -> dict[str, str]:
+def digests_of(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of texts that a spec copies in, by their names."""
     return {name: digest_of(text.encode()) for name, text in files.items()}
 
 
