@@ -9,29 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts.manifests import (
-    State,
-    Wanted,
-    artifact_path,
-    read_manifest,
-    read_statements,
-    state_of,
-    why_none,
-    write_manifest,
-)
+from builder.artifacts import manifests
 from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
-from builder.model import Artifact, PlannedImage
-from builder.model.agreement import (
-    Statement,
-    checked_outcomes,
-    faults_of,
-    formats_not_run,
-    required_checks,
-)
+from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
@@ -78,18 +62,18 @@ def prove_again(
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
-    statements = read_statements(folder, image.record)
+    statements = manifests.read_statements(folder, image.record)
     updated = dataclasses.replace(merged(image.record, proof.record, statements), verified=started)
-    manifest = write_manifest(folder, updated, proof.record.evidence)
+    manifest = manifests.write_manifest(folder, updated, proof.record.evidence)
     return Verified(record=manifest, runs=proof.runs, untried=proof.untried)
 
 
 def finished(folder: Path) -> Manifest:
     """Return the manifest of an image's output folder; raises `BadInput` if it is none."""
-    manifest = read_manifest(folder)
+    manifest = manifests.read_manifest(folder)
     if manifest is None:
         raise BadInput(
-            why_none(folder),
+            manifests.why_none(folder),
             hint="name an image's folder, such as out/IDENTIFIER, or what pull left",
         )
     return manifest
@@ -148,7 +132,7 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
 def merged(
     manifest: Manifest,
     proven: ProvenImage,
-    statements: Mapping[str, Statement | None] | None = None,
+    statements: Mapping[str, agreement.Statement | None] | None = None,
 ) -> Manifest:
     """Return a manifest with the outcomes `proven` in the place of those of the same runners.
 
@@ -159,10 +143,10 @@ def merged(
     checks = {**manifest.checks, **proven.checks}
     if statements is not None:
         for name in checks.keys() - proven.checks.keys():
-            checks[name] = checked_outcomes(manifest, name, statements)
+            checks[name] = agreement.checked_outcomes(manifest, name, statements)
     failed = not all(passed(checks[name]) for name in required_runs(checks))
     known = dataclasses.replace(manifest, checks=checks)
-    unproven = formats_not_run(known)
+    unproven = agreement.formats_not_run(known)
     return dataclasses.replace(
         with_emulation(
             manifest.with_proof(proven), known, dict.fromkeys(proven.checks, proven.emulated)
@@ -244,25 +228,30 @@ def check_cell(manifest: Manifest, layout: Layout) -> None:
 
 
 def proven_state(
-    out: Path, image: PlannedImage, expected: Wanted, specs: Mapping[str, str] | None = None
-) -> State:
+    out: Path,
+    image: PlannedImage,
+    expected: manifests.Wanted,
+    specs: Mapping[str, str] | None = None,
+) -> manifests.State:
     """Return what remains to be done for an image, judged by all bytes of its folder.
 
     `specs` are the digests of the files that its spec copies in.
     """
-    state, folder = state_of(out, image, expected), out / image.identifier
+    state, folder = manifests.state_of(out, image, expected), out / image.identifier
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        return State(work="build", text=f"to build: its {changed} is not what was made")
+        return manifests.State(work="build", text=f"to build: its {changed} is not what was made")
     if not expected.verify:
         return state
-    required = required_checks([check.name for check in image.checks], image.cell.mpi)
-    statements = read_statements(folder, state.manifest)
+    required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
+    statements = manifests.read_statements(folder, state.manifest)
     harness = within(harness_of(specs or {})) if image.checks else {}
-    faults = faults_of(state.manifest, statements, required=required, harness=harness)
+    faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
     if faults := faults or _unbound(folder, state.manifest, statements):
-        return State(work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest)
+        return manifests.State(
+            work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest
+        )
     return state
 
 
@@ -270,7 +259,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
     """Return the first format whose bytes are not those that the manifest names; empty if none."""
     for name, artifact in manifest.artifacts.items():
         try:
-            digest = _digest(artifact_path(folder, artifact))
+            digest = _digest(manifests.artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
             digest = "damaged"
         if digest != artifact.digest:
