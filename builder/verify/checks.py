@@ -29,6 +29,9 @@ from builder.verify.runners.protocol import CopiesDriver, Kind, Runner
 from builder.verify.targets import ProofTarget
 
 SKIP_STATUS = 77  # Automake's convention
+SINGLETONS = "MPI started singletons"
+_FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
+_FEWEST = 2  # ranks; one alone has nobody to talk to
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
@@ -158,11 +161,6 @@ def _signal(status: int) -> str:
         return ""
 
 
-SINGLETONS = "MPI started singletons"
-_FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
-_FEWEST = 2  # ranks; one alone has nobody to talk to
-
-
 def _misreported(check: InImageCheck, groups: Sequence[Mapping[str, object]]) -> str:
     """Say why the data of a check, one entry a group of ranks, are not of the ranks asked for.
 
@@ -198,6 +196,8 @@ def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str
         return f"the ranks of one host talk over TCP ({data['transport']}), not over shared memory"
     return ""
 
+
+# ---- Variables and working directory ----
 
 ENVIRONMENT_CHECK = "environment"
 _TIMEOUT_S = 120

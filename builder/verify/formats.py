@@ -168,6 +168,8 @@ def _unequal(trees: Mapping[str, FormatTree], owners: Sequence[str]) -> list[str
     ]
 
 
+# ---- Metadata ----
+
 _CONTRACT = contract.IN_IMAGE.lstrip("/")
 _SIF = ".singularity.d/"
 _LABELS = f"{_SIF}labels.json"
