@@ -28,10 +28,8 @@ from builder.model.manifest import InImageCheck
 from builder.model.planned import RUNSCRIPT, TEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import ProofTarget
-from builder.verify.harness import altered_harness
-from builder.verify.metadata import compared
-from builder.verify.trees import trees_of
+from builder.verify.formats import compared, trees_of
+from builder.verify.targets import ProofTarget, altered_harness
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 ENV = ".singularity.d/env"

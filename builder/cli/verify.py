@@ -33,7 +33,6 @@ from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import progress_for
 from builder.verify.container_output import one_line
-from builder.verify.expected import expected_target
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
@@ -43,6 +42,7 @@ from builder.verify.preparation import versions_of
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start
 from builder.verify.runners import RUNNERS
+from builder.verify.targets import expected_target
 
 REPEATS = 5
 _RANKS = 4

@@ -7,13 +7,11 @@ import fnmatch
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from builder.build.engines import Tools
-from builder.model import FAILED, NONE, PASSED, SKIPPED, Outcome, agreement
+from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
 from builder.model.errors import StepFailed
 from builder.model.manifest import AskedRanks, InImageCheck
-from builder.model.package_indices import IndexState
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import (
@@ -28,33 +26,13 @@ from builder.verify.container_output import (
     readable,
 )
 from builder.verify.runners.protocol import CopiesDriver, Kind, Runner
+from builder.verify.targets import ProofTarget
 
 SKIP_STATUS = 77  # Automake's convention
+SINGLETONS = "MPI started singletons"
+_FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
+_FEWEST = 2  # ranks; one alone has nobody to talk to
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProofTarget:
-    """An image that is verified: its name, its environment and its checks.
-
-    `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
-    the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
-    known. `indices` are the states of package indices that it was made with, where these are known.
-    """
-
-    identifier: str
-    arch: str
-    environment: Mapping[str, str]
-    checks: tuple[InImageCheck, ...]
-    directory: str = "/"
-    mpi: str = NONE
-    harness: Mapping[str, str] = field(default_factory=dict)
-    indices: tuple[IndexState, ...] = ()
-
-    @property
-    def needs_gpu(self) -> bool:
-        """True if one of its checks does."""
-        return any(check.needs_gpu for check in self.checks)
 
 
 def outcomes_in(
@@ -144,7 +122,6 @@ def all_failed(names: Iterable[str], reason: str, error: StepFailed) -> tuple[Ou
 
 
 def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
-    """Return the outcome of a check that ended, and the reason."""
     last = last_line(done.stdout)
     shown = f"its last line: {last or 'none'}"
     if done.timed_out:
@@ -163,7 +140,6 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
 
 
 def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
-    """Return a fault in the output of a check that ended well."""
     if not last:
         return "the check printed no finding"
     if is_rubbish(last):
@@ -183,11 +159,6 @@ def _signal(status: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return ""
-
-
-SINGLETONS = "MPI started singletons"
-_FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
-_FEWEST = 2  # ranks; one alone has nobody to talk to
 
 
 def _misreported(check: InImageCheck, groups: Sequence[Mapping[str, object]]) -> str:
@@ -225,6 +196,8 @@ def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str
         return f"the ranks of one host talk over TCP ({data['transport']}), not over shared memory"
     return ""
 
+
+# ---- Variables and working directory ----
 
 ENVIRONMENT_CHECK = "environment"
 _TIMEOUT_S = 120

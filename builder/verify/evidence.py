@@ -58,15 +58,10 @@ class StartedBy:
     nodes: int = 0
     machines: tuple[Machine, ...] = ()
 
-    @property
-    def title(self) -> str:
-        """`Slurm 22.05.8`."""
-        return f"{self.product} {self.version}".strip()
-
     def __str__(self) -> str:
-        if self.name == IMAGES_OWN:
+        if self.name == IMAGES_OWN or not self.product:
             return self.name
-        return f"{self.name} of {self.title}" if self.product else self.name
+        return f"{self.name} of {self.product} {self.version}".rstrip()
 
 
 def images_own(outcomes: Iterable[Outcome]) -> StartedBy:

@@ -5,34 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts.manifests import (
-    ImageGoal,
-    ImageState,
-    artifact_path,
-    read_manifest,
-    read_statements,
-    state_of,
-    why_none,
-    write_manifest,
-)
+from builder.artifacts import manifests
 from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.build.workspace import FILES, link_or_copy
-from builder.model import Artifact, PlannedImage
-from builder.model.agreement import (
-    Statement,
-    checked_outcomes,
-    faults_of,
-    formats_not_run,
-    required_checks,
-)
+from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
@@ -41,10 +24,11 @@ from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
 from builder.system.files import irregular, read_bound
-from builder.verify.checks import ProofTarget, passed
-from builder.verify.harness import harness_of, within
+from builder.verify.checks import passed
 from builder.verify.proof import Verified, prove, proven_on_gpu
 from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import readable_folder
+from builder.verify.targets import ProofTarget, harness_of, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,18 +62,18 @@ def prove_again(
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
-    statements = read_statements(folder, image.record)
+    statements = manifests.read_statements(folder, image.record)
     updated = dataclasses.replace(merged(image.record, proof.record, statements), verified=started)
-    manifest = write_manifest(folder, updated, proof.record.evidence)
+    manifest = manifests.write_manifest(folder, updated, proof.record.evidence)
     return Verified(record=manifest, runs=proof.runs, untried=proof.untried)
 
 
 def finished(folder: Path) -> Manifest:
     """Return the manifest of an image's output folder; raises `BadInput` if it is none."""
-    manifest = read_manifest(folder)
+    manifest = manifests.read_manifest(folder)
     if manifest is None:
         raise BadInput(
-            why_none(folder),
+            manifests.why_none(folder),
             hint="name an image's folder, such as out/IDENTIFIER, or what pull left",
         )
     return manifest
@@ -131,9 +115,7 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
 def work_folder(tools: Tools) -> Iterator[Path]:
     """A folder in the builder's home where the ordinary user can read, gone afterwards."""
     tools.home.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="verify-") as name:
-        work = Path(name)
-        work.chmod(0o755)
+    with readable_folder(tools.home.work, "verify-") as work:
         yield work
 
 
@@ -150,7 +132,7 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
 def merged(
     manifest: Manifest,
     proven: ProvenImage,
-    statements: Mapping[str, Statement | None] | None = None,
+    statements: Mapping[str, agreement.Statement | None] | None = None,
 ) -> Manifest:
     """Return a manifest with the outcomes `proven` in the place of those of the same runners.
 
@@ -161,10 +143,10 @@ def merged(
     checks = {**manifest.checks, **proven.checks}
     if statements is not None:
         for name in checks.keys() - proven.checks.keys():
-            checks[name] = checked_outcomes(manifest, name, statements)
+            checks[name] = agreement.checked_outcomes(manifest, name, statements)
     failed = not all(passed(checks[name]) for name in required_runs(checks))
     known = dataclasses.replace(manifest, checks=checks)
-    unproven = formats_not_run(known)
+    unproven = agreement.formats_not_run(known)
     return dataclasses.replace(
         with_emulation(
             manifest.with_proof(proven), known, dict.fromkeys(proven.checks, proven.emulated)
@@ -246,25 +228,32 @@ def check_cell(manifest: Manifest, layout: Layout) -> None:
 
 
 def proven_state(
-    out: Path, image: PlannedImage, wanted: ImageGoal, specs: Mapping[str, str] | None = None
-) -> ImageState:
+    out: Path,
+    image: PlannedImage,
+    expected: manifests.ImageGoal,
+    specs: Mapping[str, str] | None = None,
+) -> manifests.ImageState:
     """Return what remains to be done for an image, judged by all bytes of its folder.
 
     `specs` are the digests of the files that its spec copies in.
     """
-    state, folder = state_of(out, image, wanted), out / image.identifier
+    state, folder = manifests.state_of(out, image, expected), out / image.identifier
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        return ImageState(work="build", text=f"to build: its {changed} is not what was made")
-    if not wanted.verify:
+        return manifests.ImageState(
+            work="build", text=f"to build: its {changed} is not what was made"
+        )
+    if not expected.verify:
         return state
-    required = required_checks([check.name for check in image.checks], image.cell.mpi)
-    statements = read_statements(folder, state.manifest)
+    required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
+    statements = manifests.read_statements(folder, state.manifest)
     harness = within(harness_of(specs or {})) if image.checks else {}
-    faults = faults_of(state.manifest, statements, required=required, harness=harness)
+    faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
     if faults := faults or _unbound(folder, state.manifest, statements):
-        return ImageState(work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest)
+        return manifests.ImageState(
+            work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest
+        )
     return state
 
 
@@ -272,7 +261,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
     """Return the first format whose bytes are not those that the manifest names; empty if none."""
     for name, artifact in manifest.artifacts.items():
         try:
-            digest = _digest(artifact_path(folder, artifact))
+            digest = _digest(manifests.artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
             digest = "damaged"
         if digest != artifact.digest:
@@ -281,7 +270,6 @@ def _changed(folder: Path, manifest: Manifest) -> str:
 
 
 def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    """Return the faults of files that are not those that a manifest names by their digests."""
     faults = []
     for name in names:
         try:

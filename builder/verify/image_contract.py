@@ -110,7 +110,6 @@ def _in_tarball(image: Path) -> HostContract | None:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Return the texts of a mapping; labels are nothing else."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}
 

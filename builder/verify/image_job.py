@@ -41,11 +41,10 @@ from builder.model.manifest import (
     UsedBase,
 )
 from builder.system.files import write_atomically
-from builder.verify.checks import ProofTarget
-from builder.verify.expected import spec_digests, target_of
 from builder.verify.finished_images import prove_again, proven_state
 from builder.verify.machine_faults import not_tried
 from builder.verify.proof import in_folder, prove
+from builder.verify.targets import ProofTarget, digests_of, target_of
 
 _ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
 _WAITING = "waiting for another build-images that makes this image"
@@ -163,7 +162,7 @@ class ImageJob:
         run, spec, name = self._run, self._spec, self._image.identifier
         self.begin()
         try:
-            expected = target_of(spec.image, spec_digests(spec))
+            expected = target_of(spec.image, digests_of(spec.files))
             verified = prove_again(run, run.out / name, expected=expected)
         except BadInput as error:
             run.progress.step(name, f"building anew: {error}")
@@ -178,8 +177,7 @@ class ImageJob:
             self.manifest = verified.record
 
     def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
-        """Verify the artifacts."""
-        specs = {**spec_digests(self._spec), **programs}
+        specs = {**digests_of(self._spec.files), **programs}
         target = target_of(self._image, specs, indices=tuple(self._stages.indices(self._image)))
         layout = oci.read_layout(self._artifacts["oci"].path)
         target = dataclasses.replace(
@@ -224,7 +222,6 @@ class ImageJob:
     def _manifest(
         self, target: ProofTarget, packages: int, programs: Mapping[str, str]
     ) -> Manifest:
-        """Return the manifest of an image that was built, and not yet verified."""
         run, image = self._run, self._image
         is_foreign = image.cell.arch != run.host.arch
         return Manifest(
@@ -265,7 +262,7 @@ class ImageJob:
             specs={
                 "Dockerfile": digest_of(spec.dockerfile.encode()),
                 "Singularity.def": digest_of(spec.singularity.encode()),
-                **spec_digests(spec),
+                **digests_of(spec.files),
             },
             sources={source.url: f"sha256:{source.sha256}" for source in spec.sources},
             compiler=COMPILER,
@@ -291,4 +288,4 @@ def state_of_image(run: Run, spec: Spec) -> ImageState:
         epoch=run.epoch,
         native_tools=run.native_tools,
     )
-    return proven_state(run.out, spec.image, wanted, spec_digests(spec))
+    return proven_state(run.out, spec.image, wanted, digests_of(spec.files))

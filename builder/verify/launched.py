@@ -38,6 +38,7 @@ from builder.verify.finished_images import (
     within_reach,
     work_folder,
 )
+from builder.verify.formats import tree_of_artifact
 from builder.verify.proof import emulator_of
 from builder.verify.ranks import launchers
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
@@ -45,7 +46,6 @@ from builder.verify.ranks.library import BoundLibrary, bound_library
 from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Around, Container, Kind
-from builder.verify.trees import tree_of_artifact
 
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
 CHECK = "mpi"  # whose program the ranks run
@@ -280,7 +280,6 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
 
 
 def _startable(ranks: Ranks) -> ImageMpi:
-    """Return the MPI of an image whose ranks a launcher can start; raises `Unfit`."""
     mpi, bind, machine = ranks.mpi, ranks.start.bind, platform.machine()
     if mpi is None:
         raise Unfit("the image has no MPI")
@@ -312,11 +311,13 @@ def _run(
     around = Around(
         command=(*launcher.command, *launchers.WITHOUT_TOKENS, *limit),
         environment=launchers.environment(tools),
-        mounts=library.mounts if library else {},
     )
     own = (PROGRAM, "-t", str(seconds), str(ranks.start.ranks))
     argv = library.program(*own, "single") if library else (*own, "multiple", mpi.library)
-    container = Container(artifact=ranks.artifact, work=work, tools=tools, around=around)
+    mounts = library.mounts if library else {}
+    container = Container(
+        artifact=ranks.artifact, work=work, tools=tools, around=around, mounts=mounts
+    )
     done = None
     try:
         with ranks.kind.open(container) as runner:

@@ -13,7 +13,6 @@ import io
 import platform
 import struct
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.container_output import LONGEST, readable
-from builder.verify.runners.protocol import Container, Kind
+from builder.verify.runners.protocol import Container, Kind, readable_folder
 
 
 def machines_fault(
@@ -52,7 +51,6 @@ def is_disk_full(error: StepFailed) -> bool:
 
 
 def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
-    """Return what doctor finds missing for a runner."""
     home = tools.home
     diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
     lacking = examination.lacking_for(diagnosis, kind.name, arch)
@@ -94,9 +92,7 @@ def runs_nothing(kind: Kind, container: Container) -> str:
     """
     if platform.machine() not in _CODE:
         return ""
-    with tempfile.TemporaryDirectory(dir=container.work, prefix="control-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
+    with readable_folder(container.work, "control-") as folder:
         control = dataclasses.replace(
             container, artifact=_image(kind.format, folder), directory="/", gpu=False, data=None
         )
@@ -131,12 +127,16 @@ def ending_program(arch: str) -> bytes:
 def _image(artifact_format: str, folder: Path) -> Path:
     """Write the control as an artifact; in the place of a SIF a folder, which runs as one."""
     rootfs, machine = folder / "rootfs.tar", platform.machine()
+    members = [
+        *((name, tarfile.DIRTYPE, 0o755, b"") for name in _FOLDERS),
+        *((name, tarfile.REGTYPE, 0o644, b"") for name in _FILES),
+        (PROGRAM[1:], tarfile.REGTYPE, 0o755, ending_program(machine)),
+    ]
     with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name in _FOLDERS:
-            _add(tar, name, 0o755, kind=tarfile.DIRTYPE)
-        for name in _FILES:
-            _add(tar, name, 0o644)
-        _add(tar, PROGRAM[1:], 0o755, ending_program(machine))
+        for name, kind, mode, data in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.mode, member.size = kind, mode, len(data)
+            tar.addfile(member, io.BytesIO(data))
     if artifact_format == "charliecloud":
         target = folder / "image.tar.gz"
         target.write_bytes(gzip.compress(rootfs.read_bytes()))
@@ -146,14 +146,6 @@ def _image(artifact_format: str, folder: Path) -> Path:
     architecture, archive = ARCHITECTURES[machine].oci, folder / "image.tar"
     oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
     return _unpacked(archive, folder / "image.oci")
-
-
-def _add(
-    tar: tarfile.TarFile, name: str, mode: int, data: bytes = b"", kind: bytes = tarfile.REGTYPE
-) -> None:
-    member = tarfile.TarInfo(name)
-    member.type, member.mode, member.size = kind, mode, len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 def _unpacked(archive: Path, target: Path) -> Path:

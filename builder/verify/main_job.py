@@ -88,8 +88,8 @@ def _free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def _free_disk(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
+def _free_disk(*folders: Path) -> int:
+    return min(shutil.disk_usage(folder).free for folder in folders)
 
 
 def _lacks(error: BuildImagesError) -> bool:
@@ -135,7 +135,7 @@ class _MainJob:
                 threads=limits.tasks,
                 on_end=self._end,
                 stop=run.tools.processes.stop,
-                free_disk=lambda: max(1, min(map(_free_disk, (home.path, run.out)))),  # 0: no limit
+                free_disk=lambda: max(1, _free_disk(home.path, run.out)),  # 0 is no limit
             )
         finally:
             self._durations.keep(home.path)
@@ -191,7 +191,6 @@ class _MainJob:
         group: str = "",
         unique: str = "",
     ) -> tuple[str, ...]:
-        """Add a task, unless another image has brought it already; return its name."""
         name = f"{kind} {unique or about}"
         self._images.setdefault(name, []).append(image.identifier)
         if name not in self._tasks:
@@ -214,7 +213,6 @@ class _MainJob:
         return (name,)
 
     def _measure(self, label: str, work: Callable[[], object]) -> None:
-        """Do a task's work; its duration is noted if it did something."""
         start = time.monotonic()
         if work() is not False:
             self._durations.measured[label] = round(time.monotonic() - start, 2)
@@ -291,7 +289,6 @@ def _full(name: str, place: str) -> MissingPrerequisite:
 
 
 def _closing(manifest: Manifest, seconds: float) -> str:
-    """Return the last line of an image, and a line for each check that failed."""
     failed = [
         f"\n    {name}/{outcome.check}: {outcome.reason}"
         for name, outcomes in manifest.checks.items()

@@ -98,7 +98,6 @@ def prepare(
 def _require(
     options: BuildSettings, progress: Progress, plan: Plan, tools: Tools, *, images: int
 ) -> None:
-    """Raise `MissingPrerequisite` unless this machine can build `images` images at once."""
     home, host = tools.home, platform.machine()
     lent = set()  # architectures whose build steps are to run native tools
     if options.native_tools and ENGINES[options.engine].lends:

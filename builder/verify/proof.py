@@ -17,7 +17,6 @@ from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.checks import (
-    ProofTarget,
     after_a_loss,
     all_failed,
     not_started,
@@ -28,12 +27,17 @@ from builder.verify.checks import (
 )
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
-from builder.verify.harness import altered_harness, carried_harness, lacking_mpi, with_carried
+from builder.verify.formats import FormatTree, begin_reading, compared, results_of
 from builder.verify.machine_faults import machines_fault, not_tried
-from builder.verify.metadata import compared
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
-from builder.verify.trees import FormatTree, reading_trees
+from builder.verify.targets import (
+    ProofTarget,
+    altered_harness,
+    carried_harness,
+    lacking_mpi,
+    with_carried,
+)
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 Record = TypeVar("Record", bound=ProvenImage)
@@ -79,12 +83,12 @@ def prove(
     runs: dict[str, RunEvidence] = {}
     with contextlib.ExitStack() as held:
         with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
-            trees_read = reading_trees(paths, work=work, tools=run.tools, pool=pool)
+            begun = begin_reading(paths, work=work, tools=run.tools, pool=pool)
             opening = [
                 pool.submit(_opened, run, target, kind, paths[kind.format], work, held)
                 for kind in kinds
             ]
-            trees, broken = trees_read()
+            trees, broken = results_of(begun)
             containers = [future.result() for future in opening]
         proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
         target = with_carried(target, trees.values())
@@ -171,7 +175,6 @@ def _opened(
     work: Path,
     held: contextlib.ExitStack,
 ) -> _Opened:
-    """Make a container, which is gone when `held` is closed."""
     no_gpu = why_no_gpu(target, kind, host=run.host, tools=run.tools)
     container = Container(
         artifact=artifact,
@@ -189,7 +192,6 @@ def _opened(
 
 
 def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
-    """Run the checks in a container; raises `MissingPrerequisite` if this machine cannot."""
     kind, runner, started = opened.kind, opened.runner, now()
     if isinstance(runner, MissingPrerequisite):
         raise runner
@@ -231,7 +233,6 @@ def emulator_of(run: Run, *archs: str) -> str:
 
 
 def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:
-    """Return the SHA-256 of the checks' scripts, by name, as they are in the artifact."""
     entries = tree.entries if tree else {}
     paths = {check.name: check.script.lstrip("/") for check in target.checks}
     return {

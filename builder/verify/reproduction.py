@@ -124,7 +124,6 @@ def _formats(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _check(path: Path, expected: str) -> None:
-    """Raise `BadInput` unless an artifact has the digest that the manifest names."""
     if not path.exists():
         raise BadInput(f"{path}: the manifest names this artifact, and it is not there")
     digest = oci.read_layout(path).digest if path.is_dir() else file_digest(path)

@@ -13,7 +13,7 @@ from harness import ARCHITECTURES, build_images, manifest_of, sample
 from small_images import Maker, Small, artifact_of, sound
 
 from builder.build.packing import file_digest
-from builder.verify.trees import tree_of_artifact
+from builder.verify.formats import tree_of_artifact
 
 pytestmark = pytest.mark.engines
 SEED = 7

@@ -15,11 +15,10 @@ from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import InImageCheck, ProvenImage
-from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import check_runners, within_reach, work_folder
-from builder.verify.harness import SCRIPTS, carried_checks
+from builder.verify.formats import FormatTree, tree_of_artifact
 from builder.verify.proof import Verified, prove
-from builder.verify.trees import FormatTree, tree_of_artifact
+from builder.verify.targets import SCRIPTS, ProofTarget, carried_checks
 
 
 def receipt_in(folder: Path) -> PullReceipt | None:

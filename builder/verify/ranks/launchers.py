@@ -70,7 +70,7 @@ class ImageMpi:
 
     @property
     def library(self) -> str:
-        """How the library names itself, as the check `mpi` wants to know it."""
+        """The library's own name, as the check `mpi` expects it."""
         return self.family.library.format(version=self.version)
 
 

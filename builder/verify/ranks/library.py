@@ -80,7 +80,6 @@ def bound_library(
 
 
 def _names(mpi: ImageMpi) -> list[str]:
-    """Return the names by which programs of an image may ask for the library."""
     return list(dict.fromkeys((mpi.soname, *mpi.family.sonames)))
 
 
@@ -195,7 +194,6 @@ def _objects(folders: Iterable[Path]) -> list[Path]:
 
 
 def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
-    """Return all that shared objects are linked to, by name, as this host finds it."""
     names = [str(path) for path in objects]
     links = _LDD.findall(_output(tools, "ldd", *names)) if names else []
     return {name: Path(path) for name, path in reversed(links)}  # the library's own have precedence

@@ -131,7 +131,6 @@ def _failure(start: Start, title: str, done: Completed, lines: list[str]) -> str
 
 
 def _wrong_groups(start: Start, groups: list[dict[str, object]]) -> str:
-    """Say why it was not one run of all ranks, on as many nodes as were asked for."""
     if len(groups) != 1:
         return f"{len(groups)} groups of ranks reported, expected 1"
     count, nodes = groups[0].get("ranks"), groups[0].get("hosts")

@@ -1,4 +1,4 @@
-"""What a runner is given, and what it must do.
+"""The input of runners, and their duties.
 
 The same is asked of all of them: the image's environment and nothing of the caller's, HOME, the
 working directory, an ordinary user, the host's network and shared memory, and, where requested, its
@@ -38,12 +38,10 @@ class Around:
 
     `command` stands before the container's own. `environment` is all that it is given, but for the
     container's own settings; with what it adds, that reaches the programs in the containers.
-    `mounts` are folders of the host by the paths at which containers are shown them.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    mounts: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +50,9 @@ class Container:
 
     `directory` is the image's working directory, which not every format can hold. With `gpu` the
     host's GPUs are handed over. `work` is a folder for temporary files. `data` is a folder of this
-    machine that commands find at `DATA_AT`, to read and write there. `around` is the launcher that
-    starts the container; only the runners of sites can be started by one.
+    machine that commands find at `DATA_AT`, to read and write there. Only the runners of sites know
+    `around`, the launcher that starts the container, and `mounts`, folders of the host by the paths
+    at which its ranks are shown them.
     """
 
     artifact: Path
@@ -63,15 +62,11 @@ class Container:
     gpu: bool = False
     data: Path | None = None
     around: Around | None = None
+    mounts: Mapping[str, Path] = field(default_factory=dict)
 
     def data_option(self, name: str) -> list[str]:
         """Return the option that shows `data` to commands; none without."""
         return [f"--{name}={self.data}:{DATA_AT}"] if self.data else []
-
-    @property
-    def mounts(self) -> Mapping[str, Path]:
-        """The folders that the launcher has containers shown."""
-        return self.around.mounts if self.around else {}
 
 
 class Runner(Protocol):
@@ -137,11 +132,18 @@ class CopiesDriver:
 
 
 @contextmanager
-def scratch(container: Container) -> Iterator[Path]:
-    """A folder that the ordinary user owns, gone afterwards."""
-    with tempfile.TemporaryDirectory(dir=container.work, prefix="run-") as name:
+def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder that the ordinary user can read, gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
         folder = Path(name)
         folder.chmod(0o755)
+        yield folder
+
+
+@contextmanager
+def scratch(container: Container) -> Iterator[Path]:
+    """A folder that the ordinary user owns, gone afterwards."""
+    with readable_folder(container.work, "run-") as folder:
         if container.tools.ordinary_user:
             shutil.chown(folder, container.tools.ordinary_user)
         yield folder

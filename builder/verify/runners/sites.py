@@ -1,4 +1,4 @@
-"""What sites run images with, as an ordinary user: Apptainer and Charliecloud."""
+"""Runners of sites, as an ordinary user: Apptainer and Charliecloud."""
 
 from __future__ import annotations
 
@@ -117,7 +117,6 @@ def has_cdi(tools: Tools) -> bool:
 
 
 def _user(tools: Tools) -> str:
-    """Return the user's name, without which ch-run does not start."""
     try:
         return tools.ordinary_user or getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user that it has no entry for

@@ -16,8 +16,8 @@ from builder.build.base_store import StoredBase
 from builder.build.packing import BASE_DIGEST, ImagePacker, _base_digest
 from builder.build.run import Timer
 from builder.build.workspace import ImageWorkspace
+from builder.verify.formats import FormatTree
 from builder.verify.proof import _proven
-from builder.verify.trees import FormatTree
 
 CONTENT = b"a SIF"
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -22,6 +22,7 @@ from builder.build.engines import Lent, Tools
 from builder.build.inputs import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
+from builder.build.workspace import ImageWorkspace
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.cells import base_tag
@@ -385,6 +386,29 @@ def test_the_logs_of_stages_are_in_the_images(site: Site) -> None:
         "one-development",
         "runtime",
     ]
+
+
+def test_an_image_lies_with_its_base_which_is_checked_and_no_manifest_of_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, origins = list[str](), list[str]()
+    start_from = ImageWorkspace.start_from
+
+    def started(work: ImageWorkspace, origin: str) -> None:
+        origins.append(origin)
+        start_from(work, origin)
+
+    monkeypatch.setattr(StoredBase, "check", lambda one: checked.append(one.digest))
+    monkeypatch.setattr(ImageWorkspace, "start_from", started)
+    site.recipes, folder = [CORE], site.root / "out/core-1.0-debian13-x86_64"
+    assert site.job().exit_code == 0
+    assert checked == ["sha256:1"]
+    assert [origin.split()[0] for origin in origins] == ["sha256:1"]
+    assert (folder / "debian13-x86_64.oci.tar").is_file()
+    assert (folder / "manifest.json").is_file()
+    site.engine.fails = {"AS runtime": StepFailed("the build failed")}
+    assert site.job(cache=False).exit_code == 1
+    assert not (folder / "manifest.json").exists()
 
 
 def test_stages_start_from_the_registrys_base_that_the_store_has(

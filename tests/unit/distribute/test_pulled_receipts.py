@@ -12,7 +12,7 @@ from builder.artifacts.tree import TreeEntry
 from builder.cli import main
 from builder.distribute.pull.verification import checks_in, receipt_in, variables_of
 from builder.model.errors import BadInput
-from builder.verify.trees import FormatTree
+from builder.verify.formats import FormatTree
 
 RECEIPT: dict[str, Any] = {
     "schema": "build-images/receipt/v1",

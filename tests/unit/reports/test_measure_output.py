@@ -21,13 +21,13 @@ from builder.cli import main
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
-from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
 from builder.verify.measure.plot import plot_of
 from builder.verify.measure.rounds import record, with_measurement
 from builder.verify.measure.text import as_text, exposition
 from builder.verify.proof import in_folder
+from builder.verify.targets import ProofTarget
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:

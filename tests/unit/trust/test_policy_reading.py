@@ -28,10 +28,10 @@ from builder.trust.policy.site_policy import (
 )
 from builder.trust.proof.keys import generated
 from builder.verify.checks import ENVIRONMENT_CHECK
-from builder.verify.harness import HARNESS_CHECK
+from builder.verify.formats import EQUALITY_CHECK
 from builder.verify.proof import WITHHELD_CHECK
 from builder.verify.ranks.launchers import LAUNCHERS
-from builder.verify.trees import EQUALITY_CHECK
+from builder.verify.targets import HARNESS_CHECK
 
 POLICIES = ROOT / "tests/data/policy/policies"
 FAULTS = """\

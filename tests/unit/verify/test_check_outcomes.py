@@ -18,7 +18,6 @@ from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.verify.checks import (
-    ProofTarget,
     after_a_loss,
     environment_of,
     not_started,
@@ -28,6 +27,7 @@ from builder.verify.checks import (
 )
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Runner
+from builder.verify.targets import ProofTarget
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 

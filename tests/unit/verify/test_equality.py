@@ -17,8 +17,8 @@ from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Artifact
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.verify.formats import FormatTree, equality
 from builder.verify.launched import PROGRAM, program_digest
-from builder.verify.trees import FormatTree, equality
 
 
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:

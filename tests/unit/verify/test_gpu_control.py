@@ -16,10 +16,10 @@ from builder.model.errors import StepFailed
 from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
-from builder.verify.checks import ProofTarget
 from builder.verify.proof import withheld
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.targets import ProofTarget
 
 FAILS = done("data: {}\nwithout a GPU cuda-compute fails as it has to: CUDA error 35\n")
 PASSES = done("without a GPU cuda-compute passes: it does not look at one\n", returncode=1)

@@ -18,9 +18,8 @@ from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.model import FAILED, SKIPPED
 from builder.model.digests import digest_of
-from builder.verify.checks import ProofTarget
-from builder.verify.harness import altered_harness, carried_harness, harness_of
-from builder.verify.trees import FormatTree
+from builder.verify.formats import FormatTree
+from builder.verify.targets import ProofTarget, altered_harness, carried_harness, harness_of
 
 FILES = {
     "files/checks/10-mpi": "#!/bin/sh\nsh $SRC/quiet.sh mpi\n",

@@ -19,8 +19,7 @@ from builder.build.engines import charliecloud
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
 from builder.model.planned import RUNSCRIPT
-from builder.verify.metadata import Described, compared, metadata_faults
-from builder.verify.trees import FormatTree
+from builder.verify.formats import Described, FormatTree, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`'}
 CONTRACT = {"schema": "s/v1", "cpu": {"target": "generic"}, "list": ["a", "b"]}

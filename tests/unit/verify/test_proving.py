@@ -20,19 +20,12 @@ from typing import IO, Any, cast
 
 import pytest
 from made_formats import SifPart, sif_scripts, write_sif
-from manifest_samples import document, record
+from manifest_samples import document
 from samples import a_file, a_folder, compare_with_golden, tar_bytes
 from test_check_outcomes import FakeRunner, done, env
 
 from builder import __version__
-from builder.artifacts.oci import (
-    LayerBlob,
-    Layout,
-    blob_path,
-    finish_layout,
-    read_layout,
-    start_layout,
-)
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.build.engines import Tools, charliecloud
 from builder.build.packing import file_digest
@@ -46,12 +39,12 @@ from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
-from builder.verify import finished_images, machine_faults
-from builder.verify.checks import ProofTarget
+from builder.verify import machine_faults
 from builder.verify.finished_images import prove_again
 from builder.verify.proof import Verified, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
+from builder.verify.targets import ProofTarget
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
 LABELS = {"title": "x", "build-images.identifier": "tools-1-x86_64"}
@@ -407,28 +400,6 @@ def test_a_runner_needs_its_format(machine: Machine, manifest: dict[str, Any]) -
     with pytest.raises(BadInput, match="--runner apptainer: it runs the sif artifact") as refused:
         prove_again(machine.run, machine.folder, ["docker", "apptainer"])
     assert refused.value.hint == "this image has: oci"
-
-
-@pytest.mark.parametrize(
-    ("cell", "identifier", "reason"),
-    [
-        ({"arch": "ppc64le", "mpi": "none"}, "tools-1-x86_64", "architecture is x86_64, and mani"),
-        ({"arch": "x86_64", "mpi": "none"}, "other", "identifier is tools-1-x86_64, and manifest"),
-        ({"arch": "x86_64", "mpi": "openmpi5.0"}, "tools-1-x86_64", "MPI is mpich, and manifest"),
-    ],
-)
-def test_an_image_is_of_the_cell_that_its_manifest_names(
-    cell: dict[str, str], identifier: str, reason: str
-) -> None:
-    config = {"architecture": "amd64", "config": {"Labels": LABELS}}
-    if cell["mpi"] != "none":
-        config["config"] = {"Labels": {**LABELS, "build-images.mpi": "mpich 4.2"}}
-    layout = Layout(path=Path(), digest="", config=config, layers=())
-    with pytest.raises(BadInput, match=reason):
-        finished_images.check_cell(record({"image": identifier, "cell": cell}), layout)
-    fitting = record({"image": "tools-1-x86_64", "cell": {"arch": "x86_64"}})
-    if cell["mpi"] == "none":
-        finished_images.check_cell(fitting, layout)
 
 
 @pytest.mark.parametrize("name", ["image.oci", "image.sif", "image.tar.gz"])

@@ -386,7 +386,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     assert outcome.reason == f"{FINDING}; started by mpirun of Open MPI 4.1.4"
     assert outcome.data["ranks"] == 4
     assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}
-    assert (started_by.name, started_by.title) == ("mpirun", "Open MPI 4.1.4")
+    assert str(started_by) == "mpirun of Open MPI 4.1.4"
     assert (started_by.ranks, started_by.nodes) == (4, 2)
     assert "mpirun --map-by ppr:2:node" in started_by.command
     assert "CONTAINER" in started_by.command

@@ -176,9 +176,9 @@ def launch(machine: Commands, kind: Kind) -> None:
     around = Around(
         command=("srun", "--ntasks=2"),
         environment={"PATH": "/usr/bin", "UCX_TLS": "rc"},
-        mounts={"/host-mpi": Path("/opt/mpi")},
     )
-    image = dataclasses.replace(container(machine, kind), around=around)
+    mounts = {"/host-mpi": Path("/opt/mpi")}
+    image = dataclasses.replace(container(machine, kind), around=around, mounts=mounts)
     for with_gpu in (image, dataclasses.replace(image, gpu=True)):
         with kind.open(with_gpu) as runner:
             runner.run(["hostname"], timeout_s=60)
@@ -197,15 +197,15 @@ def test_a_launcher_starts_containers(
 def test_ranks_are_given_the_launchers_variables_and_folders(machine: Commands) -> None:
     """Values are in no command line: what the launcher gets is in its environment."""
     mounts = {"/opt/mpi": Path("/opt/mpi"), "/host-mpi": Path("/x")}
-    around = Around(command=("srun", "-n4"), environment={"PATH": "/bin"}, mounts=mounts)
-    line = command(machine, "apptainer", around=around)
+    around = Around(command=("srun", "-n4"), environment={"PATH": "/bin"})
+    line = command(machine, "apptainer", around=around, mounts=mounts)
     assert line[1] == "env"
     assert "--unset=STORAGE_DRIVER" in line
     assert "--unset=PATH" not in line
     assert "--cleanenv" not in line
     end = line.index("--bind=/opt/mpi:/opt/mpi:ro")
     assert line[end + 1] == "--bind=/x:/host-mpi:ro"
-    line = command(machine, "charliecloud", around=around)
+    line = command(machine, "charliecloud", around=around, mounts=mounts)
     unset = [word for word in line if word.startswith("--unset-env")]
     assert unset == ["--unset-env=LD_LIBRARY_PATH"]
     end = line.index("--bind=/opt/mpi:/opt/mpi")

@@ -16,10 +16,11 @@ from builder.model import FORMATS
 from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import ProofTarget, outcomes_in
+from builder.verify.checks import outcomes_in
 from builder.verify.runners import DEFAULTS, RUNNERS, oci, sites
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_problem
+from builder.verify.targets import ProofTarget
 
 
 def test_every_format_has_a_runner() -> None:

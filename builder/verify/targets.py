@@ -1,9 +1,12 @@
-"""The harness that an image carries, held against the bytes that the builder gave it.
+"""Images to be proven, as their project, their manifest and they themselves describe them.
 
 A check is only as good as the scripts that run it: `quiet.sh` without its look at standard error
 passes what complains. Scripts and sources are compared byte for byte with what the builder copied
 in. Programs are compiled in the image, by its own compiler: they are compared with those that the
 builder found in the layout that it packed.
+
+A manifest says which checks an image has, and anyone can edit it. Where the project would build the
+very same image, the project is asked.
 """
 
 from __future__ import annotations
@@ -11,13 +14,31 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder.artifacts.manifests import FOLDER, PROGRAMS
-from builder.model import FAILED, NONE, SKIPPED, Outcome, agreement
-from builder.model.manifest import InImageCheck
-from builder.verify.checks import ProofTarget
+from builder.build.planning import plan_of
+from builder.compile.spec import block_faults
+from builder.compile.spec.image_scripts import check_files, script_of
+from builder.load.project import RUN_CHECKS, load_project
+from builder.model import (
+    AXES,
+    FAILED,
+    NONE,
+    SKIPPED,
+    Outcome,
+    PlannedImage,
+    Selection,
+    agreement,
+)
+from builder.model.contract import FILE, as_text, contract_of
+from builder.model.digests import digest_of
+from builder.model.errors import BuildImagesError
+from builder.model.manifest import AskedRanks, InImageCheck, Manifest
+from builder.model.package_indices import IndexState
 from builder.verify.container_output import LONGEST, one_line
-from builder.verify.trees import FormatTree
+from builder.verify.formats import FormatTree
 
 HARNESS_CHECK = "harness"
 SCRIPTS = "opt/build-images/checks"
@@ -27,6 +48,30 @@ _COPIED = (
     *("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json"),
     "files/bin/",
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofTarget:
+    """An image that is verified: its name, its environment and its checks.
+
+    `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
+    the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
+    known. `indices` are the states of package indices that it was made with, where these are known.
+    """
+
+    identifier: str
+    arch: str
+    environment: Mapping[str, str]
+    checks: tuple[InImageCheck, ...]
+    directory: str = "/"
+    mpi: str = NONE
+    harness: Mapping[str, str] = field(default_factory=dict)
+    indices: tuple[IndexState, ...] = ()
+
+    @property
+    def needs_gpu(self) -> bool:
+        """True if one of its checks does."""
+        return any(check.needs_gpu for check in self.checks)
 
 
 def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
@@ -131,3 +176,66 @@ def lacking_mpi(target: ProofTarget) -> tuple[Outcome, ...]:
         return ()
     reason = f"the image is for {target.mpi}, and has no check {agreement.MPI}"
     return (Outcome(check=agreement.MPI, outcome=FAILED, reason=reason),)
+
+
+def expected_target(project: Path, manifest: Manifest) -> ProofTarget | None:
+    """Return an image as its project describes it; None if the project would build another."""
+    cell = manifest.cell
+    selection = Selection(
+        patterns={axis: (cell.axis(axis),) for axis in ("recipe", *AXES)},
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
+    )
+    try:
+        plan = plan_of(load_project(project, block_faults=block_faults), selection)
+    except (BuildImagesError, OSError, LookupError, TypeError):
+        return None  # there is no project here, or none with such an image
+    for image in plan.images:
+        if (image.identifier, image.content_key) == (manifest.image, manifest.content_key):
+            return target_of(image, harness_digests(image, project))
+    return None
+
+
+def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
+    """Return the digests of the files of an image's harness, by their names in its spec."""
+    if not image.checks:
+        return {}
+    files = check_files(image, (project / RUN_CHECKS).read_text())
+    files[FILE] = as_text(contract_of(image))
+    return digests_of(files)
+
+
+def digests_of(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of texts that a spec copies in, by their names."""
+    return {name: digest_of(text.encode()) for name, text in files.items()}
+
+
+def target_of(
+    image: PlannedImage, specs: Mapping[str, str], *, indices: tuple[IndexState, ...] = ()
+) -> ProofTarget:
+    """Return what the verification needs to know of a planned image; `specs` as in `harness_of`.
+
+    Variables and working directory are those of its OCI layout, which is not known here.
+    """
+    return ProofTarget(
+        identifier=image.identifier,
+        arch=image.cell.arch,
+        environment={},
+        mpi=image.cell.mpi,
+        harness=harness_of(specs),
+        indices=indices,
+        checks=tuple(
+            InImageCheck(
+                name=check.name,
+                script=script_of(image, check),
+                needs=check.needs,
+                timeout_s=check.timeout_s,
+                asked=(
+                    AskedRanks.of_command(check.run, image.mpi.family, image.mpi.version)
+                    if image.mpi
+                    else AskedRanks()
+                ),
+            )
+            for check in image.checks
+        ),
+    )
