@@ -39,7 +39,7 @@ from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
-from builder.reports.report import report_folder
+from builder.reports.report import report_of_run
 from builder.reports.report.view import BuildRun
 from builder.system.host_facts import host_facts
 from builder.system.terminal import Progress, progress_for
@@ -143,7 +143,9 @@ def run(options: BuildOptions) -> int:
         _build(options, progress, rest, within, todo, lost.reasons())
     else:
         about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
-        report_folder(options.out, judged_manifests(options.out), plan, {}, lost.reasons(), about)
+        manifests = judged_manifests(options.out)
+        report = report_of_run(manifests, plan, {}, lost.reasons(), about)
+        show.write_report(options.out, report)
     raise lost.error(_shown(options.out))
 
 
@@ -191,14 +193,14 @@ def _build(
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs)
         took_s = round(time.monotonic() - start, 1)
-        report_folder(
-            run.out,
+        report = report_of_run(
             judged_manifests(run.out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
+        show.write_report(run.out, report)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
 from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
+from builder.host.contracts import contract_from_file
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA, Manifest
 from builder.reports.catalog.entries import CatalogEntry, read_entry
@@ -67,7 +68,7 @@ def _entries(manifests: Mapping[str, Manifest | None], source: Path) -> list[Cat
     """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
     entries, faults = [], []
     for image, manifest in manifests.items():
-        if manifest and (entry := read_entry(source / image, manifest)):
+        if manifest and (entry := read_entry(source / image, manifest, contract_from_file)):
             entries.append(entry)
         else:
             text = "it has another shape than this version writes"

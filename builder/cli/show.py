@@ -5,12 +5,16 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.model.planned import MANY, by_reason
+from builder.reports.report import report_files
+from builder.reports.report.view import ReportDocument
+from builder.system.files import write_atomically
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
@@ -160,3 +164,10 @@ def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
             lines.append(f"emulated: {others}, which its recipes install")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines
+
+
+def write_report(out: Path, document: ReportDocument) -> None:
+    """Write `report.json` and `report.html`; each replaces an older one at once."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in report_files(document, out.resolve().name).items():
+        write_atomically(out / name, text, errors="replace")

@@ -20,13 +20,14 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
+from builder.cli.show import write_report
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
-from builder.reports.report import refresh
+from builder.reports.report import refreshed
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
@@ -219,7 +220,8 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     measured, manifest = measure(
         run, folder, runners=distinct(options.runner), repeats=options.repeats or REPEATS
     )
-    refresh(folder.parent, manifest)
+    if report := refreshed(folder.parent, manifest):
+        write_report(folder.parent, report)
     if options.prometheus:
         write_atomically(options.prometheus, exposition(measured))
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))

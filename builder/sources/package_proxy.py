@@ -24,7 +24,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -43,6 +42,7 @@ from builder.sources.suites import Suites
 from builder.sources.upstream import Body, chunks, page_of
 from builder.system.files import note_use
 from builder.system.home import PIP_CONFIG
+from builder.system.host_facts import own_index
 from builder.system.web import without_users
 
 if TYPE_CHECKING:
@@ -378,16 +378,3 @@ def rewrite_links(page: bytes, url: str) -> bytes:
     here = f"{_VIA}{parts.scheme}/{parts.netloc}/".encode()
     page = _ABSOLUTE.sub(rb"\g<start>" + _VIA.encode() + rb"\g<scheme>/", page)
     return _ROOTED.sub(rb"\g<start>" + here.replace(b"\\", b"\\\\"), page)
-
-
-def own_index(processes: Processes) -> str:
-    """Return the index of this machine's pip: a configured one, else its default; or nothing."""
-    for arguments, pattern in (
-        (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
-        (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),
-    ):
-        argv = [sys.executable, "-m", "pip", *arguments]
-        done = processes.capture(argv, check=False, timeout_s=60)
-        if match := re.search(pattern, done.stdout, re.MULTILINE):
-            return match[1]
-    return ""

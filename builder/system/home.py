@@ -61,6 +61,10 @@ class Home:
         """Source files by checksum; a site without a network copies this folder there."""
         return self.path / "sources"
 
+    def source(self, sha256: str) -> Path:
+        """Return where the source file of a SHA-256 (hexadecimal) is, if it is there."""
+        return self.sources / "sha256" / sha256
+
     @property
     def storage(self) -> Path:
         """The builder's own container storage: nothing of the user's is in it."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.system import nvml
+from builder.system.process import Processes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,3 +67,16 @@ def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:
         if key.strip() in names:
             return value.strip()
     return "unknown"
+
+
+def own_index(processes: Processes) -> str:
+    """Return the index of this machine's pip: a configured one, else its default; or nothing."""
+    for arguments, pattern in (
+        (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
+        (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),
+    ):
+        argv = [sys.executable, "-m", "pip", *arguments]
+        done = processes.capture(argv, check=False, timeout_s=60)
+        if match := re.search(pattern, done.stdout, re.MULTILINE):
+            return match[1]
+    return ""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
-from builder.host.contracts import contract_from_file
 from builder.model import FAILED
 from builder.model.architectures import ARCHITECTURES
-from builder.model.contract import FILE
+from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
@@ -38,6 +38,9 @@ _UNREADABLE = TestResult(
     run=RunFacts(started="", finished="", emulated=False, host=RunHost(arch="")),
     checks=(),
 )
+ReadContract: TypeAlias = Callable[
+    [bytes, str], HostContract
+]  # of bytes, and of what they are shown as
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +129,9 @@ class CatalogEntry:
         return sorted(components, key=lambda each: (each.name.lower(), each.version))
 
 
-def read_entry(folder: Path, manifest: Manifest) -> CatalogEntry | None:
+def read_entry(
+    folder: Path, manifest: Manifest, read_contract: ReadContract
+) -> CatalogEntry | None:
     """Return the entry of an image, by its manifest and what lies beside it.
 
     None for one of no recipe, or of an unknown architecture.
@@ -147,7 +152,7 @@ def read_entry(folder: Path, manifest: Manifest) -> CatalogEntry | None:
         filters=_filters(manifest),
         proofs=proofs,
         sbom=sbom,
-        needs=_needs(folder / FILE),
+        needs=_needs(folder / FILE, read_contract),
         faults=tuple(faults),
         files=tuple(_files(folder)),
     )
@@ -202,9 +207,9 @@ def _sbom(path: Path) -> Sbom | None:
         return Sbom()
 
 
-def _needs(path: Path) -> str:
+def _needs(path: Path, read_contract: ReadContract) -> str:
     try:
-        return needs_of(contract_from_file(_bytes(path), path.name))
+        return needs_of(read_contract(_bytes(path), path.name))
     except (BadInput, OSError):
         return ""
 

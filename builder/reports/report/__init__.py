@@ -16,57 +16,53 @@ from builder.model.records import read, write
 from builder.reports.report.matrix import LeftOutImage
 from builder.reports.report.view import SCHEMA, BuildRun, ReportDocument, report_of
 from builder.reports.templates import page_environment
-from builder.system.files import write_atomically
 
 
-def report_folder(
-    out: Path,
+def report_of_run(
     manifests: Sequence[Manifest],
     plan: Plan,
     failures: Mapping[str, str],
     compiled: Mapping[str, str],
     run: BuildRun,
-) -> None:
-    """Write the report over an output folder: what is in it, and what is not, with the reasons.
+) -> ReportDocument:
+    """Return the report over an output folder: what is in it, and what is not, with the reasons.
 
     `manifests` are those of all images in it. `failures` and `compiled` are as in
     `ReportDocument`; `run` says when, for how long, and on which host.
     """
     command = shlex.join(["build-images", *sys.argv[1:]])
-    document = ReportDocument(
+    return ReportDocument(
         build=replace(run, tool_version=__version__, command=command),
         images=tuple(manifests),
         failures=failures,
         left_out=tuple(map(LeftOutImage.of, plan.left_out)),
         compiled=compiled,
     )
-    write_report(out, document)
 
 
-def write_report(out: Path, document: ReportDocument) -> None:
-    """Write `out/report.json` and `out/report.html`; each replaces an older one at once."""
-    report = report_of(document, out.resolve().name)
+def report_files(document: ReportDocument, folder: str) -> dict[str, str]:
+    """Return the texts of `report.json` and `report.html`, by their names; `folder` is shown."""
+    report = report_of(document, folder)
     data = write(replace(document, outcome=report.outcome, totals=report.totals))
     texts = map(manifest_text, document.images)  # with their keys in order
     data["images"] = [*map(json.loads, texts)]
-    out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(out / "report.json", text, errors="replace")
     page = page_environment().get_template("report.html.j2").render(report=report)
-    write_atomically(out / "report.html", page, errors="replace")
+    return {
+        "report.json": json.dumps(data, indent=2, ensure_ascii=False) + "\n",
+        "report.html": page,
+    }
 
 
-def refresh(out: Path, manifest: Manifest) -> bool:
-    """Write the report over `out` anew with what is known now of one image; False if there is none.
+def refreshed(out: Path, manifest: Manifest) -> ReportDocument | None:
+    """Return the report of a folder with what is known now of one image; None if it has no report.
 
     Everything else stays as the run left it that wrote the report.
     """
     try:
         document = read(ReportDocument, json.loads((out / "report.json").read_text("utf-8")))
     except (OSError, ValueError):
-        return False
+        return None
     images = tuple(manifest if old.image == manifest.image else old for old in document.images)
     if document.schema != SCHEMA or manifest not in images:
-        return False
-    write_report(out, replace(document, images=images))
-    return True
+        return None
+    return replace(document, images=images)

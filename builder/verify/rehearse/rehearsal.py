@@ -15,9 +15,8 @@ from builder.load.faults import Faults
 from builder.load.site import read_site
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite
-from builder.sources.package_proxy import own_index
-from builder.sources.store import SourceStore
 from builder.system.home import Home
+from builder.system.host_facts import own_index
 from builder.system.process import Processes
 from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
 from builder.verify.rehearse.imports import (
@@ -119,23 +118,20 @@ def rehearsal_here(
             "this machine's pip names no package index", hint="pip config set global.index-url URL"
         )
     index = remote_index(index_url)
-    store = SourceStore(path=home.sources)
     clones = Clones(processes, (*clones_in, home.path / "clones"))
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
         python=PythonTrials(resolver, servers.ask),
         conda=CondaTrials(read_channel),
-        sources=SourceTrials(servers.ask, lambda source: store.place(source.sha256)),
+        sources=SourceTrials(servers.ask, lambda source: home.source(source.sha256)),
         packages=PackageTrials(read_url, package_archives(project)),
         libraries=LibraryTrials(index.read, index.size_of),
-        new_workspace=lambda spec: _workspace(processes, clones, store, spec),
+        new_workspace=lambda spec: _workspace(processes, clones, home, spec),
     )
 
 
-def _workspace(
-    processes: Processes, clones: Clones, store: SourceStore, spec: Spec
-) -> SourceWorkspace:
-    places = {source.file: store.place(source.sha256) for source in spec.sources}
+def _workspace(processes: Processes, clones: Clones, home: Home, spec: Spec) -> SourceWorkspace:
+    places = {source.file: home.source(source.sha256) for source in spec.sources}
     stored = {name: path for name, path in places.items() if path.exists()}
     copied = copied_texts(spec)
 

@@ -14,11 +14,12 @@ import pytest
 from made_releases import images_of, make_images, make_project
 
 from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statements
+from builder.cli.show import write_report
 from builder.distribute.publish.releases import NotReady, ready
 from builder.model import PlannedImage
 from builder.model.agreement import CHECK, as_judged, faults_of
 from builder.model.manifest import manifest_from
-from builder.reports.report import report_folder
+from builder.reports.report import report_of_run
 from builder.reports.report.view import BuildRun
 from builder.verify.finished_images import proven_state
 
@@ -197,7 +198,9 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
     manifest, _ = loaded(folder)
     with pytest.raises(NotReady, match="failed in its details"):
         ready(image, folder, manifest_from(manifest))
-    report_folder(out, judged_manifests(out), images_plan(project), {}, {}, BuildRun())
+    write_report(
+        out, report_of_run(judged_manifests(out), images_plan(project), {}, {}, BuildRun())
+    )
     told = json.loads((out / "report.json").read_text())
     [found] = [one for one in told["images"] if one["image"] == image.identifier]
     assert found["outcome"] == "failed"

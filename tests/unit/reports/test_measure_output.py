@@ -18,9 +18,10 @@ from test_report import Page, cell, manifest, render, why
 
 from builder.build.run import Run
 from builder.cli import main
+from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
-from builder.reports.report import refresh
+from builder.reports.report import refreshed
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
 from builder.verify.measure.plot import plot_of
@@ -204,7 +205,9 @@ def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell()), other, left_out=(absent,), compiled=compiled)
     out = tmp_path / "out"
     before = json.loads((out / "report.json").read_text())
-    assert refresh(out, manifest_record(measured_manifest()))
+    report = refreshed(out, manifest_record(measured_manifest()))
+    assert report
+    write_report(out, report)
     after = json.loads((out / "report.json").read_text())
     assert "measured" in after["images"][0]
     assert {**after, "images": []} == {**before, "images": []}
@@ -217,13 +220,13 @@ def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
 def test_where_there_is_no_report_none_is_written(tmp_path: Path, text: str) -> None:
     if text:
         (tmp_path / "report.json").write_text(text)
-    assert not refresh(tmp_path, manifest_record(measured_manifest()))
+    assert not refreshed(tmp_path, manifest_record(measured_manifest()))
     assert not (tmp_path / "report.html").exists()
 
 
 def test_a_report_without_the_image_is_left_alone(tmp_path: Path) -> None:
     render(tmp_path, manifest(cell("ppc64le")))
-    assert not refresh(tmp_path / "out", manifest_record(measured_manifest()))
+    assert not refreshed(tmp_path / "out", manifest_record(measured_manifest()))
 
 
 # The manifest.

@@ -26,12 +26,12 @@ from builder.model.errors import Interrupted, StepFailed
 from builder.sources import upstream
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_proxy import (
-    own_index,
     package_cache,
     pip_configuration,
     rewrite_links,
     via,
 )
+from builder.system.host_facts import own_index
 from builder.system.process import Completed, Processes
 
 CONTENT = bytes(range(256)) * 1000
