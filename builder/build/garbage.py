@@ -23,7 +23,7 @@ from builder.build.native.tools import RECORD
 from builder.build.planning import declared_of
 from builder.build.records import Records, noted_engine, noted_engines, stage_states
 from builder.build.workspace import remove
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import PlannedImage
 from builder.model.cells import base_tag

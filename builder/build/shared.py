@@ -17,7 +17,7 @@ def name_shared(project: Path) -> None:
     is_there = (project / SITE).exists() or VARIABLE in os.environ
     if SHARED_VARIABLE in os.environ or not is_there:
         return
-    from builder.load.faults import Faults  # noqa: PLC0415 - most projects have no site.yaml
+    from builder.load.document import Faults  # noqa: PLC0415 - most projects have no site.yaml
     from builder.load.site import read_site  # noqa: PLC0415
 
     faults = Faults()

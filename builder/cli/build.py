@@ -33,7 +33,7 @@ from builder.cli.options import (
     add_selectors,
     positive_number,
 )
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted

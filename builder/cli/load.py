@@ -177,9 +177,6 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     archive.check(ByteProgress(say, size, "read"))
 
 
-# Into a registry
-
-
 def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, address: str) -> int:
     say = Progress(level=options.level).say
     to = namespace(address, options.plain_http, own=True, tell=say)
@@ -208,9 +205,6 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     return 0
 
 
-# Into a folder
-
-
 def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folder: Path) -> int:
     images = images_of(archive, site)
     _refuse(options, images, [])
@@ -233,9 +227,6 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
     else:
         print("\n".join(str(pulled.path) for pulled in done))
     return 0
-
-
-# Into the builder's home
 
 
 def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:

@@ -13,8 +13,7 @@ from builder.cli.options import Options, Parser, add_project
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load import schemas
-from builder.load.document import Node
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node
 from builder.load.recipes import TOOLKIT_ARGUMENTS
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of

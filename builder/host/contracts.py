@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.facts.places import Where
-from builder.load.document import Node, parse_bytes
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, parse_bytes
 from builder.load.readers import architecture, one_of, record, text, version
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
 from builder.model.cells import MPI_ROUTES

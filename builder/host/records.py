@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
-from builder.load.document import Node, parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, parse
 from builder.load.readers import Reader, Table, list_of, mapping_of, one_of, text
 from builder.load.record_readers import (
     capability,

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from builder import facts
-from builder.load.document import Node, inside, key_node, note
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, inside, key_node, note
 from builder.load.readers import (
     Reader,
     architecture,

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from builder.load.document import Node
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node
 from builder.load.readers import (
     Reader,
     Table,

@@ -16,8 +16,7 @@ from typing import TypeVar
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
 from builder.facts.places import Where
-from builder.load.document import Node, inside, parse
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, inside, parse, suggest
 from builder.load.readers import (
     Reader,
     Table,

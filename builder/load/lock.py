@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builder.load.document import Node, parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, parse
 from builder.load.patterns import Known
 from builder.load.readers import (
     Table,

@@ -8,8 +8,7 @@ import re
 from collections.abc import Collection
 
 from builder import facts
-from builder.load.document import Node, note
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, note, suggest
 from builder.load.patterns import ANY, EACH, Known, patterns_of
 from builder.load.readers import (
     Reader,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from builder import facts
-from builder.load.document import Node, Probe, note
-from builder.load.faults import Faults, is_near, suggest
+from builder.load.document import Faults, Node, Probe, is_near, note, suggest
 from builder.load.readers import Reader, mapping, one_or_more, text
 from builder.model import AXES, cells, versions
 from builder.model.architectures import architecture

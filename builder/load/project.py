@@ -8,9 +8,8 @@ from pathlib import Path
 
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
-from builder.load.document import Node, parse
+from builder.load.document import Faults, Node, parse
 from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import read_matrix
 from builder.load.patterns import (

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from builder.load.document import Node, Probe, inside, key_node, note, quoted
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, Probe, inside, key_node, note, quoted, suggest
 from builder.model import architectures, versions
 from builder.model.architectures import ARCHITECTURE_ALIASES, ARCHITECTURES
 from builder.model.exact_json import member

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from builder.load.document import Node, note, quoted
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, note, quoted, suggest
 from builder.load.lock import source_url
 from builder.load.patterns import ANY, ONE, Known, patterns_of
 from builder.load.readers import (

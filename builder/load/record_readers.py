@@ -6,8 +6,7 @@ import itertools
 import re
 from typing import TypeVar
 
-from builder.load.document import Node, Probe, note
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, Probe, note, suggest
 from builder.load.readers import Reader, list_of, matching, text
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
-from builder.load.document import Node, Probe
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, Probe
 from builder.load.matrix import read_matrix
 from builder.load.patterns import ANY, Known, patterns_of
 from builder.load.recipes import WHEN, read_recipe

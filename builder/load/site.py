@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from builder.load.document import Node, parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, parse
 from builder.load.readers import list_of, mapping_of, matching, one_of, record, text
 from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
 

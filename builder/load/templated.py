@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from builder.load.document import Node
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node
 from builder.load.readers import any_text
 from builder.model import templates
 

@@ -20,8 +20,8 @@ from builder.artifacts.manifests import write_manifest
 from builder.build.engines import Tools
 from builder.build.run import Run, now
 from builder.build.workspace import FILES
+from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest

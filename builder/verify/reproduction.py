@@ -23,7 +23,7 @@ from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.host import doctor as examination
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.site import read_site
 from builder.model import Artifact, Spec
 from builder.model.errors import BadInput

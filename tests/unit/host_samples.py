@@ -15,8 +15,8 @@ from samples import ROOT
 
 from builder.facts import Facts
 from builder.host.records import Host, HostCpu, HostGpu, HostGpus, read_record
+from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.model.architectures import cpu_features
 from builder.model.contract import HostContract, NeededCpu, NeededCuda, NeededMpi
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.load.document import Node, note, parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, note, parse
 from builder.load.readers import (
     Table,
     any_text,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from builder.load.document import Node, Probe, note, parse
-from builder.load.faults import Faults, suggest
+from builder.load.document import Faults, Node, Probe, note, parse, suggest
 from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
 from builder.load.record_readers import capability, exactly
 from builder.model.errors import BadInput

@@ -81,7 +81,7 @@ class RunLauncher:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunProgram:
+class ContainerProgram:
     """The program that ran the containers."""
 
     name: str
@@ -102,7 +102,7 @@ class TestRun:
     """
 
     format: str
-    runner: RunProgram
+    runner: ContainerProgram
     launcher: RunLauncher
     emulated: bool
     gpu: RunGpus

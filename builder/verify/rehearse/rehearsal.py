@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.build.mirror import apt_archives, find_mirror
 from builder.compile.lint.reading import read, read_dockerfile
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.site import read_site
 from builder.model import Spec
 from builder.model.errors import MissingPrerequisite

@@ -17,7 +17,7 @@ from samples import ROOT
 
 from builder.cli import main
 from builder.cli.schema import FILE_KINDS, RESULT_KINDS, schema_of
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.recipes import check_toolkit
 from builder.model import BlockUse, Where
 

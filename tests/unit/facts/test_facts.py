@@ -15,8 +15,8 @@ from samples import shipped_project
 from builder import facts
 from builder.facts import Facts
 from builder.facts.cuda import capability_of, is_desktop, last_branch
+from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.model.architectures import (
     ARCHITECTURES,
     CPU_TARGETS,

@@ -27,8 +27,8 @@ from builder.host.doctor.gpu_findings import (
     read_diagnosis,
 )
 from builder.host.doctor.gpus import failed_checks, judged
+from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.load.faults import Faults
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
 
 RELEASES = read_facts(Path("/nonexistent"), Faults()).cuda

@@ -10,7 +10,7 @@ import pytest
 from samples import base, block, image, recipe
 
 from builder.compile.spec import compile_spec
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.recipes import with_files
 from builder.model import BlockUse, Recipe
 

@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from builder.load import document
-from builder.load.document import parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, parse
 from builder.load.project import load_project
 from builder.model import BlockUse, CudaSupport, Project
 from builder.model.errors import BadInput, Fault

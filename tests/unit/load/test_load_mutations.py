@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 
 from builder.compile.spec import block_faults, compile_spec
 from builder.load import project
-from builder.load.document import Node, parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, Node, parse
 from builder.load.project import load_project
 from builder.model import Project, Selection
 from builder.model.errors import BadInput, BuildImagesError

@@ -12,8 +12,7 @@ from samples import block, image, recipe
 from builder.artifacts.sbom import source_components
 from builder.compile.spec import block_faults, compile_spec, downloads_of
 from builder.compile.spec.downloads import Asked
-from builder.load.document import parse
-from builder.load.faults import Faults
+from builder.load.document import Faults, parse
 from builder.load.lock import source_url
 from builder.model import BlockUse, Lock, LockedSource, PlannedImage
 from builder.model.errors import BadInput

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.load.faults import Faults
+from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import Lock, LockedSource
 from builder.model.errors import Refused, StepFailed
