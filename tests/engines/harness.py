@@ -1,16 +1,18 @@
-"""What the engine tests share: the command line as a user runs it, and what it left."""
+"""The command line as a user runs it, programs of others, and copies for tests to change."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,21 +39,57 @@ class Ended:
     stdout: str
     stderr: str
 
+    @property
+    def finding(self) -> str:
+        """The last line of standard output, where a check says what it found."""
+        return ["", *self.stdout.strip().splitlines()][-1]
 
-def build_images(
-    *arguments: str | Path, env: dict[str, str] | None = None, timeout_s: float = 3000
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON of the line before, `data: {...}`; empty where there is none."""
+        line = ["", "", *self.stdout.strip().splitlines()][-2]
+        data: dict[str, Any] = json.loads(line.removeprefix("data: ")) if line else {}
+        return data
+
+
+def run_program(
+    *argv: object,
+    env: Mapping[str, str] | None = None,
+    inherit: bool = True,
+    cwd: Path | None = None,
+    user: str | int | None = None,
+    stdin: str = "",
+    timeout_s: float = 600,
 ) -> Ended:
-    """Run `build-images` as a user does."""
+    """Run a program; `env` is added to the environment, or to PATH alone without `inherit`."""
+    inherited = os.environ if inherit else {"PATH": os.environ["PATH"]}
     done = subprocess.run(
-        [sys.executable, "-m", "builder", *map(str, arguments)],
-        cwd=PROJECT,
-        env={**os.environ, **(env or {})},
+        [str(word) for word in argv],
+        cwd=cwd,
+        env={**inherited, **(env or {})},
+        user=user,
+        input=stdin,
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=timeout_s,
         check=False,
     )
     return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def build_images(
+    *words: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 3000
+) -> Ended:
+    """Run `build-images` as a user does."""
+    program = (sys.executable, "-m", "builder")
+    return run_program(*program, *words, env=env, cwd=PROJECT, timeout_s=timeout_s)
+
+
+def passed(done: Ended) -> Ended:
+    """Assert that a command ended well."""
+    assert done.status == 0, done.stdout + done.stderr
+    return done
 
 
 def sample(cases: Iterable[CASE], number: int) -> list[CASE]:
@@ -64,9 +102,8 @@ def sample(cases: Iterable[CASE], number: int) -> list[CASE]:
 
 def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest in an image's folder."""
-    found = json.loads((folder / "manifest.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return manifest
 
 
 def copy_of(image: Path, target: Path) -> Path:
@@ -85,22 +122,43 @@ def missing(names: Sequence[str]) -> list[str]:
     return [name for name in names if shutil.which(name, path=path) is None]
 
 
+def need(*names: str) -> None:
+    """Skip where this machine lacks one of these programs."""
+    if absent := missing(names):
+        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
+
+
 def tool_of_tests(name: str) -> str:
     """A program that tests alone need: on PATH, or come with a wheel. Skips where it is missing."""
-    found = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
-    if not found:
-        pytest.skip(f"missing on this machine: {name}")
-    return found
+    program = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+    return program or pytest.skip(f"missing on this machine: {name} (make setup-test)")
+
+
+def processes(pattern: str) -> list[int]:
+    """The processes whose command line, its words joined by spaces, a pattern matches."""
+    matching = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if re.search(pattern, line.strip()):
+                matching.append(int(entry.name))
+    return matching
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager
 def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
     """A file system of its own in a new folder; skips where none can be mounted."""
     place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-    made = subprocess.run(words, capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
+    mounted = run_program("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place)
+    if mounted.status:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:
         yield place
     finally:

@@ -1,4 +1,4 @@
-"""Publishing as a user does it, and what is found in the registry afterwards."""
+"""Publishing and pulling as a user does it, and what is in the registry afterwards."""
 
 from __future__ import annotations
 
@@ -12,22 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from faulty_proxy import Fault, proxy_before
-from harness import PROJECT, Ended, build_images
+from harness import PROJECT, Ended, build_images, passed, run_program
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
 from builder.system.home import Home
 
-__all__ = [
-    "RECIPES",
-    "SIGNING",
-    "TAG",
-    "Pair",
-    "lacking",
-    "own_tags",
-    "repository",
-    "unproven",
-]
+__all__ = ["RECIPES", "SIGNING", "TAG", "Pair", "lacking", "own_tags", "repository", "unproven"]
 TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
 
 
@@ -55,20 +46,37 @@ def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[
     )
 
 
-def policy_of(pair: Pair) -> Path:
-    """A policy that trusts a key, beside it, for images of `make_images` with correct evidence.
+def write_policy(folder: Path, *keys: object) -> Path:
+    """Write a policy that trusts these keys, for images of `make_images` with correct evidence.
 
     They hold random bytes, and have no host contract.
     """
-    path = pair.public.with_name("policy.yaml")
+    path = folder / "policy.yaml"
     document = {
         "schema": "build-images/policy/v1",
-        "keys": [pair.public.name],
+        "keys": keys,
         "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
         "host_contract": "ignored",
     }
     path.write_text(json.dumps(document))
     return path
+
+
+def policy_of(pair: Pair) -> Path:
+    """A policy that trusts a key, beside it."""
+    return write_policy(pair.public.parent, pair.public.name)
+
+
+def pull(
+    reference: str,
+    policy: Path,
+    artifact_format: str,
+    output: Path,
+    *more: str | Path,
+    env: dict[str, str] | None = None,
+) -> Ended:
+    words = ("--format", artifact_format, "--policy", policy, "--output", output, *more)
+    return build_images("pull", reference, *words, env=env)
 
 
 def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:
@@ -93,21 +101,9 @@ def tool(name: str) -> str:
     return str(shutil.which(name, path=TOOLS))
 
 
-def cosign(command: str, key: str, *more: str) -> None:
+def cosign(command: str, key: str | Path, *more: str) -> None:
     trust = ["--insecure-ignore-tlog=true", "--allow-http-registry"]
-    words = [tool("cosign"), command, "--key", key, *trust, *more]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-
-
-def discovered(image: str) -> str:
-    done = subprocess.run(
-        [tool("oras"), "discover", "--plain-http", image],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    passed(run_program(tool("cosign"), command, "--key", key, *trust, *more))
 
 
 def published(
@@ -115,6 +111,6 @@ def published(
 ) -> dict[str, dict[str, str]]:
     """The digests of a release, by architecture."""
     report = json.loads(publish(project, registry.host, "--dry-run", "--json", env=env).stdout)
-    [found] = [one for one in report["releases"] if one["repository"].endswith(f"/{recipe}")]
-    images: dict[str, dict[str, str]] = found["images"]
+    [release] = [row for row in report["releases"] if row["repository"].endswith(f"/{recipe}")]
+    images: dict[str, dict[str, str]] = release["images"]
     return images

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, missing
+from harness import Ended, build_images, need, passed, run_program
 from made_releases import correct_evidence
-from publishing import RECIPES, TAG, cosign, tool
+from publishing import RECIPES, SIGNING, TAG, Pair, cosign, policy_of, pull, tool
 from real_registry import RealRegistry
 
 from builder.artifacts.oci import read_layout
@@ -18,79 +16,54 @@ pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 
 
 @pytest.fixture(name="archive")
-def signed_archive(project: Path, tmp_path: Path) -> Path:
-    """All releases of a project, signed; the policy that trusts the key lies beside it."""
-    env = {"COSIGN_PASSWORD": ""}
-    key = tmp_path / "site"
-    assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
+def signed_archive(project: Path, tmp_path: Path, pair: Pair) -> Path:
+    """All releases of a project, signed."""
     correct_evidence(project)
     archive = tmp_path / "site.tar"
-    words: list[str | Path] = ["bundle", "--project", project, "--output", archive, "--no-inputs"]
-    done = build_images(*words, "--key", f"{key}.key", env=env)
-    assert done.status == 0, done.stderr
-    document = {
-        "schema": "build-images/policy/v1",
-        "keys": ["site.pub"],
-        "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
-        "host_contract": "ignored",
-    }
-    (tmp_path / "policy.yaml").write_text(json.dumps(document))
+    words = ("--project", project, "--output", archive, "--no-inputs", "--key", pair.private)
+    passed(build_images("bundle", *words, env=SIGNING))
     return archive
 
 
-def load(archive: Path, registry: RealRegistry, *more: str) -> Ended:
-    words: list[str | Path] = ["load", archive]
-    words += ["--policy", archive.with_name("policy.yaml")]
-    return build_images(*words, "--to", f"{registry.host}/site", *more, env=registry.environment)
+def load(archive: Path, registry: RealRegistry, pair: Pair, **env: str) -> Ended:
+    words = ("--policy", policy_of(pair), "--to", f"{registry.host}/site")
+    return build_images("load", archive, *words, env={**registry.environment, **env})
 
 
 def test_from_the_archive_to_a_registry_and_on_to_another_archive(
-    archive: Path, project: Path, registry: RealRegistry, tmp_path: Path
+    archive: Path, project: Path, registry: RealRegistry, pair: Pair, tmp_path: Path
 ) -> None:
-    done = load(archive, registry)
-    assert done.status == 0, done.stderr
+    passed(load(archive, registry, pair))
     [folder] = (project / "out").glob("app-*-x86_64")
     digest = read_layout(folder / "image.oci").digest
-    cosign("verify", str(tmp_path / "site.pub"), f"{registry.host}/site/app@{digest}")
-    words = ["pull", f"{registry.host}/site/app:{TAG}", "--format", "oci", "--arch", "x86_64"]
-    words += ["--policy", str(tmp_path / "policy.yaml"), "--output", str(tmp_path / "out")]
-    done = build_images(*words)
-    assert done.status == 0, done.stderr
+    cosign("verify", pair.public, f"{registry.host}/site/app@{digest}")
+    reference, policy, arch = f"{registry.host}/site/app:{TAG}", policy_of(pair), "--arch=x86_64"
+    passed(pull(reference, policy, "oci", tmp_path / "out", arch))
     assert read_layout(tmp_path / "out/image.oci").digest == digest
-    words = ["bundle", "--project", str(project), "--from", f"{registry.host}/site"]
-    done = build_images(*words, "--output", tmp_path / "copy.tar", env=registry.environment)
-    assert done.status == 0, done.stderr
-    again: list[str | Path] = ["load", tmp_path / "copy.tar", "--arch", "ppc64le"]
-    again += ["--policy", tmp_path / "policy.yaml"]
-    done = build_images(*again, "--output", tmp_path / "folder", "--format", "oci")
-    assert done.status == 0, done.stderr
+    copied = ("--project", project, "--from", f"{registry.host}/site")
+    copy = tmp_path / "copy.tar"
+    passed(build_images("bundle", *copied, "--output", copy, env=registry.environment))
+    words = ("--policy", policy, "--output", tmp_path / "folder", "--format", "oci")
+    passed(build_images("load", copy, "--arch", "ppc64le", *words))
     assert len(list((tmp_path / "folder").glob("*/image.oci"))) == len(RECIPES)
 
 
 def test_skopeo_reads_it(archive: Path, project: Path, tmp_path: Path) -> None:
-    if missing(["skopeo"]):
-        pytest.skip("skopeo is missing on this machine")
+    need("skopeo")
     for arch, oci in (("x86_64", "amd64"), ("ppc64le", "ppc64le")):
         [folder] = (project / "out").glob(f"app-*-{arch}")
-        source = f"oci-archive:{archive}:app:{TAG}"
-        words = [tool("skopeo"), "copy", "--override-arch", oci, "--insecure-policy"]
-        target = tmp_path / f"skopeo-{arch}"
-        done = subprocess.run(
-            [*words, source, f"dir:{target}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        layout = read_layout(folder / "image.oci")
-        wanted = (folder / "image.oci/blobs/sha256" / layout.digest.partition(":")[2]).read_bytes()
-        assert (target / "manifest.json").read_bytes() == wanted
+        source, target = f"oci-archive:{archive}:app:{TAG}", tmp_path / f"skopeo-{arch}"
+        options = ("--override-arch", oci, "--insecure-policy")
+        passed(run_program(tool("skopeo"), "copy", *options, source, f"dir:{target}"))
+        digest = read_layout(folder / "image.oci").digest.partition(":")[2]
+        manifest = (folder / "image.oci/blobs/sha256" / digest).read_bytes()
+        assert (target / "manifest.json").read_bytes() == manifest
 
 
-def test_a_registry_with_tls_and_a_password(archive: Path, secured: RealRegistry) -> None:
-    done = load(archive, secured)
-    assert done.status == 0, done.stderr
-    done = build_images(
-        *("load", archive, "--policy", archive.with_name("policy.yaml")),
-        *("--to", f"{secured.host}/site"),
-        env={**secured.environment, "BUILD_IMAGES_REGISTRY_PASSWORD": "wrong"},
-    )
-    assert done.status == 4, done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_registry_with_tls_and_a_password(
+    archive: Path, secured: RealRegistry, pair: Pair
+) -> None:
+    passed(load(archive, secured, pair))
+    refused = load(archive, secured, pair, BUILD_IMAGES_REGISTRY_PASSWORD="wrong")
+    assert refused.status == 4, refused.stderr
+    assert "Traceback" not in refused.stderr

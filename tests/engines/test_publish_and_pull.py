@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, manifest_of
+from harness import Ended, manifest_of, passed
 from made_releases import correct_evidence
-from publishing import TAG, own_tags, publish, repository
+from publishing import TAG, Pair, own_tags, policy_of, pull, repository, signed
 from real_registry import PASSWORD, RealRegistry
 
 from builder.artifacts.manifests import write_manifest
@@ -18,70 +18,56 @@ from builder.model.manifest import manifest_from
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 
 
-@pytest.fixture(name="policy")
-def site_policy(project: Path, registry: RealRegistry, tmp_path: Path) -> Path:
-    return published_for(project, registry, tmp_path)
-
-
-def published_for(project: Path, registry: RealRegistry, folder: Path) -> Path:
-    """Everything of a project is published, signed; a policy of a site that trusts the key.
-
-    The images that tests publish hold random bytes, and have no host contract.
-    """
-    key, env = folder / "site", {"COSIGN_PASSWORD": "", **registry.environment}
-    assert build_images("keys", "generate", "--output", str(key), env=env).status == 0
+@pytest.fixture(name="published")
+def published_project(project: Path, registry: RealRegistry, pair: Pair) -> str:
+    """The reference of an image, after everything of a project was published, signed."""
     correct_evidence(project)
-    done = publish(project, registry.host, "--key", f"{key}.key", env=env)
-    assert done.status == 0, done.stderr
-    path = folder / "policy.yaml"
-    evidence = {"required": [], "emulated": "accepted", "max_age": "99999d"}
-    document = {
-        "schema": "build-images/policy/v1",
-        "keys": ["site.pub"],
-        "evidence": evidence,
-        "host_contract": "ignored",
-    }
-    path.write_text(json.dumps(document))
-    return path
+    passed(signed(project, registry.host, pair))
+    return f"{registry.host}/site/app:{TAG}"
 
 
-def pull(host: str, policy: Path, artifact_format: str, output: Path, *more: str) -> Ended:
-    words: list[str | Path] = ["pull", f"{host}/site/app:{TAG}", "--format", artifact_format]
-    return build_images(*words, "--policy", policy, "--output", output, *more)
-
-
-@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
 def test_what_was_published_is_pulled(
-    project: Path, registry: RealRegistry, policy: Path, arch: str, tmp_path: Path
+    project: Path, published: str, pair: Pair, tmp_path: Path
 ) -> None:
-    [folder] = list((project / "out").glob(f"app-*-{arch}"))
-    published = read_layout(folder / "image.oci")
-    done = pull(registry.host, policy, "oci", tmp_path / "oci", "--arch", arch, "--explain")
-    assert done.status == 0, done.stdout + done.stderr
-    assert read_layout(tmp_path / "oci/image.oci").digest == published.digest
-    for rule in ("signature", "evidence", "checks", "provenance", "sbom", "tree"):
-        assert f"✓ passed     {rule}" in done.stdout
-    done = pull(registry.host, policy, "directory", tmp_path / "folder", "--arch", arch)
-    assert done.status == 0, done.stderr
-    receipt = json.loads((tmp_path / "folder/receipt.json").read_text())
-    assert receipt["image"]["digest"] == published.digest
+    for arch in ("x86_64", "ppc64le"):
+        [folder] = (project / "out").glob(f"app-*-{arch}")
+        digest, out = read_layout(folder / "image.oci").digest, tmp_path / arch
+        more = (f"--arch={arch}", "--explain")
+        done = passed(pull(published, policy_of(pair), "oci", out / "oci", *more))
+        assert read_layout(out / "oci/image.oci").digest == digest
+        for rule in ("signature", "evidence", "checks", "provenance", "sbom", "tree"):
+            assert f"✓ passed     {rule}" in done.stdout
+        passed(pull(published, policy_of(pair), "directory", out / "folder", f"--arch={arch}"))
+        receipt = json.loads((out / "folder/receipt.json").read_text())
+        assert receipt["image"]["digest"] == digest
+    assert_random_bytes_are_refused(published, pair, tmp_path / "out")
+
+
+def assert_random_bytes_are_refused(published: str, pair: Pair, out: Path) -> None:
+    """The made SIF and tarball are random bytes: proven by their digests, and yet no such file."""
+    for form in ("sif", "charliecloud"):
+        more = (form, out, "--arch=x86_64")
+        judged = passed(pull(published, policy_of(pair), *more, "--dry-run"))
+        assert "✓ passed     artifact" in judged.stdout
+        done = pull(published, policy_of(pair), *more)
+        assert done.status == 5, done.stderr
+        assert not out.exists()
 
 
 def test_a_later_failure_is_published_and_counts_until_a_later_pass(
-    project: Path, registry: RealRegistry, policy: Path, tmp_path: Path
+    project: Path, registry: RealRegistry, published: str, pair: Pair, tmp_path: Path
 ) -> None:
-    [folder] = list((project / "out").glob("app-*-x86_64"))
-    key, env = ("--key", str(tmp_path / "site.key")), {"COSIGN_PASSWORD": ""}
+    [folder] = (project / "out").glob("app-*-x86_64")
 
     def judged(arch: str) -> Ended:
-        more = (tmp_path / "out", "--arch", arch, "--dry-run")
-        return pull(registry.host, policy, "oci", *more)
+        out, more = tmp_path / "out", (f"--arch={arch}", "--dry-run")
+        return pull(published, policy_of(pair), "oci", out, *more)
 
     before = own_tags(repository(registry.host, "app"))
     verified_at(folder, "2026-02-01T00:00:00+00:00", failed=["mpi"])
-    assert publish(project, registry.host, *key, env=env).status == 5
+    assert signed(project, registry.host, pair).status == 5
     assert judged("x86_64").status == 0, "what failed on one machine says nothing unasked"
-    done = publish(project, registry.host, *key, "--attach-failures", env=env)
+    done = signed(project, registry.host, pair, "--attach-failures")
     assert done.status == 5, done.stdout + done.stderr
     digest = read_layout(folder / "image.oci").digest
     assert f"app:{TAG}: x86_64: attached to {registry.host}/site/app@{digest}: " in done.stderr
@@ -92,35 +78,33 @@ def test_a_later_failure_is_published_and_counts_until_a_later_pass(
     assert "failed, 2026-02-01: mpi" in refused.stderr
     assert judged("ppc64le").status == 0, "the other image is as it was"
     verified_at(folder, "2026-02-02T00:00:00+00:00", failed=[])
-    assert publish(project, registry.host, *key, env=env).status == 0
-    cleared = judged("x86_64")
-    assert cleared.status == 0, cleared.stderr
+    passed(signed(project, registry.host, pair))
+    passed(judged("x86_64"))
 
 
 def test_nights_that_find_the_same_add_nothing(
-    project: Path, registry: RealRegistry, policy: Path, tmp_path: Path
+    project: Path, registry: RealRegistry, published: str, pair: Pair, tmp_path: Path
 ) -> None:
     """Else what whoever pulls has to read would grow, and one day be too much."""
-    [folder] = list((project / "out").glob("app-*-x86_64"))
-    digest, there = read_layout(folder / "image.oci").digest, repository(registry.host, "app")
+    [folder] = (project / "out").glob("app-*-x86_64")
+    digest, app = read_layout(folder / "image.oci").digest, repository(registry.host, "app")
 
-    def published(day: int, *failed: str) -> tuple[int, int]:
+    def published_on(day: int, *failed: str) -> tuple[int, int]:
         verified_at(folder, f"2026-02-{day:02d}T00:00:00+00:00", failed=list(failed))
-        key = ("--key", f"{tmp_path}/site.key")
         asked = ("--attach-failures",) if failed else ()
-        done = publish(project, registry.host, *key, *asked, env={"COSIGN_PASSWORD": ""})
+        done = signed(project, registry.host, pair, *asked)
         assert done.status == (5 if failed else 0), done.stderr
-        _, classic = there.document(f"{digest.replace(':', '-')}.att")
-        return len(there.referrers(digest)), len(classic["layers"])
+        _, classic = app.document(f"{digest.replace(':', '-')}.att")
+        return len(app.referrers(digest)), len(classic["layers"])
 
-    first = published(1)
-    assert [published(day) for day in (2, 3)] == [first, first]
-    bundles, layers = published(4, "mpi")
+    first = published_on(1)
+    assert [published_on(day) for day in (2, 3)] == [first, first]
+    bundles, layers = published_on(4, "mpi")
     assert bundles > first[0]
     assert layers > first[1]
-    assert [published(day) for day in (5, 6)] == [(bundles, layers)] * 2, "a failure stays"
-    done = pull(registry.host, policy, "oci", tmp_path / "out", "--arch", "x86_64", "--explain")
-    assert done.status == 0, done.stderr
+    assert [published_on(day) for day in (5, 6)] == [(bundles, layers)] * 2, "a failure stays"
+    more = ("--arch=x86_64", "--explain")
+    done = passed(pull(published, policy_of(pair), "oci", tmp_path / "out", *more))
     assert "2026-02-06" in done.stdout
 
 
@@ -155,33 +139,18 @@ def verified_at(image: Path, finished: str, *, failed: list[str]) -> None:
     )
 
 
-def test_what_was_published_as_a_file_and_is_none_is_refused(
-    registry: RealRegistry, policy: Path, tmp_path: Path
-) -> None:
-    """The made SIF and tarball are random bytes: proven by their digests, and yet no such file."""
-    for form in ("sif", "charliecloud"):
-        more = (form, tmp_path / "out", "--arch", "x86_64")
-        judged = pull(registry.host, policy, *more, "--dry-run")
-        assert judged.status == 0, judged.stderr
-        assert "✓ passed     artifact" in judged.stdout
-        done = pull(registry.host, policy, *more)
-        assert done.status == 5, done.stderr
-        assert not (tmp_path / "out").exists()
-
-
 def test_a_registry_with_tls_and_a_password(
-    project: Path, secured: RealRegistry, tmp_path: Path
+    project: Path, secured: RealRegistry, pair: Pair, tmp_path: Path
 ) -> None:
-    policy = published_for(project, secured, tmp_path)
-    words = ["pull", f"{secured.host}/site/app:{TAG}", "--format", "directory"]
-    words += ["--arch", "x86_64", "--policy", str(policy), "--output", str(tmp_path / "out")]
+    correct_evidence(project)
+    passed(signed(project, secured.host, pair, env=secured.environment))
+    out, reference = tmp_path / "out", f"{secured.host}/site/app:{TAG}"
+    words = (reference, policy_of(pair), "directory", out, "--arch=x86_64")
     for lacking in ("BUILD_IMAGES_REGISTRY_PASSWORD", "SSL_CERT_FILE"):
-        environment = {**secured.environment, lacking: ""}
-        refused = build_images(*words, env=environment)
+        refused = pull(*words, env={**secured.environment, lacking: ""})
         assert refused.status in {2, 4}, refused.stderr
-        assert not (tmp_path / "out").exists()
+        assert not out.exists()
         assert "Traceback" not in refused.stderr
         assert PASSWORD not in refused.stderr
-    done = build_images(*words, env=secured.environment)
-    assert done.status == 0, done.stderr
-    assert PASSWORD not in done.stdout + done.stderr + (tmp_path / "out/receipt.json").read_text()
+    done = passed(pull(*words, env=secured.environment))
+    assert PASSWORD not in done.stdout + done.stderr + (out / "receipt.json").read_text()
