@@ -162,7 +162,7 @@ def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--recursive", place], check=True)
 
 
 def copy_of_project(folder: Path) -> Path:

@@ -42,6 +42,14 @@ environment:
   LEAN: "an image's own"
 checks: [numbers]
 """
+_TINY = """\
+recipe: {name}
+version: "1.0"
+about: a few commands on the base
+development: []
+runtime:
+  - shell: {{commands: [{commands}]}}
+"""
 _CHECK = """\
 
   numbers:
@@ -60,6 +68,15 @@ def add_small_base(site: Path) -> None:
         checks.write(_CHECK)
     (site / f"base-images/{NAME}.yaml").write_text(_YAML)
     (site / "matrix.yaml").write_text(MATRIX)
+
+
+def write_tiny(site: Path, commands: str, *, name: str = "tiny", base: str = NAME) -> None:
+    """Make a project one of tiny recipes, without MPI, for x86_64; those of earlier calls stay."""
+    for recipe in (site / "recipes").glob("*.yaml"):
+        if "about: a few commands" not in recipe.read_text():
+            recipe.unlink()
+    (site / f"recipes/{name}.yaml").write_text(_TINY.format(name=name, commands=commands))
+    (site / "matrix.yaml").write_text(MATRIX.replace(NAME, base))
 
 
 def store_small_base(site: Path, home: Path) -> None:

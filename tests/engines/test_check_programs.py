@@ -5,7 +5,6 @@ They are compiled with this machine's compiler and MPI, as a development stage d
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -16,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import planted_ranks
 import pytest
-from harness import LONG, sample
+from check_programs import SOURCES, compiled, mounting
+from harness import LONG, Ended, run_program, sample, tool_of_tests
 from planted_ranks import RankDefect
 
 from builder import facts
@@ -31,65 +30,8 @@ from builder.model.architectures import ARCHITECTURES
 
 pytestmark = pytest.mark.engines
 
-SOURCES = Path(__file__).resolve().parents[1] / "images"
-WARNINGS = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
 RANKS = 5
 NATIVE = platform.machine()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """How a program ended; `finding` is the last line of standard output."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def finding(self) -> str:
-        lines = [line for line in self.output.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
-
-    @property
-    def data(self) -> dict[str, Any]:
-        line = self.output.splitlines()[-2]
-        assert line.startswith("data: ")
-        found = json.loads(line.removeprefix("data: "))
-        assert isinstance(found, dict)
-        return found
-
-
-def run(
-    command: Sequence[str | Path],
-    *,
-    environment: Mapping[str, str] | None = None,
-    user: int | None = None,
-) -> Result:
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=60,
-        check=False,
-        env={**os.environ, **(environment or {})},
-        user=user,
-    )
-    return Result(status=done.returncode, output=done.stdout, errors=done.stderr)
-
-
-def need(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed (Debian: {package})")
-    return found
-
-
-def compiled(compiler: str, source: Path, target: Path, *options: str) -> Path:
-    result = run([compiler, *WARNINGS, "-o", target, source, *options])
-    assert result.status == 0, result.errors
-    assert result.errors == ""
-    return target
 
 
 # ---- architecture ----
@@ -98,7 +40,7 @@ def compiled(compiler: str, source: Path, target: Path, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def architecture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("architecture")
-    return compiled(need("cc", "gcc"), SOURCES / "architecture.c", folder / "architecture")
+    return compiled(SOURCES / "architecture.c", folder / "architecture")
 
 
 def elf(machine: int, *, bits: int = 64, endian: str = "<", flags: int = 0) -> bytes:
@@ -127,11 +69,11 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_architecture_accepts_a_sound_tree(architecture: Path, tree: Path) -> None:
-    result = run([architecture, "ppc64le", tree])
+    result = run_program(architecture, "ppc64le", tree)
     assert result.finding == "all 1 ELF files are for ppc64le, 64-bit little-endian"
     assert result.status == 0
     assert (result.data["files"], result.data["elf"], result.data["foreign"]) == (3, 1, 0)
-    assert result.errors == ""
+    assert result.stderr == ""
 
 
 @pytest.mark.skipif(NATIVE not in ARCHITECTURES, reason=f"not one of ours: {NATIVE}")
@@ -139,7 +81,7 @@ def test_architecture_accepts_what_the_compiler_here_makes(
     architecture: Path, tmp_path: Path
 ) -> None:
     shutil.copy(architecture, tmp_path / "program")
-    assert run([architecture, NATIVE, tmp_path]).status == 0
+    assert run_program(architecture, NATIVE, tmp_path).status == 0
 
 
 @pytest.mark.parametrize(
@@ -162,7 +104,7 @@ def test_architecture_finds_a_foreign_file(
     architecture: Path, tree: Path, header: bytes, named: str
 ) -> None:
     (tree / "usr/bin/foreign").write_bytes(header)
-    result = run([architecture, "ppc64le", tree])
+    result = run_program(architecture, "ppc64le", tree)
     assert result.status == 1
     assert result.finding == (
         f"1 of 2 ELF files is not for ppc64le: {tree}/usr/bin/foreign ({named})"
@@ -173,7 +115,7 @@ def test_architecture_finds_a_foreign_file(
 def test_architecture_names_five_of_many(architecture: Path, tree: Path) -> None:
     for i in range(7):
         (tree / f"usr/bin/foreign{i}\n").write_bytes(X86_64)
-    result = run([architecture, "ppc64le", tree])
+    result = run_program(architecture, "ppc64le", tree)
     assert result.status == 1
     assert result.finding.startswith("7 of 8 ELF files are not for ppc64le: ")
     assert result.finding.endswith(" and 2 more")
@@ -196,7 +138,7 @@ def test_architecture_lets_through_what_is_for_another_processor(
 ) -> None:
     (tree / path).parent.mkdir(parents=True, exist_ok=True)
     (tree / path).write_bytes(header)
-    result = run([architecture, "ppc64le", tree])
+    result = run_program(architecture, "ppc64le", tree)
     assert (result.status, result.data["other_processor"]) == (0, 1)
 
 
@@ -205,7 +147,7 @@ def test_architecture_takes_an_unstated_abi_as_the_loader_does(
 ) -> None:
     (tree / "usr/lib").mkdir()
     (tree / "usr/lib/crtn.o").write_bytes(elf(21, flags=0))
-    assert run([architecture, "ppc64le", tree]).status == 0
+    assert run_program(architecture, "ppc64le", tree).status == 0
 
 
 @pytest.mark.parametrize("length", [40, 3000, -1])
@@ -217,7 +159,7 @@ def test_architecture_finds_a_plugin_that_is_cut_off(
     plugin.parent.mkdir(parents=True)
     shutil.copy(architecture, tmp_path / "program")
     plugin.write_bytes(architecture.read_bytes()[:length])
-    result = run([architecture, NATIVE, tmp_path])
+    result = run_program(architecture, NATIVE, tmp_path)
     assert (result.status, result.finding) == (1, f"1 of 2 ELF files is cut off: {plugin}")
     assert result.data["cut_off"] == 1
 
@@ -226,20 +168,20 @@ def test_architecture_takes_objects_and_debug_information_as_they_are(tmp_path: 
     """Debug information names code of which the file has nothing."""
     (tmp_path / "x.c").write_text("int big[99999] = {1}; int main(void) { return big[0]; }\n")
     object_file, program = tmp_path / "x.o", tmp_path / "x"
-    check = compiled(need("cc", "gcc"), SOURCES / "architecture.c", tmp_path / "check")
-    assert run(["cc", "-c", "-g", "-o", object_file, tmp_path / "x.c"]).status == 0
-    assert run(["cc", "-g", "-o", program, object_file]).status == 0
+    check = compiled(SOURCES / "architecture.c", tmp_path / "check")
+    assert run_program("cc", "-c", "-g", "-o", object_file, tmp_path / "x.c").status == 0
+    assert run_program("cc", "-g", "-o", program, object_file).status == 0
     debug = tmp_path / "x.debug"
-    assert run([need("objcopy", "binutils"), "--only-keep-debug", program, debug]).status == 0
+    assert run_program(tool_of_tests("objcopy"), "--only-keep-debug", program, debug).status == 0
     assert debug.stat().st_size < 99999 * 4
-    result = run([check, NATIVE, tmp_path])
+    result = run_program(check, NATIVE, tmp_path)
     assert (result.status, result.data["elf"], result.data["cut_off"]) == (0, 4, 0)
 
 
 def test_architecture_needs_an_elf_file(architecture: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     (tmp_path / "other").write_bytes(PPC64LE[1:])
-    result = run([architecture, "ppc64le", tmp_path])
+    result = run_program(architecture, "ppc64le", tmp_path)
     assert result.status == 1
     assert result.finding.startswith("no ELF file among 2 files")
 
@@ -252,7 +194,7 @@ def test_architecture_reads_each_file_once_and_follows_no_link(
     (tree / "again").symlink_to("usr")
     os.link(tree / "usr/bin/sound", tree / "usr/bin/name")
     os.mkfifo(tree / "pipe")
-    result = run([architecture, "ppc64le", tree])
+    result = run_program(architecture, "ppc64le", tree)
     assert (result.status, result.data["files"], result.data["elf"]) == (0, 3, 1)
 
 
@@ -269,22 +211,12 @@ def test_architecture_counts_what_it_may_not_read(architecture: Path) -> None:
         (root / "program").rename(root.parent / f"{root.name}-program")
         program = root.parent / f"{root.name}-program"
         try:
-            result = run([program, "ppc64le", root], user=65534)
+            result = run_program(program, "ppc64le", root, user=65534)
         finally:
             program.unlink()
     assert result.status == 0
     assert (result.data["unreadable_files"], result.data["unreadable_directories"]) == (1, 1)
     assert "1 files and 1 directories could not be read" in result.finding
-
-
-def mounting(script: str, *arguments: str | Path) -> Result:
-    """Runs a shell script in a mount namespace of its own."""
-    unshare = [need("unshare", "util-linux"), "--mount"]
-    if os.geteuid() != 0:
-        unshare.append("--map-root-user")
-    if run([*unshare, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).status != 0:
-        pytest.skip("this user may not mount in a namespace of its own")
-    return run([*unshare, "sh", "-ec", script, "sh", *arguments])
 
 
 def test_architecture_leaves_out_what_is_mounted_in(
@@ -329,13 +261,13 @@ def test_architecture_walks_an_image_that_is_mounted_in_pieces(
 
 def test_architecture_compares_with_uname(architecture: Path) -> None:
     other = "ppc64le" if NATIVE != "ppc64le" else "x86_64"
-    result = run([architecture, other])
+    result = run_program(architecture, other)
     assert (result.status, result.finding) == (1, f"uname -m says {NATIVE}, expected {other}")
 
 
 @pytest.mark.parametrize("arguments", [[], ["amd64"], ["x86_64", "/", "more"], ["x86_64", "/no"]])
 def test_architecture_refuses_bad_arguments(architecture: Path, arguments: list[str]) -> None:
-    result = run([architecture, *arguments])
+    result = run_program(architecture, *arguments)
     assert result.status == 2
     assert result.finding != ""
 
@@ -402,21 +334,22 @@ class Mpi:
     def file(self) -> str:
         return {"Open MPI": "libmpi.so.40", "MPICH": "libmpich.so.12"}[self.library]
 
-    def launch(self, *command: str | Path, ranks: int = RANKS) -> Result:
+    def launch(self, *command: str | Path, ranks: int = RANKS) -> Ended:
         launcher = [word.format(ranks=ranks) for word in self.launcher]
-        return run([*launcher, *command])
+        return run_program(*launcher, *command)
 
-    def with_planted(self, defect: RankDefect) -> Result:
+    def with_planted(self, defect: RankDefect) -> Ended:
         """The program before a library that does wrong."""
         variables = [f"{name}={text}" for name, text in defect.environment.items()]
         preload = f"LD_PRELOAD={self.planted}"
         return self.launch("env", *variables, preload, self.program, str(RANKS), "multiple")
 
-    def with_defect(self, code: str, *expected: str, ranks: int = RANKS) -> Result:
+    def with_defect(self, code: str, *expected: str, ranks: int = RANKS) -> Ended:
         """The program before a library of the test's own."""
         source, library = self.folder / "defect.c", self.folder / "defect.so"
         source.write_text(f"#include <mpi.h>\n#include <signal.h>\n#include <stdint.h>\n{code}")
-        compiled(self.compiler, source, library, "-D_POSIX_C_SOURCE=200809L", "-shared", "-fPIC")
+        options = ("-D_POSIX_C_SOURCE=200809L", "-shared", "-fPIC")
+        compiled(source, library, *options, compiler=self.compiler)
         words = (str(ranks), "multiple", *expected)
         return self.launch("env", f"LD_PRELOAD={library}", self.program, *words, ranks=ranks)
 
@@ -424,16 +357,16 @@ class Mpi:
 @pytest.fixture(scope="module", params=["openmpi", "mpich"])
 def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mpi:
     family = facts.MPI_FAMILIES[request.param]
-    compiler = need(f"mpicc.{family.name}", f"lib{family.name}-dev")
+    compiler = tool_of_tests(f"mpicc.{family.name}")
     program, *options = family.launch.split()
-    launcher = need(f"{program}.{family.name}", family.name)
+    launcher = tool_of_tests(f"{program}.{family.name}")
     folder = tmp_path_factory.mktemp(family.name)
     return Mpi(
         compiler=compiler,
         launcher=(launcher, *options),
         library=family.title,
         folder=folder,
-        program=compiled(compiler, SOURCES / "mpi.c", folder / "mpi"),
+        program=compiled(SOURCES / "mpi.c", folder / "mpi", compiler=compiler),
         planted=planted_ranks.compiled(folder, compiler),
     )
 
@@ -458,7 +391,7 @@ def test_mpi_passes(mpi: Mpi) -> None:
     assert data["group_sizes"] == [1, 2, 3, 4, 5]
     assert (data["within_host"], data["files"]) == ("memory", "whole")
     assert list(data["ranks_by_host"].values()) == [RANKS]
-    assert (result.output.count("\n"), result.errors) == (2, "")
+    assert (result.stdout.count("\n"), result.stderr) == (2, "")
     assert Path(data["library_file"]).name.startswith(mpi.file)
     assert Path(data["library_file"]).stat().st_ino == data["library_inode"]
     assert ("vader" in data["transport"]) is (mpi.library == "Open MPI")
@@ -525,7 +458,7 @@ def test_mpi_passes_with_other_numbers_of_ranks(mpi: Mpi, ranks: int) -> None:
 def test_mpi_finds_singletons(mpi: Mpi) -> None:
     """Four programs without a launcher: each is rank 0 of 1, and each has to fail."""
     for _ in range(RANKS):
-        result = run([mpi.program, str(RANKS), "multiple"])
+        result = run_program(mpi.program, str(RANKS), "multiple")
         assert result.status == 1
         assert result.finding.startswith(
             "MPI started singletons: this process is rank 0 of 1, expected 5 ranks"
@@ -534,11 +467,11 @@ def test_mpi_finds_singletons(mpi: Mpi) -> None:
 
 def test_mpi_finds_a_launcher_of_another_family(mpi: Mpi) -> None:
     other = {"Open MPI": "mpiexec.mpich", "MPICH": "mpirun.openmpi"}[mpi.library]
-    launcher = [need(other, "openmpi-bin, mpich"), *mpi.launcher[1:]]
+    launcher = tool_of_tests(other)
     options = ["--allow-run-as-root", "--oversubscribe"] if other == "mpirun.openmpi" else []
-    result = run([launcher[0], *options, "-n", "4", mpi.program, "4", "multiple"])
+    result = run_program(launcher, *options, "-n", "4", mpi.program, "4", "multiple")
     assert result.status != 0
-    assert "MPI started singletons" in result.output
+    assert "MPI started singletons" in result.stdout
 
 
 def test_mpi_finds_a_launcher_that_starts_too_few(mpi: Mpi) -> None:
@@ -585,20 +518,20 @@ def test_mpi_finds_a_defect(mpi: Mpi, defect: RankDefect, finding: str) -> None:
     with_mpich_in_full_campaigns_alone(mpi)
     result = mpi.with_planted(defect)
     assert result.status != 0
-    assert re.search(finding, result.output), result.output
+    assert re.search(finding, result.stdout), result.stdout
 
 
 def test_mpi_finds_less_threads_than_required(mpi: Mpi) -> None:
     result = mpi.with_defect(LESS_THREADS)
     assert result.status != 0
-    assert "rank 0: MPI grants thread level funneled, required is multiple" in result.output
+    assert "rank 0: MPI grants thread level funneled, required is multiple" in result.stdout
 
 
 def test_mpi_does_not_rely_on_one_way_to_agree(mpi: Mpi) -> None:
     with_mpich_in_full_campaigns_alone(mpi)
     result = mpi.with_defect(HIDE_FLAG)
     assert result.status != 0
-    assert "rank 0: alltoall of" in result.output
+    assert "rank 0: alltoall of" in result.stdout
 
 
 def test_mpi_fails_on_every_rank(mpi: Mpi) -> None:
@@ -626,10 +559,10 @@ def test_mpi_says_what_a_rank_waits_for_that_is_ended(mpi: Mpi) -> None:
         '{ (void)argc; (void)argv; (void)required; (void)provided; write(1, "x", 1);'
         " for (;;) pause(); }\n"
     )
-    run([mpi.compiler, "-shared", "-fPIC", "-o", library, source])
+    run_program(mpi.compiler, "-shared", "-fPIC", "-o", library, source)
     waiting = {"LD_PRELOAD": str(library), "PMIX_RANK": "2"}
-    late = run([mpi.program, "-t", "1", str(RANKS), "multiple"], environment=waiting)
-    assert late.errors == "rank 2 waited too long in: MPI_Init_thread\n"
+    late = run_program(mpi.program, "-t", "1", str(RANKS), "multiple", env=waiting)
+    assert late.stderr == "rank 2 waited too long in: MPI_Init_thread\n"
     assert late.status == 128 + signal.SIGALRM
     child = subprocess.Popen(
         [mpi.program, str(RANKS), "multiple"],
@@ -649,7 +582,7 @@ def test_mpi_names_a_call_that_failed(mpi: Mpi) -> None:
     result = mpi.with_defect(CALL_FAILS)
     assert result.status != 0
     # MPI_Abort ends the launcher, too, and MPICH's may have forwarded one stream alone by then.
-    assert "of 5: MPI_Alltoall(" in result.output + result.errors
+    assert "of 5: MPI_Alltoall(" in result.stdout + result.stderr
 
 
 def test_mpi_finds_another_library(mpi: Mpi) -> None:
@@ -661,7 +594,7 @@ def test_mpi_finds_another_library(mpi: Mpi) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["4"], ["0", "single"], ["4", "many"], ["x", "single"]])
 def test_mpi_refuses_bad_arguments(mpi: Mpi, arguments: list[str]) -> None:
-    result = run([mpi.program, *arguments])
+    result = run_program(mpi.program, *arguments)
     assert (result.status, result.finding[:10]) == (2, "usage: mpi")
 
 
@@ -680,9 +613,9 @@ def test_mpi_refuses_bad_arguments(mpi: Mpi, arguments: list[str]) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_quiet_fails_on_a_complaint(shell: str, script: str, status: int, finding: str) -> None:
-    result = run([need(shell, shell), SOURCES / "quiet.sh", "sh", "-c", script])
+    result = run_program(tool_of_tests(shell), SOURCES / "quiet.sh", "sh", "-c", script)
     assert (result.status, result.finding) == (status, finding)
-    assert ("WARNING" in result.errors) is ("WARNING" in script)
+    assert ("WARNING" in result.stderr) is ("WARNING" in script)
 
 
 def test_quiet_lets_through_what_an_ended_command_says(tmp_path: Path) -> None:
@@ -725,7 +658,7 @@ def python() -> str:
     for candidate in (sys.executable, "/usr/bin/python3"):
         if (
             shutil.which(candidate)
-            and run([candidate, "-c", "import mpi4py.MPI, numpy"]).status == 0
+            and run_program(candidate, "-c", "import mpi4py.MPI, numpy").status == 0
         ):
             return candidate
     pytest.skip("no Python with mpi4py and NumPy (Debian: python3-mpi4py, python3-numpy)")
@@ -734,14 +667,16 @@ def python() -> str:
 @pytest.fixture(scope="module")
 def launcher(python: str) -> list[str]:
     """The launcher that belongs to mpi4py's library."""
-    version = run([python, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"]).output
+    version = run_program(
+        python, "-c", "from mpi4py import MPI; print(MPI.Get_library_version())"
+    ).stdout
     family = facts.MPI_FAMILIES["openmpi" if "Open MPI" in version else "mpich"]
     program, *options = family.launch.split()
-    return [need(f"{program}.{family.name}", family.name), *options]
+    return [tool_of_tests(f"{program}.{family.name}"), *options]
 
 
-def launched(launcher: Sequence[str], *command: str | Path, ranks: int = 4) -> Result:
-    return run([*(word.format(ranks=ranks) for word in launcher), *command])
+def launched(launcher: Sequence[str], *command: str | Path, ranks: int = 4) -> Ended:
+    return run_program(*(word.format(ranks=ranks) for word in launcher), *command)
 
 
 def test_mpi4py_passes(launcher: list[str], python: str) -> None:
@@ -752,7 +687,7 @@ def test_mpi4py_passes(launcher: list[str], python: str) -> None:
 
 
 def test_mpi4py_finds_singletons_and_lost_ranks(launcher: list[str], python: str) -> None:
-    result = run([python, MPI4PY, "4"])
+    result = run_program(python, MPI4PY, "4")
     assert (result.status, result.finding[:22]) == (1, "MPI started singletons")
     result = launched(launcher, python, MPI4PY, "4", ranks=3)
     assert result.status != 0
@@ -773,7 +708,7 @@ def test_mpi4py_finds_another_library(launcher: list[str], python: str) -> None:
 
 def test_mpi4py_says_that_it_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text('raise ImportError("no library\\nmore")\n')
-    result = run([sys.executable, MPI4PY, "4"], environment={"PYTHONPATH": str(tmp_path)})
+    result = run_program(sys.executable, MPI4PY, "4", env={"PYTHONPATH": str(tmp_path)})
     assert (result.status, result.finding) == (1, "cannot import mpi4py and NumPy: no library")
 
 
@@ -784,7 +719,7 @@ RUN_CHECKS = SOURCES / "run-checks"
 
 @pytest.fixture(params=["dash", "bash"])
 def shell(request: pytest.FixtureRequest) -> str:
-    return need(request.param, request.param)
+    return tool_of_tests(request.param)
 
 
 @pytest.fixture
@@ -810,20 +745,20 @@ def environment(image: Path) -> dict[str, str]:
     return {"BUILD_IMAGES_ROOT": str(image), "TMPDIR": str(image.parent)}
 
 
-def run_checks(shell: str, image: Path, *names: str) -> Result:
-    return run([shell, RUN_CHECKS, *names], environment=environment(image))
+def run_checks(shell: str, image: Path, *names: str) -> Ended:
+    return run_program(shell, RUN_CHECKS, *names, env=environment(image))
 
 
 def test_run_checks_reports_each_outcome(shell: str, image: Path) -> None:
     result = run_checks(shell, image)
-    assert result.output.replace("(1 s)", "(0 s)").splitlines() == [
+    assert result.stdout.replace("(1 s)", "(0 s)").splitlines() == [
         "sound: passed - all is well (0 s)",
         "broken: failed - it is broken (0 s)",
         "gpu: skipped - no GPU (0 s)",
         "1 passed, 1 failed, 1 skipped",
     ]
     assert result.status == 1
-    assert "    noise\n" in result.errors
+    assert "    noise\n" in result.stderr
 
 
 def test_run_checks_believes_no_exit_status_of_a_check_that_says_that_it_failed(
@@ -834,7 +769,7 @@ def test_run_checks_believes_no_exit_status_of_a_check_that_says_that_it_failed(
     add(checks, "10-sound", "for n in 1 2; do echo MPI started singletons: rank 0 of 1; done | cat")
     add(checks, "20-broken", "echo 'rank 2 FAILED: a sum'; echo all is well")
     add(checks, "30-gpu", "echo CUBLAS_STATUS_EXECUTION_FAILED is handled; echo all is well")
-    lines = run_checks(shell, image).output.replace("(1 s)", "(0 s)").splitlines()
+    lines = run_checks(shell, image).stdout.replace("(1 s)", "(0 s)").splitlines()
     said = "failed - exit status 0, but it printed"
     assert lines[:2] == [
         f"sound: {said}: MPI started singletons: rank 0 of 1 (0 s)",
@@ -846,17 +781,17 @@ def test_run_checks_believes_no_exit_status_of_a_check_that_says_that_it_failed(
 def test_run_checks_runs_the_named_ones(shell: str, image: Path) -> None:
     result = run_checks(shell, image, "30-gpu", "sound")
     assert (result.status, result.finding) == (0, "1 passed, 0 failed, 1 skipped")
-    assert result.errors == ""
+    assert result.stderr == ""
 
 
 def test_run_checks_lists(shell: str, image: Path) -> None:
-    assert run_checks(shell, image, "-l").output.split() == ["sound", "broken", "gpu"]
+    assert run_checks(shell, image, "-l").stdout.split() == ["sound", "broken", "gpu"]
 
 
 def test_run_checks_refuses_an_unknown_name(shell: str, image: Path) -> None:
     result = run_checks(shell, image, "sound", "mip")
-    assert (result.status, result.output) == (2, "")
-    assert result.errors.strip() == "run-checks: no check mip; there are: sound broken gpu"
+    assert (result.status, result.stdout) == (2, "")
+    assert result.stderr.strip() == "run-checks: no check mip; there are: sound broken gpu"
     assert run_checks(shell, image, "-x").status == 2
 
 
@@ -872,7 +807,7 @@ def test_run_checks_survives_what_checks_do(shell: str, image: Path) -> None:
     add(checks, "60-reads", "cat; echo 'nothing to read'")
     add(checks, "70-rubbish", r"printf 'a\000b\033[31m\377c\n'; exit 1")
     add(checks, "80-long", "head -c 100000 /dev/zero | tr '\\000' x")
-    lines = run_checks(shell, image).output.replace("(1 s)", "(0 s)").splitlines()
+    lines = run_checks(shell, image).stdout.replace("(1 s)", "(0 s)").splitlines()
     assert lines[3] == "killed: failed - ended by signal 9 after: so far (0 s)"
     assert lines[4] == "silent: failed - exit status 1 without a reason (0 s)"
     assert lines[5] == "reads: passed - nothing to read (0 s)"
@@ -882,11 +817,11 @@ def test_run_checks_survives_what_checks_do(shell: str, image: Path) -> None:
 
 
 def test_run_checks_says_that_nothing_is_writable(shell: str, image: Path) -> None:
-    result = run(
-        [shell, RUN_CHECKS], environment={**environment(image), "TMPDIR": str(image / "missing")}
+    result = run_program(
+        shell, RUN_CHECKS, env={**environment(image), "TMPDIR": str(image / "missing")}
     )
     assert result.status == 1
-    assert "run-checks: no writable directory; set TMPDIR to one" in result.errors
+    assert "run-checks: no writable directory; set TMPDIR to one" in result.stderr
 
 
 def test_run_checks_ends_a_hanging_check_with_itself(shell: str, image: Path) -> None:
@@ -911,9 +846,6 @@ def test_run_checks_ends_a_hanging_check_with_itself(shell: str, image: Path) ->
 
 
 def test_run_checks_is_a_clean_posix_script() -> None:
-    beside = Path(sys.executable).parent / "shellcheck"
-    program = str(beside) if beside.exists() else need("shellcheck", "shellcheck")
-    result = run(
-        [program, "--shell=sh", "--enable=all", "--exclude=SC2250,SC2310,SC2312", RUN_CHECKS]
-    )
-    assert result.status == 0, result.output
+    options = ("--shell=sh", "--enable=all", "--exclude=SC2250,SC2310,SC2312")
+    result = run_program(tool_of_tests("shellcheck"), *options, RUN_CHECKS)
+    assert result.status == 0, result.stdout

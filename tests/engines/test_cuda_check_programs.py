@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from check_programs import FAKES, SOURCES, compiled, program_with_gpu_code
+from harness import run_program
 
 pytestmark = pytest.mark.engines
 
-IMAGES = Path(__file__).resolve().parents[1] / "images"
 CONTROL = Path("/dev/nvidiactl")
 VARIABLES = {
     "NVIDIA_VISIBLE_DEVICES": "all",
@@ -22,18 +20,11 @@ VARIABLES = {
 LIBRARY = "usr/lib/x86_64-linux-gnu"
 
 
-def run(command: Sequence[str | Path], environment: dict[str, str]) -> tuple[int, str]:
+def run(*command: str | Path, **variables: str) -> tuple[int, str]:
     """The exit status and the finding."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PATH": os.environ["PATH"], **environment},
-    )
+    done = run_program(*command, env=variables, inherit=False)
     assert done.stderr == ""
-    return done.returncode, done.stdout.splitlines()[-1]
+    return done.status, done.finding
 
 
 # ---- cuda-clean ----
@@ -70,15 +61,13 @@ def clean(root: Path, *, flavour: str = "runtime", **variables: str) -> tuple[in
         "PATH": f"{root.parent / 'bin'}:{os.environ['PATH']}",
         **variables,
     }
-    script = IMAGES / "cuda-clean.sh"
-    return run(["sh", script, "11.8", "450.80.02", flavour, root], environment)
+    script = SOURCES / "cuda-clean.sh"
+    return run("sh", script, "11.8", "450.80.02", flavour, root, **environment)
 
 
 def test_cuda_clean_accepts_a_clean_image(tree: Path) -> None:
-    found = (
-        "no file of the driver, no stub on the library path; the host must have driver>=450.80.2"
-    )
-    assert clean(tree) == (0, found)
+    finding = "no file of the driver, no stub on the library path; "
+    assert clean(tree) == (0, f"{finding}the host must have driver>=450.80.2")
 
 
 @pytest.mark.parametrize(
@@ -190,53 +179,23 @@ def test_cuda_clean_tells_the_hosts_files_from_the_images(
 
 # ---- cuda-runtime ----
 
-FAKES = Path(__file__).parent / "fakes/cuda"
-# Two containers, as nvcc writes them: sm_70; what fills up to eight bytes; sm_80 with its PTX.
-SECTION = """
-.section .nv_fatbin, "a"
-.macro code kind, capability
-    .short \\kind, 257
-    .long 32
-    .quad 8
-    .long 0, 0
-    .short 0, 0
-    .long \\capability
-    .quad 0
-.endm
-    .long 0xBA55ED50
-    .short 1, 16
-    .quad 40
-    code 2, 70
-    .quad 0
-    .long 0xBA55ED50
-    .short 1, 16
-    .quad 80
-    code 2, 80
-    code 1, 80
-"""
-
 
 def faked(folder: Path, *, version: int = 12040, cublas: int = 12) -> tuple[Path, Path]:
     """The program with a CUDA of our own, and one with code for sm_70 and sm_80."""
-    compiler = shutil.which("c++") or pytest.skip("c++ is not installed (Debian: g++)")
-    made, library = folder / "cuda-runtime", folder / "libcudart.so.12.4.127"
-    values = [f"-DVERSION={version}", f"-DCUBLAS={cublas}"]
-    options = ["-std=c++11", "-Wall", "-Wextra", "-Werror", f"-I{FAKES}", "-x", "c++"]
-    subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", library], check=True)
-    source = IMAGES / "cuda-runtime.cu"
-    subprocess.run([compiler, *options, *values, "-c", "-o", f"{made}.o", source], check=True)
-    link = ["-Wl,--no-as-needed", f"{made}.o", str(library), f"-Wl,-rpath,{folder}"]
-    subprocess.run([compiler, "-o", made, *link], check=True)
-    (folder / "code.s").write_text(SECTION)
-    words = ["-shared", "-nostdlib", "-o", str(folder / "cuda-compute"), str(folder / "code.s")]
-    subprocess.run([compiler, *words], check=True)
-    return made, folder / "cuda-compute"
+    library, source = folder / "libcudart.so.12.4.127", folder / "cuda-runtime.cc"
+    source.write_text((SOURCES / "cuda-runtime.cu").read_text())
+    (folder / "empty.c").touch()
+    compiled(folder / "empty.c", library, "-shared")
+    values = (f"-DVERSION={version}", f"-DCUBLAS={cublas}", f"-I{FAKES / 'cuda'}", f"-I{SOURCES}")
+    link = ("-Wl,--no-as-needed", str(library), f"-Wl,-rpath,{folder}")
+    program = compiled(source, folder / "cuda-runtime", *values, *link, compiler="c++")
+    return program, program_with_gpu_code(folder, 70, 80)
 
 
-def runtime(folder: Path, wanted: str, *capabilities: str, error: int = 0, **parts: int) -> object:
+def runtime(folder: Path, release: str, *capabilities: str, error: int = 0, **parts: int) -> object:
     """Exit status and finding."""
     program, code = faked(folder, **parts)
-    return run([program, wanted, code, *capabilities], {"FAKE_CUDA": f"count={error}"})
+    return run(program, release, code, *capabilities, FAKE_CUDA=f"count={error}")
 
 
 @pytest.mark.skipif(CONTROL.exists(), reason="there is a GPU here")

@@ -7,13 +7,23 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
-from harness import FORMATS, PROJECT, build_images, manifest_of, missing
+from harness import (
+    FORMATS,
+    PROJECT,
+    Ended,
+    build_images,
+    manifest_of,
+    need,
+    processes,
+    run_program,
+)
 from junitparser import JUnitXml
 from small_images import Check, Maker, sound
 
@@ -28,85 +38,82 @@ HANGS = (
     "echo rank 3 sends\n"
     "sleep 71323"
 )
-CHECKS = {
-    "hangs": Check(name="hangs", text=HANGS, timeout_s=8),
-    "prints-rubbish": Check(name="prints-rubbish", text="head -c 300000 /usr/bin/env"),
-    "prints-100-mb": Check(
+CHECKS = (
+    Check(name="hangs", text=HANGS, timeout_s=8),
+    Check(name="prints-rubbish", text="head -c 300000 /usr/bin/env"),
+    Check(
         name="prints-100-mb",
         text="head -c 100000000 /dev/zero | tr '\\0' x; echo; echo all is well",
     ),
-    "prints-nothing": Check(name="prints-nothing", text="exit 0"),
-    "loses-a-gpu": Check(
+    Check(name="prints-nothing", text="exit 0"),
+    Check(
         name="loses-a-gpu",
         text="echo 'cudaErrorECCUncorrectable (214): uncorrectable ECC error on GPU 2'; exit 1",
         needs=("gpu",),
     ),
-    "is-skipped": Check(name="is-skipped", text="echo no InfiniBand here; exit 77"),
-    "comes-last": Check(
-        name="comes-last", text='id -u; echo "data: {\\"directory\\": \\"$(pwd)\\"}"; id -u'
-    ),
-}
+    Check(name="is-skipped", text="echo no InfiniBand here; exit 77"),
+    Check(name="comes-last", text='id -u; echo "data: {\\"directory\\": \\"$(pwd)\\"}"; id -u'),
+)
 
 
 @pytest.fixture(scope="module")
 def image(small_images: Maker) -> Path:
     """An image whose checks do all that checks must not do."""
-    made = sound("x86_64", 1, random.Random(1))
-    made = dataclasses.replace(
-        made, identifier="faults", checks=tuple(CHECKS.values()), directory="/srv"
+    small = dataclasses.replace(
+        sound("x86_64", 1, random.Random(1)), identifier="faults", checks=CHECKS, directory="/srv"
     )
-    return small_images.make(
-        made.with_variables({**made.environments["oci"], "LD_LIBRARY_PATH": "/opt/lib"})
-    )
+    variables = {**small.environments["oci"], "LD_LIBRARY_PATH": "/opt/lib"}
+    return small_images.make(small.with_variables(variables))
 
 
-@pytest.fixture(scope="module", params=tuple(RUNNERS))
-def found(request: pytest.FixtureRequest, image: Path) -> tuple[str, dict[str, dict[str, object]]]:
-    """A runner's name, and what it found by check."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One runner's run: its outcomes' key, those by check, and its largest process."""
+
+    key: str
+    checks: dict[str, dict[str, Any]]
+    largest_kib: int
+
+
+VERIFY = """
+import resource, subprocess, sys
+done = subprocess.run([sys.executable, "-m", "builder", "verify", *sys.argv[1:]])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(done.returncode)
+"""
+
+
+@pytest.fixture(scope="module", name="found", params=tuple(RUNNERS))
+def run_of_a_runner(request: pytest.FixtureRequest, image: Path) -> Run:
     name = str(request.param)
-    env = {}
+    kind, env = RUNNERS[name], {}
     if name == "docker":
         env["DOCKER_HOST"] = request.getfixturevalue("docker_host")
-    elif absent := missing([RUNNERS[name].program]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    done = build_images("verify", image, "--runner", name, env=env)
+    else:
+        need(kind.program)
+    words = (sys.executable, "-c", VERIFY, image, "--runner", name)
+    done = run_program(*words, env=env, cwd=PROJECT)
     assert done.status == 1, done.stderr
-    kind = RUNNERS[name]
     key = kind.format if DEFAULTS[kind.format] == name else f"{kind.format}-{name}"
-    return key, {one["check"]: one for one in manifest_of(image)["checks"][key]}
+    checks = {row["check"]: row for row in manifest_of(image)["checks"][key]}
+    return Run(key=key, checks=checks, largest_kib=int(done.finding))
 
 
-Found = tuple[str, dict[str, dict[str, object]]]
-
-
-def test_environment_and_working_directory_are_the_images(found: Found) -> None:
+def test_environment_and_working_directory_are_the_images(found: Run) -> None:
     """The same in all runners: each is compared with the image's configuration."""
-    _, checks = found
-    assert checks["environment"]["outcome"] == "passed", checks["environment"]
-    assert str(checks["environment"]["reason"]).startswith("in /srv, with the image's variables")
-    assert "LD_LIBRARY_PATH" in str(checks["environment"]["reason"])
+    environment = found.checks["environment"]
+    assert environment["outcome"] == "passed", environment
+    assert environment["reason"].startswith("in /srv, with the image's variables")
+    assert "LD_LIBRARY_PATH" in environment["reason"]
 
 
-def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(found: Found) -> None:
-    _, checks = found
-    outcome = checks["hangs"]
-    assert outcome["outcome"] == "failed"
-    reason = str(outcome["reason"])
+def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(found: Run) -> None:
+    outcome, reason = (found.checks["hangs"][key] for key in ("outcome", "reason"))
+    assert outcome == "failed"
     assert reason.startswith("no result after 8 s; its last line: rank 3 sends; it was waiting for")
     for number in (71321, 71322, 71323):
         assert re.search(rf"sleep {number} \(\w+\)", reason), reason
-        assert not is_running(f"sleep {number}")
-
-
-def is_running(command: str) -> bool:
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if words == command:
-            return True
-    return False
+        assert not processes(f"^sleep {number}$")
 
 
 @pytest.mark.parametrize(
@@ -120,51 +127,34 @@ def is_running(command: str) -> bool:
     ],
 )
 def test_whatever_a_check_does_it_has_an_outcome(
-    check: str, outcome: str, reason: str, found: Found
+    check: str, outcome: str, reason: str, found: Run
 ) -> None:
-    _, checks = found
-    assert checks[check]["outcome"] == outcome
-    assert str(checks[check]["reason"]).startswith(reason)
+    assert found.checks[check]["outcome"] == outcome
+    assert found.checks[check]["reason"].startswith(reason)
 
 
-def test_the_run_goes_on_as_an_ordinary_user(found: Found) -> None:
-    _, checks = found
-    last = checks["comes-last"]
+def test_memory_stays_bounded(found: Run) -> None:
+    """The output is of 100 MB, and the largest process of all stays small."""
+    assert found.largest_kib < 250_000
+
+
+def test_the_run_goes_on_as_an_ordinary_user(found: Run) -> None:
+    last = found.checks["comes-last"]
     assert (last["outcome"], last["data"]) == ("passed", {"directory": "/srv"})
     assert last["reason"] != "0"
 
 
-def test_evidence_is_valid_and_its_junit_file_is_read(found: Found, image: Path) -> None:
-    name, checks = found
-    statement = json.loads((image / f"evidence/{name}.json").read_text())
+def test_evidence_is_valid_and_its_junit_file_is_read(found: Run, image: Path) -> None:
+    statement = json.loads((image / f"evidence/{found.key}.json").read_text())
     jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     assert statement["predicate"]["result"] == "FAILED"
     assert sorted(statement["predicate"]["warnedTests"]) == ["harness", "is-skipped"]
     assert "is-skipped" not in statement["predicate"]["passedTests"]
-    [suite] = list(JUnitXml.fromfile(str(image / f"evidence/{name}.xml")))
-    read = {
+    [suite] = list(JUnitXml.fromfile(str(image / f"evidence/{found.key}.xml")))
+    assert {
         case.name: "skipped" if case.is_skipped else "failed" if case.is_failure else "passed"
         for case in suite
-    }
-    assert read == {check: one["outcome"] for check, one in checks.items()}
-
-
-def test_memory_stays_bounded(image: Path) -> None:
-    """100 MB of output, in three formats, and the largest process of all stays small."""
-    script = (
-        "import resource, subprocess, sys; "
-        "subprocess.run([sys.executable, '-m', 'builder', 'verify', sys.argv[1]], "
-        "stdout=subprocess.DEVNULL); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(image)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(done.stdout) < 250_000, "kilobytes"
+    } == {check: row["outcome"] for check, row in found.checks.items()}
 
 
 def test_a_runner_without_its_artifact_is_refused(image: Path, tmp_path: Path) -> None:
@@ -189,33 +179,28 @@ def test_of_a_site(inside):
 """
 
 
-def run_pytest(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *map(str, arguments)],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-    )
+def run_pytest(*words: str | Path) -> Ended:
+    argv = (sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", *words)
+    return run_program(*argv, env={"PYTEST_ADDOPTS": ""}, cwd=PROJECT)
 
 
 def test_pytest_runs_an_images_checks_and_a_sites_own(image: Path) -> None:
     site = PROJECT / "tests/images/site" / f"test_of_{os.getpid()}.py"
     site.write_text(SITE_TEST)
     try:
-        runner = ["--runner", "charliecloud"]
-        done = run_pytest("tests/images", "--image", image, *runner)
+        done = run_pytest("tests/images", "--image", image, "--runner", "charliecloud")
     finally:
         site.unlink()
-    found = set(re.findall(r"^(PASSED|FAILED|SKIPPED|ERROR) (?:\[\d\] )?(.*)$", done.stdout, re.M))
-    lines = {(word, line.rpartition("::")[2].partition(" - ")[0]) for word, line in found}
-    assert done.returncode == 1, done.stdout
-    assert ("PASSED", "test_formats_hold_the_same_tree") in lines
-    assert ("PASSED", "test_environment[charliecloud]") in lines
-    assert ("PASSED", "test_check[charliecloud-prints-100-mb]") in lines
-    assert ("FAILED", "test_check[charliecloud-hangs]") in lines
-    assert ("PASSED", "test_of_a_site[charliecloud]") in lines
+    rows = re.findall(r"^(PASSED|FAILED|SKIPPED|ERROR) (?:\[\d\] )?(.*)$", done.stdout, re.M)
+    lines = {(word, line.rpartition("::")[2].partition(" - ")[0]) for word, line in rows}
+    assert done.status == 1, done.stdout
+    assert lines >= {
+        ("PASSED", "test_formats_hold_the_same_tree"),
+        ("PASSED", "test_environment[charliecloud]"),
+        ("PASSED", "test_check[charliecloud-prints-100-mb]"),
+        ("FAILED", "test_check[charliecloud-hangs]"),
+        ("PASSED", "test_of_a_site[charliecloud]"),
+    }
     assert "no InfiniBand here" in done.stdout
     assert ("PASSED", "test_check[charliecloud-is-skipped]") not in lines
     assert "it was waiting for: " in done.stdout
@@ -229,5 +214,5 @@ def test_every_format_is_a_parameter(image: Path) -> None:
 
 def test_what_is_no_image_is_bad_usage(tmp_path: Path) -> None:
     done = run_pytest("tests/images", "--image", tmp_path)
-    assert done.returncode == 2
+    assert done.status == 2
     assert "so this is no finished image" in done.stdout

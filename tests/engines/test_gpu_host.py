@@ -12,15 +12,15 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import jsonschema
 import pytest
-from harness import PROJECT, manifest_of
+from check_programs import FAKES, SOURCES, compiled
+from harness import PROJECT, Ended, manifest_of, run_program
 from made_formats import Node
 from small_images import Check, Maker, sound
 
@@ -29,7 +29,6 @@ from builder.cli.schema import schema_of
 
 pytestmark = pytest.mark.engines
 
-FAKES = Path(__file__).parent / "fakes"
 PROGRAM = "/opt/build-images/bin/gpu"
 LEAST = "418.39 10.1"
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  418.87.00  Thu Aug  8 15:14:21 UTC\n"
@@ -67,25 +66,23 @@ class Host:
 
     def verify(self, image: Path) -> tuple[int, Outcomes]:
         """The exit code of `verify` on this host, and each check's outcome and reason."""
-        command = [sys.executable, "-m", "builder", "verify", image, "--runner", "charliecloud"]
-        words = ["unshare", "--mount", "sh", "-c", IN_A_NAMESPACE, self.folder / "proc/driver"]
-        done = subprocess.run(
-            [str(word) for word in (*words, *command)],
-            cwd=PROJECT,
-            env={**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode in {0, 1}, done.stderr
+        command = (sys.executable, "-m", "builder", "verify", image, "--runner", "charliecloud")
+        env = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        done = in_a_namespace(self.folder, *command, env=env)
+        assert done.status in {0, 1}, done.stderr
         statement = json.loads((image / "evidence/charliecloud.json").read_text())
         jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
         run = statement["predicate"]["configuration"][0]["annotations"]
         assert run["gpu"] == {"handed_over": True, "reason": ""}
         assert (run["host"]["driver"], run["host"]["gpus"]) == ("418.87.00", ["Tesla V100"])
-        found = manifest_of(image)["checks"]["charliecloud"]
-        return done.returncode, {one["check"]: (one["outcome"], one["reason"]) for one in found}
+        rows = manifest_of(image)["checks"]["charliecloud"]
+        return done.status, {row["check"]: (row["outcome"], row["reason"]) for row in rows}
+
+
+def in_a_namespace(folder: Path, *command: object, env: Mapping[str, str] | None = None) -> Ended:
+    """Run a command that sees a folder's /proc/driver."""
+    words = ("unshare", "--mount", "sh", "-c", IN_A_NAMESPACE, folder / "proc/driver", *command)
+    return run_program(*words, env=env, cwd=PROJECT)
 
 
 @pytest.fixture
@@ -100,27 +97,18 @@ def host(small_images: Maker, tools: Tools) -> Iterator[Host]:
         for node in ("nvidiactl", "nvidia-uvm", "nvidia0"):
             (folder / f"dev/{node}").symlink_to("/dev/null")
         (folder / "answers").write_text("")
-        compile_in(folder)
+        compiled(SOURCES / "gpu.c", folder / "gpu", "-ldl")
+        options = ("-shared", "-fPIC", '-DVERSION="418.87.00"')
+        compiled(FAKES / "libcuda.c", folder / "libcuda.so", *options)
         script(folder / "bin/ch-fromhost", FROMHOST.format(library=folder / "libcuda.so"))
         script(folder / "bin/nvidia-container-cli", "#!/bin/sh\n")
         for file in (folder, *folder.rglob("*")):
             if tools.ordinary_user and not file.is_symlink():
                 shutil.chown(file, tools.ordinary_user)
         folder.chmod(0o755)
-        tried = ["unshare", "--mount", "sh", "-c", IN_A_NAMESPACE, str(folder / "proc/driver")]
-        if subprocess.run([*tried, "true"], check=False, capture_output=True).returncode:
+        if in_a_namespace(folder, "true").status:
             pytest.skip("this user cannot mount a folder over /proc/driver")
         yield Host(folder=folder, images=small_images)
-
-
-def compile_in(folder: Path) -> None:
-    compiler = shutil.which("cc") or pytest.skip("cc is not installed (Debian: gcc)")
-    source, library = PROJECT / "tests/images/gpu.c", FAKES / "libcuda.c"
-    subprocess.run([compiler, "-std=c99", "-o", folder / "gpu", source, "-ldl"], check=True)
-    version = '-DVERSION="418.87.00"'
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", version, "-o", folder / "libcuda.so", library], check=True
-    )
 
 
 def script(file: Path, text: str) -> None:

@@ -5,65 +5,31 @@ tests/engines/fakes/libcuda.c stands for the driver's library, a folder for /pro
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from check_programs import FAKES, SOURCES, compiled, program_with_gpu_code
+from harness import Ended, run_program, tool_of_tests
 
 from builder.facts import CUDA_ERRORS
 
 pytestmark = pytest.mark.engines
 
-SOURCES = Path(__file__).resolve().parents[1] / "images"
-FAKES = Path(__file__).parent / "fakes"
-WARNINGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 LAYERS = ("driver", "devices", "library", "found", "version", "code")
 VERSION = "418.87.00"
 KERNEL = f"NVRM version: NVIDIA UNIX ppc64le Kernel Module  {VERSION}  Thu Aug  8 15:14:21 UTC\n"
-# sm_61, and sm_70 with its PTX: as nvcc writes them into a program
-SECTION = """
-.section .nv_fatbin, "a"
-.macro code kind, capability
-    .short \\kind, 257
-    .long 32
-    .quad 8
-    .long 0, 0
-    .short 0, 0
-    .long \\capability
-    .quad 0
-.endm
-    .long 0xBA55ED50
-    .short 1, 16
-    .quad 40
-    code 2, 61
-    .quad 0
-    .long 0xBA55ED50
-    .short 1, 16
-    .quad 80
-    code 2, 70
-    code 1, 70
-"""
-
-
-def compiled(source: Path, target: Path, *options: str) -> Path:
-    compiler = shutil.which("cc") or pytest.skip("cc is not installed (Debian: gcc)")
-    subprocess.run([compiler, *WARNINGS, "-o", target, source, *options], check=True)
-    return target
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the check's program, and one with code for sm_61 and sm_70."""
     folder = tmp_path_factory.mktemp("gpu")
-    compiled(SOURCES / "gpu.c", folder / "gpu", "-std=c99", "-ldl")
-    (folder / "code.s").write_text(SECTION + ".text\n.globl main\nmain:\n")
-    compiled(folder / "code.s", folder / "code.so", "-shared", "-nostdlib")
+    compiled(SOURCES / "gpu.c", folder / "gpu", "-ldl")
+    program_with_gpu_code(folder, 61, 70)
     compiled(FAKES / "libcuda.c", folder / "libcuda.so", "-shared", "-fPIC")
     return folder
 
@@ -100,30 +66,23 @@ class Host:
         if link != file:
             link.symlink_to(file.name)
 
-    def run(self, *words: str) -> tuple[int, str, dict[str, Any]]:
-        """Exit status, finding and data of the program."""
-        environment = {
-            "PATH": os.environ["PATH"],
+    @property
+    def environment(self) -> dict[str, str]:
+        variables = {
             "GPU_ROOT": str(self.root),
             "LD_LIBRARY_PATH": str((self.root / self.library).parent),
             "FAKE_CUDA": ",".join(f"{name}={value}" for name, value in self.answers.items()),
             **self.started_by,
         }
-        if self.visible is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self.visible
-        done = subprocess.run(
-            [self.programs / "gpu", *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment,
-            start_new_session=True,
-        )
+        visible = {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
+        return {**variables, **visible}
+
+    def run(self, *words: str) -> tuple[int, str, dict[str, Any]]:
+        """Exit status, finding and data of the program, which has no terminal."""
+        argv = ("setsid", "--wait", self.programs / "gpu", *words)
+        done = run_program(*argv, env=self.environment, inherit=False)
         assert done.stderr == ""
-        lines = done.stdout.splitlines()
-        data = lines[-2].removeprefix("data: ") if len(lines) > 1 else "{}"
-        return done.returncode, lines[-1] if lines else "", json.loads(data)
+        return done.status, done.finding, done.data
 
     def layer(self, name: str) -> tuple[int, str, dict[str, Any]]:
         return self.run(name, self.least, self.cuda, str(self.programs / "code.so"))
@@ -140,6 +99,9 @@ class Host:
             assert status == 77
             assert said == f"not judged, since gpu-{name} failed: {finding}"
             assert data["layer"] == name
+
+
+Spoil = Callable[[Host], object]
 
 
 @pytest.fixture
@@ -217,30 +179,6 @@ def test_a_driver_that_proc_does_not_show(host: Host) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("node", "finding"),
-    [
-        (
-            "nvidia-uvm",
-            (
-                "/dev/nvidia-uvm is absent: CUDA error 999 (CUDA_ERROR_UNKNOWN) would follow; "
-                "on the host: nvidia-modprobe -u -c=0"
-            ),
-        ),
-        (
-            "nvidia0",
-            (
-                "/dev/nvidiactl is here, and no /dev/nvidia0 or other GPU: "
-                "CUDA error 100 (CUDA_ERROR_NO_DEVICE) would follow"
-            ),
-        ),
-    ],
-)
-def test_a_device_node_that_is_missing(host: Host, node: str, finding: str) -> None:
-    (host.root / "dev" / node).unlink()
-    host.fails_at("devices", finding)
-
-
 def test_a_container_that_was_given_no_gpu(host: Host) -> None:
     """Docker without --gpus: /proc shows the host's driver, and /dev no node of it."""
     (host.root / "dev/nvidiactl").unlink()
@@ -256,30 +194,10 @@ def test_a_container_that_was_given_no_gpu(host: Host) -> None:
         )
 
 
-def test_a_device_node_that_cannot_be_opened(host: Host) -> None:
-    host.node("nvidia0", "/dev/tty")  # without a terminal there is none
-    host.fails_at("devices", "/dev/nvidia0 cannot be opened: No such device or address")
-
-
-def test_a_file_in_the_place_of_a_device_node(host: Host) -> None:
-    (host.root / "dev/nvidia-uvm").unlink()
-    host.write("dev/nvidia-uvm", "")
-    host.fails_at("devices", "/dev/nvidia-uvm is no device node")
-
-
 def test_some_of_the_hosts_gpus(host: Host) -> None:
     host.write("proc/driver/nvidia/gpus/0004:05:00.0/information", "Model: Tesla V100\n")
     assert host.layer("devices")[1] == (
         "nvidiactl, nvidia-uvm and 1 GPU can be opened; the host has more"
-    )
-
-
-def test_a_library_that_was_not_given(host: Host) -> None:
-    for file in (host.root / "lib").iterdir():
-        file.unlink()
-    host.fails_at(
-        "library",
-        "libcuda.so.1 is not found: the container was not given the host's driver library",
     )
 
 
@@ -306,40 +224,124 @@ def in_an_image(host: Host) -> None:
     host.write("opt/build-images/host-contract.json", "{}")
 
 
-def test_a_stub_first_on_the_path(host: Host) -> None:
-    moved(host, "cuda/lib64/stubs/libcuda.so.1")
-    path = host.root / host.library
-    host.fails_at(
-        "library",
-        f"{path}: CUDA error 34 (CUDA_ERROR_STUB_LIBRARY): "
-        "libcuda.so.1 is a stub of the toolkit, not the host's driver library",
-        "CUDA_ERROR_STUB_LIBRARY",
-    )
+def remove(path: str) -> Spoil:
+    return lambda host: (host.root / path).unlink()
 
 
-def test_a_stub_that_says_so(host: Host) -> None:
-    host.answers["init"] = 34
-    host.fails_at(
-        "library",
-        "cuInit: CUDA error 34 (CUDA_ERROR_STUB_LIBRARY): "
-        "libcuda.so.1 is a stub of the toolkit, not the host's driver library",
-        "CUDA_ERROR_STUB_LIBRARY",
-    )
+def no_library(host: Host) -> None:
+    shutil.rmtree(host.root / "lib")
 
 
-MISMATCH = "(CUDA error 803, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)"
+def a_file_for_a_node(host: Host) -> None:
+    (host.root / "dev/nvidia-uvm").unlink()
+    host.write("dev/nvidia-uvm", "")
 
 
-def test_a_library_that_was_left_in_the_image(host: Host) -> None:
+def left_in_the_image(host: Host) -> None:
     moved(host, "lib/libcuda.so.535.261.03")
-    path = host.root / host.library
     in_an_image(host)
-    host.fails_at(
-        "library",
-        f"{path} is of driver 535.261.03, the host's is 418.87.00: "
-        f"it was left in the image {MISMATCH}",
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-    )
+
+
+def not_of_the_module(host: Host) -> None:
+    """As after an update of the driver without a reboot."""
+    moved(host, "lib/libcuda.so.450.80.02")
+    path = host.root / host.library
+    mounts = f"1 0 0:50 / / rw - overlay o rw\n2 1 8:1 /usr/lib/x {path} rw - ext4 d rw\n"
+    host.write("proc/self/mountinfo", mounts)
+
+
+def without_a_symbol(host: Host) -> None:
+    path = host.root / host.library
+    compiled(FAKES / "libcuda.c", path, "-shared", "-fPIC", "-DINCOMPLETE")
+
+
+def invisible(host: Host) -> None:
+    host.visible = ""
+
+
+MISMATCH = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+STUB = (
+    "CUDA error 34 (CUDA_ERROR_STUB_LIBRARY): "
+    "libcuda.so.1 is a stub of the toolkit, not the host's driver library"
+)
+NO_DEVICE = (
+    "cuInit: CUDA error 100 (CUDA_ERROR_NO_DEVICE): "
+    "the driver is there, but no GPU was given to this container"
+)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "layer", "finding", "error"),
+    [
+        (
+            remove("dev/nvidia-uvm"),
+            "devices",
+            (
+                "/dev/nvidia-uvm is absent: CUDA error 999 (CUDA_ERROR_UNKNOWN) would follow; "
+                "on the host: nvidia-modprobe -u -c=0"
+            ),
+            "",
+        ),
+        (
+            remove("dev/nvidia0"),
+            "devices",
+            (
+                "/dev/nvidiactl is here, and no /dev/nvidia0 or other GPU: "
+                "CUDA error 100 (CUDA_ERROR_NO_DEVICE) would follow"
+            ),
+            "",
+        ),
+        (
+            lambda host: host.node("nvidia0", "/dev/tty"),  # without a terminal there is none
+            "devices",
+            "/dev/nvidia0 cannot be opened: No such device or address",
+            "",
+        ),
+        (a_file_for_a_node, "devices", "/dev/nvidia-uvm is no device node", ""),
+        (
+            no_library,
+            "library",
+            "libcuda.so.1 is not found: the container was not given the host's driver library",
+            "",
+        ),
+        (
+            lambda host: moved(host, "cuda/lib64/stubs/libcuda.so.1"),
+            "library",
+            f"{{path}}: {STUB}",
+            "CUDA_ERROR_STUB_LIBRARY",
+        ),
+        (
+            lambda host: host.answers.update(init=34),
+            "library",
+            f"cuInit: {STUB}",
+            "CUDA_ERROR_STUB_LIBRARY",
+        ),
+        (
+            left_in_the_image,
+            "library",
+            (
+                "{path} is of driver 535.261.03, the host's is 418.87.00: "
+                f"it was left in the image (CUDA error 803, {MISMATCH})"
+            ),
+            MISMATCH,
+        ),
+        (
+            not_of_the_module,
+            "library",
+            (
+                "{path} is of driver 450.80.02, the host's is 418.87.00: "
+                f"the host's library is not of its kernel module (CUDA error 803, {MISMATCH})"
+            ),
+            MISMATCH,
+        ),
+        (without_a_symbol, "library", "libcuda.so.1 has no cuGetErrorName", ""),
+        (lambda host: host.answers.update(init=100), "found", NO_DEVICE, "CUDA_ERROR_NO_DEVICE"),
+        (invisible, "found", NO_DEVICE, "CUDA_ERROR_NO_DEVICE"),
+    ],
+)
+def test_a_layer_that_fails(host: Host, spoil: Spoil, layer: str, finding: str, error: str) -> None:
+    spoil(host)
+    host.fails_at(layer, finding.format(path=host.root / host.library), error)
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.418.87.00", "libcuda.so.1"])
@@ -371,20 +373,6 @@ def test_a_library_of_a_machine_without_an_image(host: Host) -> None:
     assert host.layer("library")[0] == 0
 
 
-def test_a_library_of_the_host_that_is_not_of_its_module(host: Host) -> None:
-    """As after an update of the driver without a reboot."""
-    moved(host, "lib/libcuda.so.450.80.02")
-    path = host.root / host.library
-    mounts = f"1 0 0:50 / / rw - overlay o rw\n2 1 8:1 /usr/lib/x {path} rw - ext4 d rw\n"
-    host.write("proc/self/mountinfo", mounts)
-    host.fails_at(
-        "library",
-        f"{path} is of driver 450.80.02, the host's is 418.87.00: "
-        f"the host's library is not of its kernel module {MISMATCH}",
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-    )
-
-
 @pytest.mark.parametrize(("version", "status"), [(VERSION, 0), ("450.80.02", 1)])
 def test_a_library_whose_mount_tells_its_version(host: Host, version: str, status: int) -> None:
     """Apptainer mounts the host's libcuda.so.418.87.00 as /.singularity.d/libs/libcuda.so.1."""
@@ -411,12 +399,6 @@ def test_a_library_that_holds_its_version(host: Host, held: str, ending: str) ->
     assert host.layer("library")[:2] == (0, f"libcuda.so.1 is {path}, {ending}")
 
 
-def test_a_library_that_lacks_a_symbol(host: Host) -> None:
-    path = host.root / host.library
-    compiled(FAKES / "libcuda.c", path, "-shared", "-fPIC", "-DINCOMPLETE")
-    host.fails_at("library", "libcuda.so.1 has no cuGetErrorName")
-
-
 @pytest.mark.parametrize("number", sorted({*CUDA_ERRORS} - {35, 100}))
 def test_each_error_of_the_driver_is_named(host: Host, number: int) -> None:
     error = CUDA_ERRORS[number]
@@ -436,21 +418,6 @@ def test_an_error_that_is_not_in_the_table(host: Host, number: int, name: str) -
     status, said, data = host.layer("library")
     assert (status, said) == (1, f"cuInit: CUDA error {number} ({name})")
     assert data["cuda_error"] == name
-
-
-NO_DEVICE = (
-    "cuInit: CUDA error 100 (CUDA_ERROR_NO_DEVICE): "
-    "the driver is there, but no GPU was given to this container"
-)
-
-
-@pytest.mark.parametrize("how", ["init", "variable"])
-def test_a_gpu_that_was_not_given(host: Host, how: str) -> None:
-    if how == "init":
-        host.answers["init"] = 100
-    else:
-        host.visible = ""
-    host.fails_at("found", NO_DEVICE, "CUDA_ERROR_NO_DEVICE")
 
 
 @pytest.mark.parametrize(
@@ -600,9 +567,7 @@ def test_usage(host: Host) -> None:
 # ---- The negative control ----
 
 
-def control(
-    host: Host, how: str, program: str = "", *, root: bool = True
-) -> subprocess.CompletedProcess[str]:
+def control(host: Host, how: str, program: str = "", *, root: bool = True) -> Ended:
     """gpu-control.sh, with `cuda-compute` where a program is given, else with `gpu none`."""
     folder = host.root / "bin"
     folder.mkdir()
@@ -610,26 +575,16 @@ def control(
     if program:
         (folder / "cuda-compute").write_text(f"#!/bin/sh\n{program}\n")
         (folder / "cuda-compute").chmod(0o755)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "OUT": str(folder),
-        "LD_LIBRARY_PATH": str((host.root / host.library).parent),
-        "FAKE_CUDA": ",".join(f"{name}={value}" for name, value in host.answers.items()),
-        **({"GPU_ROOT": str(host.root)} if root else {}),
-    }
-    words: Sequence[str | Path] = ["sh", SOURCES / "gpu-control.sh", how, host.least, host.cuda]
-    return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=60, env=environment
-    )
-
-
-def told(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stdout.splitlines()[-1]
+    env = {**host.environment, "OUT": str(folder)}
+    if not root:
+        del env["GPU_ROOT"]
+    words = ("sh", SOURCES / "gpu-control.sh", how, host.least, host.cuda)
+    return run_program(*words, env=env, inherit=False)
 
 
 def test_the_control_without_a_gpu_given(host: Host) -> None:
     done = control(host, "hidden")
-    assert (done.returncode, told(done)) == (
+    assert (done.status, done.finding) == (
         0,
         f"without a GPU gpu none fails as it has to: {NO_DEVICE}",
     )
@@ -643,14 +598,14 @@ echo "cudaGetDeviceCount: CUDA error 100 (cudaErrorNoDevice): no GPU"; exit 1"""
 
 def test_the_control_hides_the_gpus(host: Host) -> None:
     done = control(host, "hidden", SEES_ENVIRONMENT)
-    assert (done.returncode, "cuda-compute fails as it has to" in told(done)) == (0, True)
+    assert (done.status, "cuda-compute fails as it has to" in done.finding) == (0, True)
 
 
 @pytest.mark.parametrize("how", ["hidden", "start"])
 def test_a_program_that_passes_without_a_gpu_looks_at_none(host: Host, how: str) -> None:
     done = control(host, how, "echo all is well")
-    assert done.returncode == 1
-    assert told(done) == (
+    assert done.status == 1
+    assert done.finding == (
         "without a GPU cuda-compute passes: it does not look at one (all is well)"
     )
 
@@ -670,9 +625,9 @@ def test_a_program_must_fail_in_the_right_way(
     host: Host, error: str, how: str, status: int
 ) -> None:
     done = control(host, how, f"echo '{error}'; exit 1")
-    assert done.returncode == status
+    assert done.status == status
     ending = "fails as it has to" if status == 0 else "ends otherwise than it has to (status 1)"
-    assert told(done) == f"without a GPU cuda-compute {ending}: {error}"
+    assert done.finding == f"without a GPU cuda-compute {ending}: {error}"
 
 
 def test_the_control_on_a_host_without_a_gpu(bare: Host) -> None:
@@ -680,16 +635,18 @@ def test_the_control_on_a_host_without_a_gpu(bare: Host) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU here")
     done = control(bare, "hidden")
-    assert done.returncode == 0
-    assert told(done).startswith("without a GPU gpu none fails as it has to: libcuda.so.1: cannot")
+    assert done.status == 0
+    assert done.finding.startswith(
+        "without a GPU gpu none fails as it has to: libcuda.so.1: cannot"
+    )
     assert '"gpu_here": false' in done.stdout
 
 
 def test_the_control_is_not_judged_where_a_layer_failed(host: Host) -> None:
     host.answers["init"] = 803
     done = control(host, "hidden")
-    assert done.returncode == 77
-    assert told(done).startswith("not judged, since gpu-library failed: cuInit: CUDA error 803")
+    assert done.status == 77
+    assert done.finding.startswith("not judged, since gpu-library failed: cuInit: CUDA error 803")
 
 
 def test_after_a_check_that_failed() -> None:
@@ -698,8 +655,8 @@ def test_after_a_check_that_failed() -> None:
         ("echo said; echo why; exit 1", (77, "not judged, since gpu-compute failed: why\n")),
         ("echo passed", (0, "")),
     ):
-        done = subprocess.run([*script, words], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == ended
+        done = run_program(*script, words)
+        assert (done.status, done.stdout) == ended
 
 
 # ---- Messages from GPU to GPU ----
@@ -708,37 +665,30 @@ def test_after_a_check_that_failed() -> None:
 @pytest.fixture(scope="module")
 def aware(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """gpu-mpi, and what makes an MPI say that it takes pointers into a GPU's memory."""
-    if shutil.which("mpicc") is None or shutil.which("mpirun") is None:
-        pytest.skip("mpicc is not installed (Debian: libopenmpi-dev)")
+    tool_of_tests("mpirun")
     folder = tmp_path_factory.mktemp("aware")
-    words = ["mpicc", "-std=c99", *WARNINGS, "-o", folder / "gpu-mpi", SOURCES / "gpu-mpi.c"]
-    subprocess.run([*map(str, words), "-ldl"], check=True)
+    compiled(SOURCES / "gpu-mpi.c", folder / "gpu-mpi", "-ldl", compiler="mpicc")
     compiled(FAKES / "cuda_aware.c", folder / "aware.so", "-shared", "-fPIC")
     compiled(FAKES / "libcuda.c", folder / "libcuda.so.1", "-shared", "-fPIC")
     return folder
 
 
-def send(
-    aware: Path, answers: str = "", *, says: bool = True, ranks: str = "2"
-) -> subprocess.CompletedProcess[str]:
+def send(aware: Path, answers: str = "", *, says: bool = True, ranks: str = "2") -> Ended:
     environment = {
-        **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "FAKE_CUDA": answers,
         "LD_LIBRARY_PATH": str(aware),
     }
     preload = ["env", f"LD_PRELOAD={aware / 'aware.so'}"] if says else []
-    words = ["mpirun", "--oversubscribe", "-n", "2", *preload, str(aware / "gpu-mpi"), ranks]
-    return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=120, env=environment
-    )
+    words = ("mpirun", "--oversubscribe", "-n", "2", *preload, aware / "gpu-mpi", ranks)
+    return run_program(*words, env=environment)
 
 
 def test_messages_from_gpu_to_gpu(aware: Path) -> None:
     done = send(aware)
-    assert done.returncode == 0, done.stderr
-    assert told(done) == (
+    assert done.status == 0, done.stderr
+    assert done.finding == (
         "2 ranks: messages of 1 B to 1 MiB from GPU to GPU, and allreduce of 1 to 65536 doubles "
         "on GPUs"
     )
@@ -746,9 +696,9 @@ def test_messages_from_gpu_to_gpu(aware: Path) -> None:
 
 def test_an_mpi_that_takes_no_pointers_into_a_gpu(aware: Path) -> None:
     done = send(aware, says=False)
-    assert done.returncode == 77
+    assert done.status == 77
     assert 'data: {"applies": false}' in done.stdout
-    assert told(done).startswith("this MPI takes no pointers into a GPU's memory: ")
+    assert done.finding.startswith("this MPI takes no pointers into a GPU's memory: ")
 
 
 @pytest.mark.parametrize(
@@ -763,10 +713,10 @@ def test_an_mpi_that_takes_no_pointers_into_a_gpu(aware: Path) -> None:
 )
 def test_messages_that_do_not_arrive(aware: Path, answers: str, finding: str) -> None:
     done = send(aware, answers)
-    assert done.returncode == 1
-    assert told(done).startswith(finding)
+    assert done.status == 1
+    assert done.finding.startswith(finding)
 
 
 def test_the_wrong_number_of_ranks(aware: Path) -> None:
     done = send(aware, ranks="3")
-    assert (done.returncode, told(done)) == (1, "MPI started 2 ranks, expected 3")
+    assert (done.status, done.finding) == (1, "MPI started 2 ranks, expected 3")

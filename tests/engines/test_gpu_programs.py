@@ -6,49 +6,37 @@ and libraries do: each has to be found, and what rounding explains has to pass.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import sample
+from check_programs import FAKES, SOURCES, compiled
+from harness import run_program, sample
 
 from builder.facts import CUDA_ERRORS
 
 pytestmark = pytest.mark.engines
 
-SOURCES = Path(__file__).resolve().parents[1] / "images"
-FAKES = Path(__file__).parent / "fakes"
-WARNINGS = ["-O2", "-Wall", "-Wextra", "-Werror"]
 WHOLE = sum(number % 1000 for number in range((1 << 20) + 3))
 PROGRAMS = ("cuda-compute", "cuda-blas", "cuda-nccl")
 
 
+def compiled_cuda(source: Path, target: Path) -> None:
+    """Compile a CUDA source against the stand-in's headers."""
+    options = (f"-I{FAKES / 'cuda'}", f"-I{SOURCES}", "-pthread", "-ldl")
+    compiled(source, target, *options, compiler="c++")
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("c++") or pytest.skip("c++ is not installed (Debian: g++)")
     folder = tmp_path_factory.mktemp("cuda")
     for name in PROGRAMS:
         text = (SOURCES / f"{name}.cu").read_text()
         if name == "cuda-compute":
             text += (FAKES / "cuda/launch.h").read_text()
         (folder / f"{name}.cc").write_text(text)
-        options = ["-std=c++11", *WARNINGS, f"-I{FAKES / 'cuda'}", f"-I{SOURCES}", "-pthread"]
-        words = [compiler, *options, "-o", folder / name, folder / f"{name}.cc", "-ldl"]
-        subprocess.run(list(map(str, words)), check=True)
-    words = [
-        "cc",
-        *WARNINGS,
-        "-shared",
-        "-fPIC",
-        "-o",
-        folder / "libnccl.so.2",
-        FAKES / "libnccl.c",
-    ]
-    subprocess.run(list(map(str, words)), check=True)
+        compiled_cuda(folder / f"{name}.cc", folder / name)
+    compiled(FAKES / "libnccl.c", folder / "libnccl.so.2", "-shared", "-fPIC")
     return folder
 
 
@@ -56,17 +44,9 @@ def run(
     programs: Path, name: str, *arguments: str, **variables: str
 ) -> tuple[int, str, dict[str, Any]]:
     """Exit status, finding and data."""
-    done = subprocess.run(
-        [programs / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(programs), **variables},
-    )
-    lines = done.stdout.splitlines()
-    data = lines[-2].removeprefix("data: ") if len(lines) > 1 else "{}"
-    return done.returncode, lines[-1], json.loads(data)
+    env = {"LD_LIBRARY_PATH": str(programs), **variables}
+    done = run_program(programs / name, *arguments, env=env, inherit=False)
+    return done.status, done.finding, done.data
 
 
 # ---- cuda-compute ----
@@ -170,9 +150,7 @@ def test_a_lower_precision_than_half_is_found(programs: Path, tmp_path: Path, wa
     first = "for (int precision = 0;"
     assert text.count(first) == 1
     (tmp_path / "half.cc").write_text(text.replace(first, "for (int precision = HALF;"))
-    options = ["-std=c++11", "-O2", f"-I{FAKES / 'cuda'}", f"-I{SOURCES}"]
-    words = ["c++", *options, "-o", str(tmp_path / "half"), str(tmp_path / "half.cc")]
-    subprocess.run(words, check=True)
+    compiled_cuda(tmp_path / "half.cc", tmp_path / "half")
     assert run(tmp_path, "half")[0] == 0
     status, finding, _ = run(tmp_path, "half", FAKE_BLAS=way)
     assert (status, finding.startswith("half precision, 257 x 193 x 129: element (")) == (1, True)

@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ARCHITECTURES, PROJECT, build_images
+from check_programs import SOURCES, compiled
+from harness import (
+    ARCHITECTURES,
+    PROJECT,
+    build_images,
+    need,
+    passed,
+    run_program,
+    tool_of_tests,
+)
 
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
 
-SOURCE = PROJECT / "tests/images/host-contract.c"
 HERE = platform.machine()
 NOT_HERE = {"x86_64": "ppc64le", "ppc64le": "x86_64"}.get(HERE, "x86_64")
 UNKNOWN_MPI = {
@@ -29,32 +37,13 @@ UNKNOWN_MPI = {
 }
 
 
-def need(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"{program} is not installed (Debian: {package})")
-    return found
-
-
-def said(*argv: str | Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [str(word) for word in argv], capture_output=True, text=True, timeout=60, check=False
-    )
-    lines = done.stdout.splitlines()
-    return done.returncode, lines[-1] if lines else ""
-
-
 # The check in the image.
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("host-contract") / "host-contract"
-    warnings = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror"]
-    argv = [need("cc", "gcc"), *warnings, "-o", str(target), str(SOURCE), "-ldl"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return target
+    return compiled(SOURCES / "host-contract.c", target, "-ldl")
 
 
 def kernel_of_libc() -> str:
@@ -79,7 +68,12 @@ def truth(**changes: Any) -> dict[str, Any]:
 
 def checked(program: Path, folder: Path, contract: dict[str, Any]) -> tuple[int, str]:
     (folder / "contract.json").write_text(json.dumps(contract, indent=1) + "\n")
-    return said(program, folder / "contract.json")
+    return ended(program, folder / "contract.json")
+
+
+def ended(program: Path, contract: Path) -> tuple[int, str]:
+    done = run_program(program, contract)
+    return done.status, done.finding
 
 
 def test_a_true_contract_passes(program: Path, tmp_path: Path) -> None:
@@ -115,7 +109,7 @@ def test_an_mpi_of_the_host_is_not_looked_for(program: Path, tmp_path: Path) -> 
 
 
 def test_an_mpi_of_another_version_is_told(program: Path, tmp_path: Path) -> None:
-    if said(sys.executable, "-c", "import ctypes; ctypes.CDLL('libmpi.so.40')")[0]:
+    if run_program(sys.executable, "-c", "import ctypes; ctypes.CDLL('libmpi.so.40')").status:
         pytest.skip("no Open MPI here (Debian: libopenmpi3)")
     status, finding = checked(program, tmp_path, truth(mpi=UNKNOWN_MPI))
     assert status == 1
@@ -129,7 +123,7 @@ def test_an_mpi_of_another_version_is_told(program: Path, tmp_path: Path) -> Non
 
 
 def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> None:
-    assert said(program, tmp_path / "none.json") == (1, f"there is no {tmp_path / 'none.json'}")
+    assert ended(program, tmp_path / "none.json") == (1, f"there is no {tmp_path / 'none.json'}")
 
 
 # A SIF that keeps no labels beside its file system.
@@ -138,7 +132,7 @@ def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> No
 def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
     """A SIF with nothing but a SquashFS."""
     squashfs = scratch / "squashfs"
-    argv = [need("mksquashfs", "squashfs-tools"), str(folder), str(squashfs), "-quiet"]
+    argv = [tool_of_tests("mksquashfs"), str(folder), str(squashfs), "-quiet"]
     subprocess.run(argv, check=True, capture_output=True)
     data, start = squashfs.read_bytes(), 4096
     descriptor = struct.pack(
@@ -157,7 +151,7 @@ def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
 
 @pytest.mark.parametrize("has", [True, False])
 def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
-    need("unsquashfs", "squashfs-tools")
+    need("unsquashfs")
     inside = tmp_path / "root/opt/build-images"
     inside.mkdir(parents=True)
     if has:
@@ -174,23 +168,19 @@ def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
 # The images of the main job.
 
 
-def unpacked(tarball: Path, folder: Path) -> Path:
-    folder.mkdir()
-    argv = ["tar", "-xzf", str(tarball), "-C", str(folder), "opt/build-images", "ch"]
-    subprocess.run(argv, check=True)
-    return folder
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_form_of_an_image_gives_the_same_answer(
     hpc_base: dict[str, Path], arch: str, tmp_path: Path
 ) -> None:
-    folder = hpc_base[arch]
+    folder, unpacked = hpc_base[arch], tmp_path / "image"
+    unpacked.mkdir()
+    words = ("tar", "-xzf", folder / "image.tar.gz", "-C", unpacked, "opt/build-images", "ch")
+    passed(run_program(*words))
     forms = [
         folder,
         *(folder / name for name in ("image.oci", "image.sif", "image.tar.gz")),
         folder / "files/host-contract.json",
-        unpacked(folder / "image.tar.gz", tmp_path / "image"),
+        unpacked,
     ]
     record = PROJECT / "tests/data/hosts/dgx.json"
     ended = [build_images("check-host", form, "--host", record, "--json") for form in forms]

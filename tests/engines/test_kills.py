@@ -19,7 +19,17 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import LONG, PROJECT, build_images, manifest_of
+from harness import (
+    LONG,
+    PROJECT,
+    Ended,
+    build_images,
+    manifest_of,
+    passed,
+    processes,
+    small_disk,
+    wait_for,
+)
 
 from builder.artifacts import oci
 from builder.model.digests import sha256_of_file
@@ -52,16 +62,6 @@ development:
 runtime:
   - shell: {{commands: ["seq 9 > /opt/leaf"]}}
 """
-
-
-@pytest.fixture(name="site")
-def site_with_a_small_base(small_site: Path) -> Path:
-    return small_site
-
-
-@pytest.fixture(name="home")
-def home_with_the_small_base(small_home: Path) -> Path:
-    return small_home
 
 
 def shown(number: int) -> str:
@@ -139,29 +139,28 @@ def as_number_0(layout: oci.Layout, number: int) -> str:
 
 def marked(home: Path) -> list[int]:
     """The processes that builders of a home started."""
-    wanted = f"{MARK}={home.resolve()}/".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "environ").read_bytes().split(b"\0")
-                if any(word.startswith(wanted) for word in words):
-                    found.append(int(entry.name))
-    return found
+    mark = f"{MARK}={home.resolve()}/".encode()
+    started = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if any(variable.startswith(mark) for variable in variables):
+                started.append(int(entry.name))
+    return started
 
 
 @pytest.mark.campaign
-def test_killed_at_any_moment(site: Path, home: Path) -> None:
-    write_recipes(site, 0)
-    full_s = finished(site, home, *PACKED)
-    wanted = digests(site / "out", 0)
+def test_killed_at_any_moment(small_site: Path, small_home: Path) -> None:
+    write_recipes(small_site, 0)
+    full_s = finished(small_site, small_home, *PACKED)
+    wanted = digests(small_site / "out", 0)
     seed = random.randrange(1 << 32) if LONG else 3
     print(f"seed {seed}, a whole run takes {full_s:.1f} s")
     chance = random.Random(seed)
     number, in_a_row, kills = 1, 0, 0
-    write_recipes(site, number)
+    write_recipes(small_site, number)
     while kills < KILLS:
-        with started(site, home, *PACKED) as child:
+        with started(small_site, small_home, *PACKED) as child:
             assert child.stderr is not None
             try:
                 child.wait(timeout=chance.uniform(0.3, full_s))
@@ -174,92 +173,80 @@ def test_killed_at_any_moment(site: Path, home: Path) -> None:
                 assert child.returncode == 0, child.stderr.read().decode()
                 in_a_row = MOST_IN_A_ROW
         if in_a_row >= MOST_IN_A_ROW or kills == KILLS:
-            finished(site, home, *PACKED)
-            assert digests(site / "out", number) == wanted
-            assert not marked(home)
+            finished(small_site, small_home, *PACKED)
+            assert digests(small_site / "out", number) == wanted
+            assert not marked(small_home)
             number, in_a_row = number + 1, 0
-            write_recipes(site, number)
+            write_recipes(small_site, number)
 
 
-def test_what_a_killed_builder_started_is_ended(site: Path, home: Path) -> None:
-    write_recipes(site, 0)
+def test_what_a_killed_builder_started_is_ended(small_site: Path, small_home: Path) -> None:
+    write_recipes(small_site, 0)
     marker = "sleep 4711"
-    core = (site / "recipes/core.yaml").read_text()
-    (site / "recipes/core.yaml").write_text(
+    core = (small_site / "recipes/core.yaml").read_text()
+    (small_site / "recipes/core.yaml").write_text(
         core.replace("sleep 1; seq 9999", f"{marker} & {marker}")
     )
-    with started(site, home, "--quiet") as child:
-        wait_for(lambda: len(processes(marker)) == 2)
+    with started(small_site, small_home, "--quiet") as child:
+        wait_for(lambda: len(processes(f"^{marker}$")) == 2)
         child.kill()
         child.wait()
-    left = marked(home)
+    left = marked(small_home)
     assert left
     os.kill(min(left), signal.SIGKILL)  # buildah, too: what runs in the container is nobody's then
-    assert processes(marker)
-    write_recipes(site, 0)
-    finished(site, home, "--format", "oci", "--no-verify")
-    assert not processes(marker)
-    assert not marked(home)
+    assert processes(f"^{marker}$")
+    write_recipes(small_site, 0)
+    finished(small_site, small_home, "--format", "oci", "--no-verify")
+    assert not processes(f"^{marker}$")
+    assert not marked(small_home)
 
 
-def processes(words: str) -> list[int]:
-    """The processes with this command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip() == words.encode():
-                found.append(int(entry.name))
-    return found
-
-
-def wait_for(condition: object, seconds: float = 120) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.1)
-
-
-def test_two_builders_share_a_store_and_build_a_stage_once(site: Path, home: Path) -> None:
-    write_recipes(site, 0)
+def test_two_builders_share_a_store_and_build_a_stage_once(
+    small_site: Path, small_home: Path
+) -> None:
+    write_recipes(small_site, 0)
     both = [
-        started(site, home, f"--output={site}/{name}", f"--image={name}*", "--format=oci")
+        started(
+            small_site,
+            small_home,
+            f"--output={small_site}/{name}",
+            f"--image={name}*",
+            "--format=oci",
+        )
         for name in ("core", "leaf")
     ]
     for child in both:
         _, stderr = child.communicate(timeout=600)
         assert child.returncode == 0, stderr.decode()
-    logs = list((home / "stages").glob("core-development-*/*.log"))
+    logs = list((small_home / "stages").glob("core-development-*/*.log"))
     assert len(logs) == 1
     assert logs[0].read_text().count(f"STEP 2/2: RUN echo {shown(0)} ") == 1
-    kept = json.loads(next((home / "stages").glob("core-development-*/*.json")).read_text())
+    kept = json.loads(next((small_home / "stages").glob("core-development-*/*.json")).read_text())
     for name in ("core", "leaf"):
-        manifest = manifest_of(site / name / f"{name}-1.0-small-x86_64")
+        manifest = manifest_of(small_site / name / f"{name}-1.0-small-x86_64")
         assert manifest["inputs"]["stages"]["core-development"] == kept["key"]
 
 
-def test_a_disk_that_fills_up(site: Path, home: Path) -> None:
+def test_a_disk_that_fills_up(small_site: Path, small_home: Path) -> None:
     """The home on a small file system: exit status 4, and what took the room is gone again."""
-    small = home / "small"
-    small.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=3400m,mode=755", "tmpfs", str(small)]
-    if subprocess.run(["mount", *options], check=False, capture_output=True).returncode:
-        pytest.skip("this user cannot mount a small file system")
-    write_recipes(site, 0)
-    for name in ("tools", "bases"):
-        (small / name).symlink_to(home / name)
-    core = site / "recipes/core.yaml"
-    big = "dd if=/dev/zero of=/opt/big bs=1M count=4000 && "
+    write_recipes(small_site, 0)
+    core = small_site / "recipes/core.yaml"
     sound = core.read_text()
-    core.write_text(sound.replace("sleep 1; seq 9999", f"{big}seq 9999"))
-    env = {"BUILD_IMAGES_HOME": str(small)}
-    arguments: list[str | Path] = ["--project", site, "--all", "--format=oci", "--no-verify"]
-    arguments += ["--jobs=1"]  # the room for one image is what a run must have
-    done = build_images(*arguments, env=env)
-    assert done.status == 4, done.stderr
-    assert "the disk is full" in done.stderr
-    assert not list((site / "out").glob("*/manifest.json"))
-    assert shutil.disk_usage(small).used < 1 << 30
-    core.write_text(sound)
-    done = build_images(*arguments, env=env)
-    assert done.status == 0, done.stderr
+    big = "dd if=/dev/zero of=/opt/big bs=1M count=4000 && seq 9999"
+    words = ("--project", small_site, "--all", "--format=oci", "--no-verify")
+    with small_disk(small_home / "small", size="3400m,mode=755") as small:
+        for name in ("tools", "bases"):
+            (small / name).symlink_to(small_home / name)
+
+        def built() -> Ended:
+            """One job at a time: the room for one image is what a run must have."""
+            return build_images(*words, "--jobs=1", env={"BUILD_IMAGES_HOME": str(small)})
+
+        core.write_text(sound.replace("sleep 1; seq 9999", big))
+        full = built()
+        assert full.status == 4, full.stderr
+        assert "the disk is full" in full.stderr
+        assert not list((small_site / "out").glob("*/manifest.json"))
+        assert shutil.disk_usage(small).used < 1 << 30
+        core.write_text(sound)
+        passed(built())

@@ -12,7 +12,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from harness import sample
+from check_programs import SOURCES, compiled, mounting
+from harness import Ended, need, run_program, sample
 from library_roots import (
     DEFECTS,
     LIBRARIES,
@@ -24,7 +25,6 @@ from library_roots import (
     command,
     sound_root,
 )
-from test_check_programs import SOURCES, Result, compiled, mounting, need, run
 
 pytestmark = pytest.mark.engines
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.engines
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound root; the check's program is in it."""
-    need("cc", "gcc")
+    need("cc")
     folder = tmp_path_factory.mktemp("root")
     sound_root(folder, tmp_path_factory.mktemp("built"))
     return folder
@@ -43,11 +43,11 @@ def root(template: Path, tmp_path: Path) -> Root:
     return Root(path=Path(shutil.copytree(template, tmp_path / "root")), built=tmp_path)
 
 
-def looked_at(root: Root, cpu: str = "generic", route: str = "none") -> Result:
+def looked_at(root: Root, cpu: str = "generic", route: str = "none") -> Ended:
     """What the check says of a root file system that it takes for its own."""
     shutil.copy(root.file("opt/libraries"), root.built / "libraries")
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    return run(command(root, cpu, route), environment=environment)
+    return run_program(*command(root, cpu, route), env=environment)
 
 
 def test_a_sound_root_passes(root: Root) -> None:
@@ -91,7 +91,7 @@ def test_a_library_that_this_user_cannot_read_is_named_so(root: Root) -> None:
     root.path.chmod(0o755)
     words = command(root)
     words.insert(1, "--setuid=65534")
-    result = run(words, environment={"PATH": "/usr/bin"})
+    result = run_program(*words, env={"PATH": "/usr/bin"})
     assert (result.status, result.finding) == (1, "/usr/lib/libown.so.1 cannot be read by users")
 
 
@@ -121,9 +121,9 @@ PYTHON = SOURCES / "python3-check.py"
 
 
 def test_python3_passes_and_finds_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
-    assert run([sys.executable, PYTHON]).finding.startswith("Python 3.")
+    assert run_program(sys.executable, PYTHON).finding.startswith("Python 3.")
     (tmp_path / "sqlite3.py").write_text("raise ImportError('libsqlite3.so.0: no such file')\n")
-    result = run([sys.executable, PYTHON], environment={"PYTHONPATH": str(tmp_path)})
+    result = run_program(sys.executable, PYTHON, env={"PYTHONPATH": str(tmp_path)})
     assert result.status == 1
     assert "sqlite3 (ImportError: libsqlite3.so.0: no such file)" in result.finding
 
@@ -136,9 +136,9 @@ def test_python3_misses_a_module_of_the_standard_library(tmp_path: Path, lost: s
     home = tmp_path / library.relative_to(sys.base_prefix)
     shutil.copytree(library, home, copy_function=os.symlink, ignore=without_packages)
     words = [Path(sys.base_prefix) / "bin/python3", PYTHON]
-    assert run(words, environment={"PYTHONHOME": str(tmp_path)}).status == 0
+    assert run_program(*words, env={"PYTHONHOME": str(tmp_path)}).status == 0
     (home / lost).unlink()
-    result = run(words, environment={"PYTHONHOME": str(tmp_path)})
+    result = run_program(*words, env={"PYTHONHOME": str(tmp_path)})
     name = lost.partition("/")[0].removesuffix(".py")
     assert result.status == 1
     assert result.finding.endswith(f"cannot import {name} (it is not there)")
@@ -151,8 +151,8 @@ def without_packages(_folder: str, names: list[str]) -> set[str]:
 def test_verbs_loads_all_drivers_and_finds_those_that_are_gone(tmp_path: Path) -> None:
     if not Path("/etc/libibverbs.d").is_dir():
         pytest.skip("no drivers of verbs on this machine (Debian: ibverbs-providers)")
-    program = compiled(need("cc", "gcc"), SOURCES / "verbs.c", tmp_path / "verbs", "-ldl")
-    result = run([program])
+    program = compiled(SOURCES / "verbs.c", tmp_path / "verbs", "-ldl")
+    result = run_program(program)
     assert result.status == 0, result
     assert result.data["configured"] == result.data["loaded"] > 0
     hidden = mounting('mount -t tmpfs none /etc/libibverbs.d; exec "$1"', program)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from harness import PROJECT, Ended, build_images, manifest_of, missing
 from loopback import Registry, running_registry
-from test_faults import write_tiny
+from small_base import write_tiny
 
 from builder.build import binfmt
 from builder.build.base_store import StoredBase

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from harness import Ended, build_images, missing
-from test_faults import write_tiny
+from small_base import write_tiny
 
 from builder.model.errors import StepFailed
 from builder.sources.package_cache import PackageCache

@@ -7,17 +7,16 @@ scripts that end as a broken one would.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
+import check_programs
 import pytest
+from check_programs import SOURCES
+from harness import Ended, run_program
 
 pytestmark = pytest.mark.engines
 
-SOURCES = Path(__file__).resolve().parents[1] / "images"
 LAUNCHER = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
 
 # What the summary of a run of HPC Challenge holds.
@@ -34,33 +33,20 @@ SUMMARY = {
     "VersionMinor": "5",
     "VersionMicro": "0",
 }
-Run = subprocess.CompletedProcess[str]
 
 
-def run(*command: str | Path, path: Path | None = None) -> Run:
-    variables = {**os.environ, "TMPDIR": os.environ.get("TMPDIR", "/tmp")}
-    if path:
-        variables["PATH"] = f"{path}:{variables['PATH']}"
-    words = [str(word) for word in command]
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=120, check=False, env=variables
-    )
+def run(*command: str | Path, path: Path | None = None) -> Ended:
+    return run_program(*command, env={"PATH": f"{path}:{os.environ['PATH']}"} if path else {})
 
 
-def finding(done: Run) -> str:
-    return (["", *done.stdout.strip().splitlines()])[-1]
-
-
-def compiled(name: str, folder: Path, compiler: list[str], change: tuple[str, str]) -> Path:
+def compiled(
+    name: str, folder: Path, change: tuple[str, str], *options: str, compiler: str
+) -> Path:
     """A check's program, with one thing in its source changed."""
-    if shutil.which(compiler[0]) is None:
-        pytest.skip(f"{compiler[0]} is not installed")
-    text = (SOURCES / f"{name}.c").read_text()
+    text, source = (SOURCES / f"{name}.c").read_text(), folder / f"{name}.c"
     assert text.count(change[0]) >= 1
-    source = folder / f"{name}.c"
     source.write_text(text.replace(change[0], change[1], 1))
-    subprocess.run([*compiler, "-std=c99", "-O2", "-o", folder / name, source], check=True)
-    return folder / name
+    return check_programs.compiled(source, folder / name, *options, compiler=compiler)
 
 
 def stub(folder: Path, name: str, text: str) -> Path:
@@ -79,9 +65,9 @@ def stub(folder: Path, name: str, text: str) -> Path:
     ],
 )
 def test_memory_speed(tmp_path: Path, change: tuple[str, str], status: int, said: str) -> None:
-    program = compiled("memory-speed", tmp_path, ["cc", "-fopenmp"], change)
+    program = compiled("memory-speed", tmp_path, change, "-fopenmp", compiler="cc")
     done = run(program, "1", "2")
-    assert (done.returncode, said in finding(done)) == (status, True), done.stdout
+    assert (done.status, said in done.finding) == (status, True), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -97,25 +83,23 @@ def test_memory_speed(tmp_path: Path, change: tuple[str, str], status: int, said
     ],
 )
 def test_mpi_speed(tmp_path: Path, change: tuple[str, str], status: int, said: str) -> None:
-    program = compiled("mpi-speed", tmp_path, ["mpicc"], change)
+    program = compiled("mpi-speed", tmp_path, change, compiler="mpicc")
     done = run(*LAUNCHER, program, "4096", "20")
-    assert (done.returncode, said in finding(done)) == (status, True), done.stdout
+    assert (done.status, said in done.finding) == (status, True), done.stdout
 
 
 def test_mpi_speed_of_one_rank_is_none(tmp_path: Path) -> None:
-    program = compiled("mpi-speed", tmp_path, ["mpicc"], ("int main", "int main"))
+    program = compiled("mpi-speed", tmp_path, ("int main", "int main"), compiler="mpicc")
     done = run(program)
-    assert done.returncode == 2
-    assert "there is one rank" in finding(done)
+    assert done.status == 2
+    assert "there is one rank" in done.finding
 
 
-def hpcc(folder: Path, *, residual: str = "PASSED", status: int = 0, **changes: str) -> Run:
+def hpcc(folder: Path, *, residual: str = "PASSED", status: int = 0, **changes: str) -> Ended:
     """The check's verdict on a run of `hpcc` that left this output."""
-    summary: Mapping[str, str] = {**SUMMARY, **changes}
-    lines = [f"||Ax-b||_oo ...... {residual}", *(f"{key}={text}" for key, text in summary.items())]
-    text = "\n".join(
-        [f"cat >hpccoutf.txt <<'END'\n{lines[0]}", *lines[1:], "END", f"exit {status}"]
-    )
+    rows = [f"{key}={value}" for key, value in {**SUMMARY, **changes}.items()]
+    lines = ["cat >hpccoutf.txt <<'END'", f"||Ax-b||_oo ...... {residual}", *rows, "END"]
+    text = "\n".join([*lines, f"exit {status}"])
     return run("sh", SOURCES / "hpcc-check.sh", "2", "env", path=stub(folder, "hpcc", text))
 
 
@@ -134,19 +118,19 @@ def hpcc(folder: Path, *, residual: str = "PASSED", status: int = 0, **changes: 
 )
 def test_hpcc(tmp_path: Path, changes: dict[str, str], said: str) -> None:
     done = hpcc(tmp_path, **changes)  # type: ignore[arg-type]
-    assert (done.returncode, finding(done)) == (1, said)
+    assert (done.status, done.finding) == (1, said)
 
 
 def test_hpcc_passes(tmp_path: Path) -> None:
     done = hpcc(tmp_path)
-    assert done.returncode == 0
-    assert finding(done).startswith("1 residuals passed on 2 ranks: HPL, PTRANS")
+    assert done.status == 0
+    assert done.finding.startswith("1 residuals passed on 2 ranks: HPL, PTRANS")
 
 
 def test_hpcc_that_wrote_nothing(tmp_path: Path) -> None:
     done = run("sh", SOURCES / "hpcc-check.sh", "2", "env", path=stub(tmp_path, "hpcc", "exit 0\n"))
-    assert done.returncode == 1
-    assert finding(done).startswith("hpcc wrote no hpccoutf.txt")
+    assert done.status == 1
+    assert done.finding.startswith("hpcc wrote no hpccoutf.txt")
 
 
 def fio_output(*, read: int = 1 << 20, error: int = 0) -> str:
@@ -173,12 +157,12 @@ def fio_output(*, read: int = 1 << 20, error: int = 0) -> str:
 )
 def test_fio(tmp_path: Path, text: str, status: int, said: str) -> None:
     done = run("sh", SOURCES / "fio-check.sh", "1", path=stub(tmp_path, "fio", text))
-    assert (done.returncode, finding(done)) == (status, said), done.stderr
+    assert (done.status, done.finding) == (status, said), done.stderr
 
 
 def ucx(
     folder: Path, *, version: str = "5.0.7", library: str = "1.13.1", chosen: str = "ucx"
-) -> Run:
+) -> Ended:
     stub(folder, "ompi_info", f"echo 'Open MPI v{version}'; echo mca:pml:{chosen}:\n")
     stub(folder, "ucx_info", f'echo "# UCT version={library} revision 0"\n')
     stub(folder, "ranks", f"echo 'select: component {chosen} selected' >&2; echo 2 ranks\n")
@@ -196,14 +180,14 @@ def ucx(
 )
 def test_ucx(tmp_path: Path, changes: dict[str, str], status: int, said: str) -> None:
     done = ucx(tmp_path, **changes)
-    assert (done.returncode, finding(done)) == (status, said)
+    assert (done.status, done.finding) == (status, said)
 
 
 def test_ucx_that_was_not_chosen(tmp_path: Path) -> None:
     ucx(tmp_path)
     stub(tmp_path, "ranks", "echo 'select: component ob1 selected' >&2; echo 2 ranks\n")
     done = run("sh", SOURCES / "ucx-check.sh", "5.0.7", "1.13.1", "ranks", path=tmp_path)
-    assert (done.returncode, finding(done)) == (1, "the ranks did not choose UCX")
+    assert (done.status, done.finding) == (1, "the ranks did not choose UCX")
 
 
 @pytest.mark.parametrize(
@@ -220,15 +204,9 @@ def test_a_missing_package_is_a_finding(
 ) -> None:
     for name in ("numpy", "torch", "tensorflow"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('no torch here')\n")
-    words = [sys.executable, str(SOURCES / script), *arguments]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert (done.returncode, finding(done)) == (1, said)
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = run_program(sys.executable, SOURCES / script, *arguments, env=env)
+    assert (done.status, done.finding) == (1, said)
 
 
 FAKE_TORCH = """
@@ -285,14 +263,9 @@ def test_a_framework_on_a_gpu(
     module = "torch" if is_torch else "tensorflow"
     (tmp_path / f"{module}.py").write_text(fake.format(cuda=cuda, available=available))
     layers = ["--", "sh", "-c", before] if before else []
-    words = [sys.executable, str(SOURCES / f"{name.lower()}-gpu-check.py"), capability, *layers]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
+    script = SOURCES / f"{name.lower()}-gpu-check.py"
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = run_program(sys.executable, script, capability, *layers, env=env)
     expected = said.format(
         name=name,
         codes="sm_70, sm_80" if is_torch else "sm_60, compute_70",
@@ -301,4 +274,4 @@ def test_a_framework_on_a_gpu(
         if is_torch
         else "CUDA_ERROR_LAUNCH_FAILED",
     )
-    assert (done.returncode, finding(done)) == (status, expected), done.stderr
+    assert (done.status, done.finding) == (status, expected), done.stderr

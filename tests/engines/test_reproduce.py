@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import Ended, build_images, copy_of_project, manifest_of
-from test_faults import write_tiny
+from small_base import write_tiny
 
 from builder.build.engines import Tools
 
