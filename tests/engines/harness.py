@@ -79,7 +79,7 @@ def run_program(
 
 
 def build_images(
-    *words: str | Path, env: Mapping[str, str] | None = None, timeout_s: float = 3000
+    *words: object, env: Mapping[str, str] | None = None, timeout_s: float = 3000
 ) -> Ended:
     """Run `build-images` as a user does."""
     program = (sys.executable, "-m", "builder")

@@ -1,38 +1,35 @@
-"""What tests of launchers share: asking for ranks, and what came of them."""
+"""Asking launchers for ranks, and the outcomes."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Ended, build_images, manifest_of, missing
+from harness import Ended, build_images, manifest_of, need, run_program
 
 
 def need_open_mpi_4() -> None:
-    if absent := missing(["mpirun.openmpi", "mpicc.openmpi"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
-    told = subprocess.run(
-        ["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    if " 4.1." not in told:
-        pytest.skip(f"the host's Open MPI is not the images' 4.1: {told.splitlines()[0]}")
+    need("mpirun.openmpi", "mpicc.openmpi")
+    version = run_program("mpirun.openmpi", "--version").stdout
+    if " 4.1." not in version:
+        pytest.skip(f"the host's Open MPI is not the images' 4.1: {version.splitlines()[0]}")
 
 
 def launched(folder: Path, check: str) -> dict[str, dict[str, Any]]:
-    """The outcomes of one name in the manifest, by format."""
-    found = {
-        name: [one for one in outcomes if one["check"] == check]
+    """The outcome of one name in the manifest, by format."""
+    return {
+        name: outcome
         for name, outcomes in manifest_of(folder)["launched"].items()
+        for outcome in outcomes
+        if outcome["check"] == check
     }
-    return {name: some[0] for name, some in found.items() if some}
 
 
 def only(folder: Path, check: str) -> tuple[str, str]:
     """The outcome in Charliecloud, and its reason."""
-    found = launched(folder, check)["charliecloud"]
-    return found["outcome"], found["reason"]
+    outcome = launched(folder, check)["charliecloud"]
+    return outcome["outcome"], outcome["reason"]
 
 
 def verify(

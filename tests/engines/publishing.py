@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from faulty_proxy import Fault, proxy_before
-from harness import PROJECT, Ended, build_images, passed, run_program
+from harness import Ended, build_images, passed, run_program
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
@@ -33,17 +30,6 @@ def signed(
     """Publish with a key of `made_key`."""
     words = ("--key", str(pair.private), *more)
     return publish(project, host, *words, env={**SIGNING, **(env or {})})
-
-
-def start(project: Path, host: str, *more: str, **env: str) -> subprocess.Popen[bytes]:
-    words = ["publish", "--project", str(project), "--to", f"{host}/site", *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "builder", *words],
-        cwd=PROJECT,
-        env={**os.environ, **env},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
 
 
 def write_policy(folder: Path, *keys: object) -> Path:
@@ -81,13 +67,10 @@ def pull(
 
 def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:
     """A proxy that lets the first requests that match fail."""
-    left = [times]
+    faults = [fault] * times
 
     def decide(request: str, _number: int) -> Fault | None:
-        if left[0] and re.search(pattern, request):
-            left[0] -= 1
-            return fault
-        return None
+        return faults.pop() if faults and re.search(pattern, request) else None
 
     return proxy_before(upstream, decide)
 
@@ -95,6 +78,12 @@ def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 BILL = "https://cyclonedx.org/bom"
+
+
+def assert_no_tags(host: str) -> None:
+    """Nothing that people pull by is in the registry."""
+    for recipe in RECIPES:
+        assert own_tags(repository(host, recipe)) == set()
 
 
 def tool(name: str) -> str:

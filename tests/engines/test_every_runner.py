@@ -83,7 +83,7 @@ sys.exit(done.returncode)
 """
 
 
-@pytest.fixture(scope="module", name="found", params=tuple(RUNNERS))
+@pytest.fixture(scope="module", name="run", params=tuple(RUNNERS))
 def run_of_a_runner(request: pytest.FixtureRequest, image: Path) -> Run:
     name = str(request.param)
     kind, env = RUNNERS[name], {}
@@ -99,16 +99,16 @@ def run_of_a_runner(request: pytest.FixtureRequest, image: Path) -> Run:
     return Run(key=key, checks=checks, largest_kib=int(done.finding))
 
 
-def test_environment_and_working_directory_are_the_images(found: Run) -> None:
+def test_environment_and_working_directory_are_the_images(run: Run) -> None:
     """The same in all runners: each is compared with the image's configuration."""
-    environment = found.checks["environment"]
+    environment = run.checks["environment"]
     assert environment["outcome"] == "passed", environment
     assert environment["reason"].startswith("in /srv, with the image's variables")
     assert "LD_LIBRARY_PATH" in environment["reason"]
 
 
-def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(found: Run) -> None:
-    outcome, reason = (found.checks["hangs"][key] for key in ("outcome", "reason"))
+def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(run: Run) -> None:
+    outcome, reason = (run.checks["hangs"][key] for key in ("outcome", "reason"))
     assert outcome == "failed"
     assert reason.startswith("no result after 8 s; its last line: rank 3 sends; it was waiting for")
     for number in (71321, 71322, 71323):
@@ -127,34 +127,34 @@ def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(found: Ru
     ],
 )
 def test_whatever_a_check_does_it_has_an_outcome(
-    check: str, outcome: str, reason: str, found: Run
+    check: str, outcome: str, reason: str, run: Run
 ) -> None:
-    assert found.checks[check]["outcome"] == outcome
-    assert found.checks[check]["reason"].startswith(reason)
+    assert run.checks[check]["outcome"] == outcome
+    assert run.checks[check]["reason"].startswith(reason)
 
 
-def test_memory_stays_bounded(found: Run) -> None:
+def test_memory_stays_bounded(run: Run) -> None:
     """The output is of 100 MB, and the largest process of all stays small."""
-    assert found.largest_kib < 250_000
+    assert run.largest_kib < 250_000
 
 
-def test_the_run_goes_on_as_an_ordinary_user(found: Run) -> None:
-    last = found.checks["comes-last"]
+def test_the_run_goes_on_as_an_ordinary_user(run: Run) -> None:
+    last = run.checks["comes-last"]
     assert (last["outcome"], last["data"]) == ("passed", {"directory": "/srv"})
     assert last["reason"] != "0"
 
 
-def test_evidence_is_valid_and_its_junit_file_is_read(found: Run, image: Path) -> None:
-    statement = json.loads((image / f"evidence/{found.key}.json").read_text())
+def test_evidence_is_valid_and_its_junit_file_is_read(run: Run, image: Path) -> None:
+    statement = json.loads((image / f"evidence/{run.key}.json").read_text())
     jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     assert statement["predicate"]["result"] == "FAILED"
     assert sorted(statement["predicate"]["warnedTests"]) == ["harness", "is-skipped"]
     assert "is-skipped" not in statement["predicate"]["passedTests"]
-    [suite] = list(JUnitXml.fromfile(str(image / f"evidence/{found.key}.xml")))
+    [suite] = list(JUnitXml.fromfile(str(image / f"evidence/{run.key}.xml")))
     assert {
         case.name: "skipped" if case.is_skipped else "failed" if case.is_failure else "passed"
         for case in suite
-    } == {check: row["outcome"] for check, row in found.checks.items()}
+    } == {check: row["outcome"] for check, row in run.checks.items()}
 
 
 def test_a_runner_without_its_artifact_is_refused(image: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, Ended, copy_of_project, manifest_of
+from harness import PROJECT, Ended, copy_of_project, manifest_of, passed, run_program
 from small_base import LEAN
 
 from builder.build.inputs import program_digest
@@ -56,38 +55,24 @@ class Installed:
         env: dict[str, str] | None = None,
     ) -> Ended:
         """Run a program of the environment in another folder than the project's."""
-        path = [self.environment / "bin" / program, *argv]
-        return ended(path, folder=self.elsewhere, user=user, env=env)
+        path = self.environment / "bin" / program
+        return ended(path, *argv, folder=self.elsewhere, user=user, env=env)
 
 
 def ended(
-    argv: list[str | Path],
-    *,
-    folder: Path,
-    user: str | None = None,
-    env: dict[str, str] | None = None,
+    *argv: str | Path, folder: Path, user: str | None = None, env: dict[str, str] | None = None
 ) -> Ended:
     """Run a command without the variables that lead Python to the clone."""
     variables = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     variables["PATH"] += f":{sysconfig.get_path('scripts')}"  # linters that came with wheels
-    done = subprocess.run(
-        argv,
-        cwd=folder,
-        env={**variables, **(env or {})},
-        user=user,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    env = {**variables, **(env or {})}
+    return run_program(*argv, env=env, inherit=False, cwd=folder, user=user)
 
 
 def tracked_files() -> list[str]:
     """Paths of the files that git tracks in the project and that have not been removed."""
-    argv = ["git", "-c", f"safe.directory={PROJECT}", "ls-files", "-z"]
-    listed = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True)
+    argv = ("git", "-c", f"safe.directory={PROJECT}", "ls-files", "-z")
+    listed = passed(run_program(*argv, cwd=PROJECT))
     return [name for name in listed.stdout.split("\0") if name and (PROJECT / name).is_file()]
 
 
@@ -104,9 +89,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / name, sources / name)
     target = tmp_path_factory.mktemp("dist")
-    argv: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation"]
-    done = ended([*argv, "--outdir", target, sources], folder=target)
-    assert done.status == 0, done.stdout + done.stderr
+    words = ("-m", "build", "--no-isolation", "--outdir", target, sources)
+    passed(ended(sys.executable, *words, folder=target))
     [sdist], [wheel] = target.glob("*.tar.gz"), target.glob("*.whl")
     package = frozenset(name for name in tracked if name.startswith("builder/"))
     return Distributions(sources=sources, sdist=sdist, wheel=wheel, tracked=package)
@@ -118,11 +102,10 @@ def installed(distributions: Distributions) -> Iterator[Installed]:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="installed-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        venv.create(folder / "venv", with_pip=True)
-        python = folder / "venv/bin/python"
-        argv: list[str | Path] = [python, "-m", "pip", "install", "--no-deps", "--no-index"]
-        done = ended([*argv, distributions.wheel], folder=folder)
-        assert done.status == 0, done.stderr
+        venv.create(folder / "venv")
+        pip = (sys.executable, "-m", "pip", "--python", folder / "venv/bin/python")
+        words = ("install", "--no-deps", "--no-index", distributions.wheel)
+        passed(ended(*pip, *words, folder=folder))
         (folder / "elsewhere").mkdir(mode=0o755)
         program = Installed(environment=folder / "venv", elsewhere=folder / "elsewhere")
         # Appended to sys.path; the editable installation's hook, a .pth file there, is not read.
@@ -168,8 +151,8 @@ def test_a_command_from_another_folder(command: str, installed: Installed) -> No
 
 def test_specs_of_the_full_matrix(installed: Installed, tmp_path: Path) -> None:
     """Without the linters: with them, 311 specs take 42 s where none has been linted before."""
-    done = installed.run("spec", "--all", "--no-lint", "--project", PROJECT, "--output", tmp_path)
-    assert done.status == 0, done.stderr
+    words = ("--all", "--no-lint", "--project", PROJECT, "--output", tmp_path)
+    passed(installed.run("spec", *words))
     plan = installed.run("plan", "--all", "--project", PROJECT)
     for name in ("Dockerfile", "Singularity.def"):
         assert f"\n{len(list(tmp_path.glob(f'*/{name}')))} images; " in plan.stdout
@@ -181,8 +164,7 @@ def test_it_sets_itself_up_as_a_clone_does(
     """Its scripts are there, and bring Apptainer into an empty home."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("BUILD_IMAGES_SHARED", "")
-    done = installed.run("setup", "--dry-run")
-    assert done.status == 0, done.stderr
+    done = passed(installed.run("setup", "--dry-run"))
     assert str(tmp_path / "home/tools/apptainer") in done.stdout + done.stderr
     assert installed.run("setup", "--check").status == 4
     assert not (tmp_path / "home").exists()
@@ -196,8 +178,7 @@ def test_native_tools_are_compiled_from_its_files(installed: Installed) -> None:
         "from builder.build.native.interpreter import compiled_code; "
         "from builder.system.process import Processes; print(len(compiled_code(Processes())))"
     )
-    done = installed.run("-c", script, program="python")
-    assert done.status == 0, done.stderr
+    done = passed(installed.run("-c", script, program="python"))
     assert int(done.stdout) > 0
 
 
@@ -218,8 +199,7 @@ def test_an_ordinary_user_writes_nothing_beside_it(installed: Installed) -> None
             path.chmod(mode & ~0o222)
         try:
             for command in (["plan"], ["lint"], ["spec", "--output", f"{name}/specs"]):
-                done = installed.run(*command, "--project", project, user=user, env=env)
-                assert done.status == 0, done.stderr
+                passed(installed.run(*command, "--project", project, user=user, env=env))
         finally:
             for path, mode in modes.items():
                 path.chmod(mode)
@@ -232,11 +212,8 @@ def test_a_real_build(
     """Two stages, three formats, and a check in each."""
     env = {"BUILD_IMAGES_HOME": str(small_home)}
     argv: list[str | Path] = ["--recipe", "lean", "--project", small_site]
-    done = installed.run(*argv, env=env)
-    assert done.status == 0, done.stderr
+    passed(installed.run(*argv, env=env))
     built = manifest_of(small_site / "out" / LEAN)
     assert (built["outcome"], built["formats_equal"]) == ("verified", True)
     assert built["inputs"]["program"] == program_digest(distributions.sources / "builder")
-    plan = installed.run("plan", "--stages", *argv, env=env)
-    assert plan.status == 0, plan.stderr
-    assert "verified" in plan.stdout
+    assert "verified" in passed(installed.run("plan", "--stages", *argv, env=env)).stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -26,7 +27,10 @@ from harness import (
     LONG,
     PROJECT,
     build_images,
+    copy_of_project,
     manifest_of,
+    passed,
+    processes,
     sample,
 )
 from host_images import rank_image
@@ -82,18 +86,18 @@ def images(
 
 def built(out: Path, site: Path) -> dict[str, Path]:
     """Images of both architectures, by the whole way from a recipe."""
-    for name in ("base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, site / name)
+    copy_of_project(site)
     matrix = yaml.safe_load((PROJECT / "matrix.yaml").read_text())
     del matrix["exclude"], matrix["tags"]  # they name other recipes
     matrix["default"]["recipe"] = ["ranks"]
     (site / "matrix.yaml").write_text(yaml.safe_dump(matrix))
-    (site / "recipes").mkdir()
+    for recipe in (site / "recipes").glob("*.yaml"):
+        recipe.unlink()
     (site / "recipes/ranks.yaml").write_text(RECIPE)
     selection = ["--recipe=ranks", "--base=debian12", "--mpi=openmpi4.1"]
     archs = [f"--arch={arch}" for arch in ARCHITECTURES]
-    done = build_images("--project", site, *selection, *archs, "--no-verify", "--output", out)
-    assert done.status == 0, done.stderr
+    words = (*selection, *archs, "--no-verify", "--output", out)
+    passed(build_images("--project", site, *words))
     return {arch: out / f"ranks-1.0-debian12-openmpi4.1-{arch}" for arch in ARCHITECTURES}
 
 
@@ -102,14 +106,13 @@ def predicate(folder: Path, name: str) -> dict[str, Any]:
     statement = json.loads((folder / f"evidence/{name}.json").read_text())
     jsonschema.Draft7Validator(schema_of("evidence")).validate(statement)
     junit = ET.parse(folder / f"evidence/{name}.xml")
-    found: dict[str, Any] = statement["predicate"]
-    counted = {one: len(list(junit.iter(one))) for one in ("testcase", "failure", "skipped")}
-    assert counted == {
+    result: dict[str, Any] = statement["predicate"]
+    assert {tag: len(list(junit.iter(tag))) for tag in ("testcase", "failure", "skipped")} == {
         "testcase": 1,
-        "failure": len(found["failedTests"]),
-        "skipped": len(found["warnedTests"]),
+        "failure": len(result["failedTests"]),
+        "skipped": len(result["warnedTests"]),
     }
-    return found
+    return result
 
 
 # ---- Sound images ----
@@ -172,13 +175,12 @@ def is_bound_on_two_nodes(folder: Path, name: str) -> None:
 
 @BOTH
 def test_mpirun_starts_the_ranks(arch: str, images: dict[str, Path]) -> None:
-    done = build_images("verify", images[arch], "--launcher", "mpirun", "--nodes", "1")
-    assert done.status == 0, done.stdout + done.stderr
-    for one in launched(images[arch], "mpi-hybrid-mpirun").values():
-        assert one["reason"].startswith("4 ranks on 1 host: ")
-        assert "started by mpirun of Open MPI 4.1." in one["reason"]
-        assert one["data"]["library"].startswith("Open MPI v4.1.")
-        assert "vader" in one["data"]["transport"]
+    passed(build_images("verify", images[arch], "--launcher", "mpirun", "--nodes", "1"))
+    for check in launched(images[arch], "mpi-hybrid-mpirun").values():
+        assert check["reason"].startswith("4 ranks on 1 host: ")
+        assert "started by mpirun of Open MPI 4.1." in check["reason"]
+        assert check["data"]["library"].startswith("Open MPI v4.1.")
+        assert "vader" in check["data"]["transport"]
 
 
 def test_without_a_controller_nothing_is_passed(images: dict[str, Path]) -> None:
@@ -208,7 +210,9 @@ DEFECTS = {
     "sum": RankDefect(kind="sum", rank=2, place=0),
     "noise": RankDefect(kind="noise"),
     "lose": RankDefect(kind="lose", rank=3),
-    "hang": RankDefect(kind="hang", rank=2),
+    # Ranks that wait for another spin, and keep processors from all other tests: here none waits.
+    "hang": RankDefect(kind="hang"),
+    "wait": RankDefect(kind="hang", rank=1),
 }
 
 
@@ -219,8 +223,7 @@ def planted(images: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_an_image_without_a_defect_passes_and_so_will_the_next(planted: Path) -> None:
-    done = verify(planted, "mpirun")
-    assert done.status == 0, done.stdout + done.stderr
+    passed(verify(planted, "mpirun"))
 
 
 @pytest.mark.campaign
@@ -278,43 +281,38 @@ def planted_sif(images: dict[str, Path], planted: Path, tools: Tools) -> Iterato
 )
 def test_a_defect_is_caught_in_apptainer(defect: str, reason: str, planted_sif: Path) -> None:
     shown = {"APPTAINER_BIND": f"{planted_sif}/opt/build-images/bin:/opt/build-images/bin"}
-    given = {**shown, **DEFECTS[defect].environment}
-    done = verify(planted_sif, "mpirun", "--timeout", HANG_S, runner="apptainer", **given)
+    env = {**shown, **DEFECTS[defect].environment}
+    done = verify(planted_sif, "mpirun", "--timeout", HANG_S, runner="apptainer", **env)
     assert done.status == 1, done.stdout + done.stderr
-    one = launched(planted_sif, "mpi-hybrid-mpirun")["sif"]
-    assert one["outcome"] == "failed"
-    assert reason in one["reason"]
-    assert still_there("/bin/mpi.real") == []
+    check = launched(planted_sif, "mpi-hybrid-mpirun")["sif"]
+    assert check["outcome"] == "failed"
+    assert reason in check["reason"]
+    assert_gone("/bin/mpi.real")
 
 
 def test_ranks_that_hang_are_ended_and_say_what_they_waited_for(
     planted: Path, two_nodes: dict[str, str]
 ) -> None:
-    for launcher, environment in (("mpirun", {}), ("srun", two_nodes)):
-        done = verify(
-            planted, launcher, "--timeout", HANG_S, **DEFECTS["hang"].environment, **environment
-        )
+    on_slurm = {**two_nodes, **DEFECTS["wait"].environment}
+    for launcher, ranks, environment in (
+        ("mpirun", "4", DEFECTS["hang"].environment),
+        ("srun", "2", on_slurm),
+    ):
+        words = ("--ranks", ranks, "--timeout", HANG_S)
+        done = verify(planted, launcher, *words, **environment)
         assert done.status == 1
         outcome, reason = only(planted, f"mpi-hybrid-{launcher}")
         assert outcome == "failed"
         assert reason.startswith(f"no result after {HANG_S} s: rank")
         assert "in MPI_Bcast of 65536 bytes from rank 0" in reason
-        assert still_there("/bin/mpi.real") == []
+        assert_gone("/bin/mpi.real")
     assert slurm.jobs(two_nodes) == []
 
 
-def still_there(name: str) -> list[str]:
-    """The processes that run a program, a moment after they were to be gone."""
+def assert_gone(name: str) -> None:
+    """Assert that nothing runs a program, a moment after it was to be ended."""
     time.sleep(1)
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(word.endswith(name.encode()) for word in words):
-            found.append(b" ".join(words).decode(errors="replace"))
-    return found
+    assert processes(f"{re.escape(name)}( |$)") == []
 
 
 # A launcher that takes itself for Open MPI's, and is wrong.
@@ -357,4 +355,4 @@ def test_a_launcher_that_is_broken(
     outcome, found = only(planted, "mpi-hybrid-mpirun")
     assert outcome == "failed"
     assert reason in found
-    assert still_there("1234") == []
+    assert_gone("1234")
