@@ -102,7 +102,7 @@ def unsigned(
     if key is None:
         return []
     trusted, now = [TrustedKey(key=key, name="site")], dt.datetime.now(dt.timezone.utc)
-    found = verified(digest, _attached(registry, digest), trusted, now=now)
+    found = verified(digest, attached(registry, digest), trusted, now=now)
     lines = [f"{one.source}: {one.reason}" for one in found.rejected]
     for form in ("bundle", "classic"):
         signed = [one.format for one in found.signatures].count(form)
@@ -112,16 +112,17 @@ def unsigned(
     return lines
 
 
-def _attached(registry: Registry, digest: str) -> Iterator[Attachment]:
+def attached(registry: Registry, digest: str) -> Iterator[Attachment]:
     """What refers to a digest, and what is under the tags of its proof."""
-    named = [one.digest for one in registry.referrers(digest)]
-    for name in (*named, signature_tag(digest), attestation_tag(digest)):
+    tags = (signature_tag(digest), attestation_tag(digest))
+    for name in (*(referrer.digest for referrer in registry.referrers(digest)), *tags):
         with contextlib.suppress(NotThere):
             _, manifest = registry.document(name)
             layers = manifests.descriptors(manifest, "layers", name)
             some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
             blobs = {one.digest: registry.small_blob(one) for one in some}
-            yield Attachment(manifest=registry.manifest(name), blobs=blobs)
+            tag = name if name in tags else ""
+            yield Attachment(manifest=registry.manifest(name), blobs=blobs, tag=tag)
 
 
 def blobs_of(registry: Registry, digest: str) -> list[str]:

@@ -24,7 +24,8 @@ from harness import (
     build_images,
     copy_of_project,
     home_of_its_own,
-    missing,
+    need,
+    passed,
 )
 from made_releases import make_images, make_project
 from published import RECIPES, Pair, made_key
@@ -69,7 +70,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     if report.skipped and os.environ.get("BUILD_IMAGES_NO_SKIPS"):
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if not any(one in why for one in _OF_THE_MACHINE):
+        if not any(reason in why for reason in _OF_THE_MACHINE):
             report.outcome = "failed"
             report.longrepr = f"{why}, and with BUILD_IMAGES_NO_SKIPS nothing is to be skipped"
     return report
@@ -78,8 +79,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="session")
 def tools() -> Tools:
     """This machine's programs; skips, with their names, where engines are missing."""
-    if absent := missing(NEEDED):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need(*NEEDED)
     home = Home.of_environment()
     home.work.mkdir(parents=True, exist_ok=True)  # on a new machine nothing has been built yet
     return Tools(processes=Processes(), home=home)
@@ -109,7 +109,7 @@ def main_job(out: Path) -> Ended:
 @pytest.fixture(scope="session")
 def hpc_base(main_job: Ended, out: Path) -> dict[str, Path]:
     """The folders of the default images, by architecture."""
-    assert main_job.status == 0, main_job.stderr
+    passed(main_job)
     return {arch: out / f"hpc-base-1.0-debian13-openmpi5.0-{arch}" for arch in ARCHITECTURES}
 
 
@@ -119,8 +119,7 @@ def python_mpi(hpc_base: dict[str, Path], out: Path) -> dict[str, Path]:
     del hpc_base  # built first: its layers are shared
     image = "python-mpi-*-debian13-openmpi5.0-*"
     archs = [f"--arch={arch}" for arch in ARCHITECTURES]
-    done = build_images("--image", image, *archs, "--format", "oci", "--output", out)
-    assert done.status == 0, done.stderr
+    passed(build_images("--image", image, *archs, "--format", "oci", "--output", out))
     return {arch: out / f"python-mpi-1.0-debian13-openmpi5.0-{arch}" for arch in ARCHITECTURES}
 
 
@@ -183,8 +182,7 @@ def small_images(hpc_base: dict[str, Path], tools: Tools) -> Iterator[Maker]:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with finished images of two recipes and two architectures, none of them built."""
-    if absent := missing(["docker-registry", "openssl"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("docker-registry", "openssl")
     project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=RECIPES)
     make_images(project)
     return project
@@ -253,12 +251,14 @@ def small_home(tools: Tools, small_site: Path) -> Iterator[Path]:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[RealRegistry]:
     """A registry on loopback without TLS."""
-    with real_registry(tmp_path / "registry", in_memory=True) as found:
-        yield found
+    need("docker-registry")
+    with real_registry(tmp_path / "registry", in_memory=True) as running:
+        yield running
 
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[RealRegistry]:
     """A registry on loopback with TLS and a password."""
-    with real_registry(tmp_path / "secured", secured=True, in_memory=True) as found:
-        yield found
+    need("docker-registry", "openssl")
+    with real_registry(tmp_path / "secured", secured=True, in_memory=True) as running:
+        yield running

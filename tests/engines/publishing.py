@@ -13,6 +13,7 @@ from harness import Ended, build_images, passed, run_program
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
+from builder.registry import MANIFEST, Registry
 from builder.system.home import Home
 
 __all__ = ["RECIPES", "SIGNING", "TAG", "Pair", "lacking", "own_tags", "repository", "unproven"]
@@ -103,3 +104,15 @@ def published(
     [release] = [row for row in report["releases"] if row["repository"].endswith(f"/{recipe}")]
     images: dict[str, dict[str, str]] = release["images"]
     return images
+
+
+def write_image(registry: Registry, arch: str) -> dict[str, Any]:
+    """An image without layers in a repository, as an index names it."""
+    rootfs = {"type": "layers", "diff_ids": []}
+    config = {"architecture": arch, "os": "linux", "rootfs": rootfs}
+    blob = registry.write_blob(
+        json.dumps(config).encode(), media_type="application/vnd.oci.image.config.v1+json"
+    )
+    manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": blob.as_json(), "layers": []}
+    written = registry.write_manifest(json.dumps(manifest).encode(), MANIFEST)
+    return {**written.as_json(), "platform": {"os": "linux", "architecture": arch}}

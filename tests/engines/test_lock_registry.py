@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from harness import build_images, missing
-from loopback import INDEX, Registry, running_registry
+from harness import build_images, need, passed, run_program
+from published import repository
+from publishing import write_image
+from real_registry import RealRegistry
+
+from builder.registry import INDEX
+
+pytestmark = pytest.mark.engines
 
 BASE = """\
 base: sample
@@ -32,20 +36,15 @@ about: one package
 development:
   - packages: {ospackages: [make]}
 """
+BOTH = {"x86_64": "amd64", "ppc64le": "ppc64le"}
 MATRIX = """\
 axes: {arch: [x86_64, ppc64le], base: [sample], cuda: [none], mpi: [none]}
 default: {}
 """
 
 
-@pytest.fixture(name="registry")
-def real_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as registry:
-        yield registry
-
-
 @pytest.fixture(name="project")
-def tiny_project(site: Path, registry: Registry) -> Path:
+def tiny_project(site: Path, registry: RealRegistry) -> Path:
     """A project whose only base comes from Docker Hub, by way of the registry."""
     for folder in ("recipes", "base-images"):
         shutil.rmtree(site / folder)
@@ -57,35 +56,34 @@ def tiny_project(site: Path, registry: Registry) -> Path:
     return site
 
 
-def push_index(registry: Registry) -> dict[str, str]:
-    """Two architectures under one tag; the digests of their manifests."""
-    images = {
-        "x86_64": registry.image("library/sample", "amd64"),
-        "ppc64le": registry.image("library/sample", "ppc64le"),
-    }
+def push_index(registry: RealRegistry, **config_of: str) -> dict[str, str]:
+    """Images under one tag, by architecture; the digests of their manifests."""
+    sample = repository(registry.host, "sample", "library")
+    images = {arch: write_image(sample, config) for arch, config in config_of.items()}
+    for image in images.values():
+        image["platform"]["architecture"] = image["platform"]["architecture"].strip()
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(images.values())}
-    registry.put("library/sample", "22.04", index)
-    return {arch: one["digest"] for arch, one in images.items()}
+    sample.write_manifest(json.dumps(index).encode(), INDEX, "22.04")
+    return {arch: image["digest"] for arch, image in images.items()}
 
 
 def pinned(project: Path) -> dict[str, str]:
     lock = yaml.safe_load((project / "lock.yaml").read_text())
-    assert {one["reference"] for one in lock["references"]} == {"docker.io/library/sample:22.04"}
-    return {one["arch"]: one["digest"] for one in lock["references"]}
+    assert {row["reference"] for row in lock["references"]} == {"docker.io/library/sample:22.04"}
+    return {row["arch"]: row["digest"] for row in lock["references"]}
 
 
-@pytest.mark.engines
 def test_each_architecture_is_pinned_and_stays_when_the_registry_is_away(
-    project: Path, registry: Registry
+    project: Path, registry: RealRegistry
 ) -> None:
-    digests = push_index(registry)
-    done = build_images("lock", "--project", project)
-    assert done.status == 0, done.stderr
+    digests = push_index(registry, **BOTH)
+    passed(build_images("lock", "--project", project))
     assert pinned(project) == digests
     text = (project / "lock.yaml").read_text()
     assert registry.host not in text
 
-    registry.stop()
+    registry.process.terminate()
+    registry.process.wait()
     checked = build_images("lock", "--check", "--project", project)
     assert (checked.status, checked.stdout) == (0, "lock.yaml matches the recipes\n")
     away = build_images("lock", "--update", "--project", project)
@@ -96,12 +94,11 @@ def test_each_architecture_is_pinned_and_stays_when_the_registry_is_away(
     assert (project / "lock.yaml").read_text() == text
 
 
-@pytest.mark.engines
-def test_specs_start_from_the_locked_digest(project: Path, registry: Registry) -> None:
-    digests = push_index(registry)
-    assert build_images("lock", "--project", project).status == 0
-    done = build_images("spec", "--all", "--project", project, "--output", project / "specs")
-    assert done.status == 0, done.stderr
+def test_specs_start_from_the_locked_digest(project: Path, registry: RealRegistry) -> None:
+    digests = push_index(registry, **BOTH)
+    passed(build_images("lock", "--project", project))
+    words = ("--all", "--project", project, "--output", project / "specs")
+    passed(build_images("spec", *words))
     for arch, digest in digests.items():
         [folder] = (project / "specs").glob(f"*-{arch}")
         named = f"{registry.host}/library/sample@{digest}"
@@ -111,33 +108,23 @@ def test_specs_start_from_the_locked_digest(project: Path, registry: Registry) -
         assert definition.count(f"From: {named}\n") == 2
 
 
-@pytest.mark.engines
-def test_a_tag_that_moves_is_seen_by_update_alone(project: Path, registry: Registry) -> None:
-    first = push_index(registry)
-    assert build_images("lock", "--project", project).status == 0
-    one = registry.image("library/sample", "amd64 ")
-    one["platform"]["architecture"] = "amd64"
-    other = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [one]}
-    registry.put("library/sample", "22.04", other)
-    assert build_images("lock", "--project", project).status == 0
+def test_a_tag_that_moves_is_seen_by_update_alone(project: Path, registry: RealRegistry) -> None:
+    first = push_index(registry, **BOTH)
+    passed(build_images("lock", "--project", project))
+    moved = push_index(registry, x86_64="amd64 ")  # of another digest
+    passed(build_images("lock", "--project", project))
     assert pinned(project) == first
     done = build_images("lock", "--update", "--project", project)
     assert done.status == 4
     assert "no image for ppc64le (linux); there is amd64" in done.stderr
-    assert pinned(project) == {"x86_64": one["digest"], "ppc64le": first["ppc64le"]}
+    assert pinned(project) == {**moved, "ppc64le": first["ppc64le"]}
 
 
-@pytest.mark.engines
-def test_skopeo_finds_the_same_digest(registry: Registry, project: Path) -> None:
-    if absent := missing(["skopeo"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    push_index(registry)
-    assert build_images("lock", "--project", project).status == 0
+def test_skopeo_finds_the_same_digest(registry: RealRegistry, project: Path) -> None:
+    need("skopeo")
+    push_index(registry, **BOTH)
+    passed(build_images("lock", "--project", project))
     source = f"docker://{registry.host}/library/sample:22.04"
-    raw = subprocess.run(
-        ["skopeo", "inspect", "--tls-verify=false", "--raw", source],
-        capture_output=True,
-        check=True,
-    )
+    raw = passed(run_program("skopeo", "inspect", "--tls-verify=false", "--raw", source))
     manifests = json.loads(raw.stdout)["manifests"]
-    assert {one["digest"] for one in manifests} == set(pinned(project).values())
+    assert {row["digest"] for row in manifests} == set(pinned(project).values())

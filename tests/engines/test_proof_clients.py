@@ -5,22 +5,21 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
-from harness import Ended, build_images, missing
-from loopback import INDEX, MANIFEST, Registry, running_registry
+from harness import Ended, build_images, need, passed, run_program
+from published import attached, repository
+from publishing import write_image
+from real_registry import real_registry
 
 from builder.model.digests import digest_of
 from builder.model.errors import StepFailed
 from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
+from builder.registry import MANIFEST, Registry
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof import (
@@ -30,12 +29,10 @@ from builder.trust.proof import (
     Signer,
     TrustedKey,
     Verdict,
-    attestation_tag,
     keyless_proofs,
     private_key,
     proofs,
     public_key,
-    signature_tag,
     signer_of,
     statements,
     verified,
@@ -69,9 +66,10 @@ PREDICATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as found:
-        yield found
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need("docker-registry")
+    with real_registry(tmp_path_factory.mktemp("registry"), in_memory=True) as running:
+        yield running.host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +86,10 @@ class Pair:
 
 
 def pair_in(folder: Path, name: str) -> Pair:
-    done = build_images(
-        "keys", "generate", "--output", folder / name, env={"COSIGN_PASSWORD": PASSWORD}
-    )
-    assert done.status == 0, done.stderr
+    env = {"COSIGN_PASSWORD": PASSWORD}
+    passed(build_images("keys", "generate", "--output", folder / name, env=env))
     private = folder / f"{name}.key"
-    key = private_key(str(private), {"COSIGN_PASSWORD": PASSWORD})
+    key = private_key(str(private), env)
     return Pair(private=private, public=folder / f"{name}.pub", key=key)
 
 
@@ -109,20 +105,10 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 def run(*argv: str | Path, folder: Path) -> Ended:
     """A client of others, with the keys' password."""
+    need(str(argv[0]))
     path = Home.of_environment().search_path()
-    if shutil.which(str(argv[0]), path=path) is None:
-        pytest.skip(f"missing on this machine: {argv[0]}")
-    environment = {"PATH": path, "COSIGN_PASSWORD": PASSWORD, "HOME": str(folder)}
-    done = subprocess.run(
-        list(map(str, argv)),
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    env = {"PATH": path, "COSIGN_PASSWORD": PASSWORD, "HOME": str(folder)}
+    return run_program(*argv, env=env, cwd=folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +116,9 @@ class Image:
     """An image in a registry, and what is attached to it there."""
 
     registry: Registry
-    repository: str
+    name: str
     image: Descriptor
     folder: Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.registry.host}/{self.repository}"
 
     @property
     def reference(self) -> str:
@@ -165,37 +147,19 @@ class Image:
         )
         return list(made)
 
-    def attach(self, found: Sequence[Attachment]) -> None:
-        """Push proof, as any client does; this registry has no referrers, so their tag is used."""
-        index = []
-        for one in found:
-            for content in one.blobs.values():
-                self.registry.push(self.repository, content)
-            self.registry.put_bytes(self.repository, one.tag, one.manifest, one.media_type)
-            if not one.tag:
-                index.append({**one.descriptor.as_json, "artifactType": one.artifact_type})
-        if index:
-            whole = {"schemaVersion": 2, "mediaType": INDEX, "manifests": index}
-            self.registry.put(self.repository, self.referrers_tag, whole)
-
-    def get(self, path: str) -> bytes:
-        url = f"http://{self.registry.host}/v2/{self.repository}/{path}"
-        done = requests.get(url, headers={"Accept": f"{MANIFEST}, {INDEX}"}, timeout=10)
-        return done.content if done.ok else b""
+    def attach(self, attachments: Sequence[Attachment]) -> None:
+        """Push proof; this registry has no referrers, so their tag is used."""
+        for attachment in attachments:
+            for content in attachment.blobs.values():
+                self.registry.write_blob(content)
+            if attachment.tag:
+                manifest, media_type = attachment.manifest, attachment.media_type
+                self.registry.write_manifest(manifest, media_type, attachment.tag)
+        self.registry.attach_all([each.manifest for each in attachments if not each.tag])
 
     def attached(self) -> list[Attachment]:
-        """What is there now, whoever pushed it."""
-        index = json.loads(self.get(f"manifests/{self.referrers_tag}") or b"{}")
-        names = [one["digest"] for one in index.get("manifests", [])]
-        tags = [signature_tag(self.image.digest), attestation_tag(self.image.digest)]
-        found = []
-        for name in [*names, *tags]:
-            if manifest := self.get(f"manifests/{name}"):
-                layers = [one["digest"] for one in json.loads(manifest)["layers"]]
-                blobs = {digest: self.get(f"blobs/{digest}") for digest in layers}
-                tag = name if name in tags else ""
-                found.append(Attachment(manifest=manifest, blobs=blobs, tag=tag))
-        return found
+        """What is in the registry now, whoever pushed it."""
+        return list(attached(self.registry, self.image.digest))
 
     def verdict(self, *pairs: Pair) -> Verdict:
         trusted = [one.trusted for one in pairs]
@@ -214,12 +178,13 @@ class Image:
 
 
 @pytest.fixture
-def image(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) -> Image:
+def image(host: str, request: pytest.FixtureRequest, tmp_path: Path) -> Image:
     """An image of its own for each test."""
-    repository = f"site/{abs(hash(request.node.name))}"
-    made = registry.image(repository, "ppc64le")
-    descriptor = Descriptor(media_type=MANIFEST, digest=made["digest"], size=made["size"])
-    return Image(registry=registry, repository=repository, image=descriptor, folder=tmp_path)
+    name = str(abs(hash(request.node.name)))
+    registry = repository(host, name)
+    written = write_image(registry, "ppc64le")
+    descriptor = Descriptor(media_type=MANIFEST, digest=written["digest"], size=written["size"])
+    return Image(registry=registry, name=f"{host}/site/{name}", image=descriptor, folder=tmp_path)
 
 
 def of_format(found: Sequence[Attachment], form: str) -> list[Attachment]:
@@ -230,11 +195,9 @@ def of_format(found: Sequence[Attachment], form: str) -> list[Attachment]:
 def test_cosign_accepts_what_we_sign(image: Image, pair: Pair, other: Pair, form: str) -> None:
     made = image.proofs(pair.key, *PREDICATES)
     image.attach(made if form == "both" else of_format(made, form))
-    signed = image.verify(pair)
-    assert signed.status == 0, signed.stderr
+    passed(image.verify(pair))
     for predicate_type in PREDICATES:
-        attested = image.verify_attestation(pair, predicate_type)
-        assert attested.status == 0, attested.stderr
+        attested = passed(image.verify_attestation(pair, predicate_type))
         payloads = [json.loads(line)["payload"] for line in attested.stdout.splitlines()]
         assert image.statement(predicate_type) in map(base64.b64decode, payloads)
     assert image.verify(other).status != 0
@@ -251,10 +214,9 @@ def cosign_signs(image: Image, pair: Pair, form: str) -> None:
     if form == CLASSIC:
         how = ["--new-bundle-format=false", "--use-signing-config=false", "--tlog-upload=false"]
     options: list[str | Path] = ["--key", pair.private, "--allow-http-registry", "--yes", *how]
-    done = image.cosign("sign", *options)
-    assert done.status == 0, done.stderr
-    done = image.cosign("attest", *options, "--type", TEST_RESULT, "--predicate", "predicate.json")
-    assert done.status == 0, done.stderr
+    passed(image.cosign("sign", *options))
+    predicate = ("--type", TEST_RESULT, "--predicate", "predicate.json")
+    passed(image.cosign("attest", *options, *predicate))
 
 
 @pytest.mark.parametrize("form", [CLASSIC, BUNDLE])
@@ -357,8 +319,7 @@ def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> 
 
 def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pair) -> None:
     """The way of PKCS#11 and KMS; here the key is a file, and cosign reads it."""
-    if absent := missing(["cosign"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("cosign")
     path = Home.of_environment().search_path()
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
@@ -371,8 +332,7 @@ def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pai
 
 def test_cosigns_bundles_of_our_statements(image: Image, pair: Pair) -> None:
     """The way of signing without a key. No issuer is at hand: cosign is given a key after all."""
-    if absent := missing(["cosign"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("cosign")
     (image.folder / "config.json").write_text(json.dumps(CONFIG))
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
@@ -401,7 +361,7 @@ def test_why_debians_cosign_reaches_no_token() -> None:
     assert "built without PKCS#11, as Debian's is" in caught.value.hint
 
 
-def policy_in(folder: Path, key: Pair, registry: Registry) -> list[str | Path]:
+def policy_in(folder: Path, key: Pair, host: str) -> list[str | Path]:
     """Options of skopeo: only what a key signed is copied."""
     requirement = {
         "type": "sigstoreSigned",
@@ -410,22 +370,22 @@ def policy_in(folder: Path, key: Pair, registry: Registry) -> list[str | Path]:
     }
     policy = {
         "default": [{"type": "reject"}],
-        "transports": {"docker": {registry.host: [requirement]}},
+        "transports": {"docker": {host: [requirement]}},
     }
     (folder / "policy.json").write_text(json.dumps(policy))
     (folder / "registries.d").mkdir(exist_ok=True)
     (folder / "registries.d" / "here.yaml").write_text(
-        f"docker:\n  {registry.host}:\n    use-sigstore-attachments: true\n"
+        f"docker:\n  {host}:\n    use-sigstore-attachments: true\n"
     )
     return ["--policy", folder / "policy.json", "--registries.d", folder / "registries.d"]
 
 
 def test_the_policies_of_podman_and_skopeo_see_the_classic_signature(
-    image: Image, pair: Pair, other: Pair
+    image: Image, host: str, pair: Pair, other: Pair
 ) -> None:
     image.attach(image.proofs(pair.key))
     for key, accepted in ((pair, True), (other, False)):
-        options = policy_in(image.folder, key, image.registry)
+        options = policy_in(image.folder, key, host)
         target = f"dir:{image.folder / key.public.stem}"
         done = run(
             "skopeo-sid",  # Debian 12's is built without support for these signatures
