@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import http.server
-import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from harness import passed, run_program
 
 TIMEOUT_S = 120.0
 
@@ -47,10 +46,11 @@ class Browser:
     """Chromium without a window; `home` is for what it writes."""
 
     def __init__(self, home: Path) -> None:
-        found = shutil.which("chromium") or shutil.which("google-chrome")
-        if not found:
+        names = ("chromium", "google-chrome")
+        self.program = next(filter(None, map(shutil.which, names)), "")
+        if not self.program:
             pytest.skip("missing on this machine: chromium")
-        self.program, self.home = found, home
+        self.home = home
 
     def dom(self, address: str, *options: str) -> str:
         """The page as HTML after its scripts have run."""
@@ -70,15 +70,6 @@ class Browser:
             "--hide-scrollbars",
             "--virtual-time-budget=4000",
             f"--user-data-dir={self.home}",
-            *options,
         ]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-            env={**os.environ, "HOME": str(self.home)},
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        env = {"HOME": str(self.home)}
+        return passed(run_program(*command, *options, env=env, timeout_s=TIMEOUT_S)).stdout

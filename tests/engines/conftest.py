@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Processes
 
+sys.path.append(str(PROJECT / "tests/unit"))  # helpers that unit tests have, too
 # What is tested is how images are built, and not how far behind a mirror is: some have security
 # updates of one architecture alone for weeks. `test_ordinary_user.py` takes them.
 os.environ.setdefault("BUILD_IMAGES_MAX_INDEX_AGE", "365")

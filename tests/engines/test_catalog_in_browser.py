@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import Browser, served
-from harness import PROJECT
-
-sys.path.insert(0, str(PROJECT / "tests" / "unit"))
 from catalog_samples import EVIL, image_folder
+from harness import build_images, passed
 
 POWER = "hpc-base-1.0-debian13-openmpi5.0-ppc64le"
 TORCH = "pytorch-1.0-debian13-cuda12.4-openmpi5.0-ppc64le"
@@ -59,9 +55,8 @@ def written(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
     cuda = ("hpc-base", "cuda-base")
     image_folder(out, recipe="pytorch", arch="ppc64le", cuda="12.4", parents=cuda)
     image_folder(out, recipe="evil", about=EVIL, text=EVIL, packages=(EVIL, "x" * 300))
-    command = [sys.executable, "-m", "builder", "catalog", "--registry=quay.io/site"]
-    where = [f"--images-in={out}", f"--output={folder / 'site'}"]
-    subprocess.run([*command, *where], check=True, cwd=PROJECT, capture_output=True)
+    words = ("--registry=quay.io/site", "--images-in", out, "--output", folder / "site")
+    passed(build_images("catalog", *words))
     with served(folder / "site") as address:
         yield folder / "site", address
 
@@ -117,9 +112,9 @@ def read_without_scripts(browser: Browser, site: Site, page: str) -> str:
     folder, address = site
     (folder / "frame-no-scripts.html").write_text(NO_SCRIPTS.format(page=page))
     html = browser.dom(f"{address}/frame-no-scripts.html")
-    read = re.search(r"<pre>(.*)</pre>", html, re.DOTALL)
-    assert read, html
-    return read[1]
+    text = re.search(r"<pre>(.*)</pre>", html, re.DOTALL)
+    assert text, html
+    return text[1]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -133,11 +128,11 @@ def test_no_page_is_wider_than_its_window(
     frame = folder / f"frame-{width}.html"
     frame.write_text(FRAME.format(page=page, width=width))
     html = browser.dom(f"{address}/{frame.name}")
-    told = re.search(r"<title>width (\d+) (\d+) attacked (\w+) shown (\d+)</title>", html)
-    assert told, html
-    assert int(told[1]) <= int(told[2]), "it scrolls sideways"
-    assert told[3] == "undefined"
-    assert int(told[4]) == (4 if page == "index.html" else 0)
+    title = re.search(r"<title>width (\d+) (\d+) attacked (\w+) shown (\d+)</title>", html)
+    assert title, html
+    assert int(title[1]) <= int(title[2]), "it scrolls sideways"
+    assert title[3] == "undefined"
+    assert int(title[4]) == (4 if page == "index.html" else 0)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -152,9 +147,7 @@ def test_it_works_from_the_disk(browser: Browser, tmp_path: Path) -> None:
     """Where `'self'` is a file."""
     image_folder(tmp_path / "out")
     image_folder(tmp_path / "out", arch="ppc64le")
-    command = [sys.executable, "-m", "builder", "catalog", f"--images-in={tmp_path / 'out'}"]
-    subprocess.run(
-        [*command, f"--output={tmp_path / 'site'}"], check=True, cwd=PROJECT, capture_output=True
-    )
+    words = ("--images-in", tmp_path / "out", "--output", tmp_path / "site")
+    passed(build_images("catalog", *words))
     html = browser.dom(f"{(tmp_path / 'site/index.html').as_uri()}#architecture=ppc64le")
     assert shown(html) == [POWER]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, missing
+from harness import PROJECT, need, passed, run_program
 from publishing import TOOLS, publish
 from real_registry import PASSWORD, USER, RealRegistry
 from token_server import Tokens, registry_with_tokens
@@ -45,17 +44,6 @@ def trusted(secured: RealRegistry, monkeypatch: pytest.MonkeyPatch) -> RealRegis
     return secured
 
 
-def needed(*programs: str) -> None:
-    if absent := missing(programs):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-
-
-def run(*words: str | Path, given: str = "") -> str:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-    return done.stdout
-
-
 def tags(host: str) -> list[str]:
     return connect(Reference.parse(f"{host}/site/tools")).tags()
 
@@ -64,10 +52,11 @@ def tags(host: str) -> list[str]:
     "login", ["skopeo login", "podman login", "crane auth login", "oras login"]
 )
 def test_a_login_that_another_program_made_is_found(login: str, trusted: RealRegistry) -> None:
-    needed(login.partition(" ")[0])
+    need(login.partition(" ")[0])
     with pytest.raises(Denied, match="401"):
         tags(trusted.host)
-    run(*login.split(), "-u", USER, "--password-stdin", trusted.host, given=PASSWORD)
+    words = (*login.split(), "-u", USER, "--password-stdin", trusted.host)
+    passed(run_program(*words, stdin=PASSWORD))
     assert Credentials().login(trusted.host, "site/a") == LOGIN
     assert tags(trusted.host) == []
 
@@ -76,30 +65,31 @@ def test_a_login_that_another_program_made_is_found(login: str, trusted: RealReg
 def test_without_a_folder_of_the_session_the_login_of_root_is_found(
     trusted: RealRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed("skopeo")
+    need("skopeo")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     words = ["unshare", "-m", "sh", "-euc", _BELOW_RUN, "-", USER, trusted.host]
-    assert run(*words, PROJECT, sys.executable, given=PASSWORD).strip() == repr(LOGIN)
+    done = passed(run_program(*words, PROJECT, sys.executable, stdin=PASSWORD))
+    assert done.finding == repr(LOGIN)
 
 
 def test_the_helper_that_keeps_logins_with_pass(
     made: Path, trusted: RealRegistry, nobody: Path
 ) -> None:
-    needed("docker-credential-pass", "pass", "gpg")
+    need("docker-credential-pass", "pass", "gpg")
     config = nobody / ".docker/config.json"
     config.parent.mkdir()
     config.write_text(json.dumps({"credsStore": "pass"}))
     (nobody / ".gnupg").mkdir(mode=0o700)
     try:
-        run("gpg", "--batch", "--quiet", "--gen-key", given=_KEY)
-        run("pass", "init", "tests@site.example")
+        passed(run_program("gpg", "--batch", "--quiet", "--gen-key", stdin=_KEY))
+        passed(run_program("pass", "init", "tests@site.example"))
         assert Credentials().login(trusted.host, "site/a") is None, "it knows of none"
         login = {"ServerURL": trusted.host, "Username": USER, "Secret": PASSWORD}
-        run("docker-credential-pass", "store", given=json.dumps(login))
+        passed(run_program("docker-credential-pass", "store", stdin=json.dumps(login)))
         done = publish(made, trusted.host, "--json")
         assert (done.status, PASSWORD in done.stdout + done.stderr) == (0, False), done.stderr
     finally:
-        run("gpgconf", "--kill", "all")
+        run_program("gpgconf", "--kill", "all")
 
 
 @pytest.fixture(name="served")
@@ -117,8 +107,7 @@ def test_publishing_with_tokens_that_soon_expire(
 ) -> None:
     registry, tokens = served
     tokens.lasts_s = 2.0
-    done = publish(made, registry.host, "--json")
-    assert done.status == 0, done.stderr
+    done = passed(publish(made, registry.host, "--json"))
     assert {user for user, _ in tokens.asked} == {USER}
     push, pull = "repository:site/app:pull,push", "repository:site/tools:pull"
     assert f"{push} {pull}" in {scopes for _, scopes in tokens.asked}, "to mount what is there"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, tool_of_tests
+from harness import PROJECT, Ended, build_images, passed, run_program, tool_of_tests
 
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 
@@ -21,56 +19,32 @@ KEYLESS = {"key": [], "keyless": ["--keyless"]}
 def _printed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     """A CI system, and the pipeline of every image of a recipe."""
     system, key = request.param
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "builder",
-            "ci",
-            system,
-            "--recipe=hpc-base",
-            "--native-runner=ppc64le=power9",
-            *KEYLESS[key],
-        ],
-        check=True,
-        capture_output=True,
-        cwd=PROJECT,
-        env={**os.environ, "BUILD_IMAGES_HOME": str(tmp_path / "home")},
-    )
+    words = ("--recipe=hpc-base", "--native-runner=ppc64le=power9", *KEYLESS[key])
+    env = {"BUILD_IMAGES_HOME": str(tmp_path / "home")}
     path = tmp_path / f"{system}.yml"
-    path.write_bytes(done.stdout)
+    path.write_text(passed(build_images("ci", system, *words, env=env)).stdout)
     return system, path
 
 
-def by_schema(system: str, path: Path) -> subprocess.CompletedProcess[str]:
+def by_schema(system: str, path: Path) -> Ended:
     pytest.importorskip("check_jsonschema", reason="missing on this machine: check-jsonschema")
-    command = ["-m", "check_jsonschema", "--builtin-schema", SCHEMAS[system], str(path)]
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, check=False, timeout=300
-    )
+    words = ("-m", "check_jsonschema", "--builtin-schema", SCHEMAS[system], path)
+    return run_program(sys.executable, *words)
 
 
-def actionlint(path: Path) -> subprocess.CompletedProcess[str]:
+def actionlint(path: Path) -> Ended:
     config = path.parent / "actionlint.yaml"
     config.write_text("self-hosted-runner:\n  labels: [power9]\n")
-    return subprocess.run(
-        [tool_of_tests("actionlint"), "-no-color", "-config-file", str(config), str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return run_program(tool_of_tests("actionlint"), "-no-color", "-config-file", config, path)
 
 
 @pytest.mark.parametrize("system", SCHEMAS)
 def test_kept_pipelines_are_what_the_vendors_schemas_want(system: str) -> None:
-    done = by_schema(system, PROJECT / "ci" / f"{system}.yml")
-    assert done.returncode == 0, done.stdout
+    passed(by_schema(system, PROJECT / "ci" / f"{system}.yml"))
 
 
 def test_one_of_many_images_is_what_the_vendors_schemas_want(printed: tuple[str, Path]) -> None:
-    done = by_schema(*printed)
-    assert done.returncode == 0, done.stdout
+    passed(by_schema(*printed))
 
 
 @pytest.mark.parametrize("system", SCHEMAS)
@@ -79,20 +53,20 @@ def test_the_schemas_do_not_take_everything(system: str, tmp_path: Path) -> None
     broken = text.replace("    runs-on:", "    run-on:").replace("  script:", "  scripd:")
     assert broken != text
     (tmp_path / "broken.yml").write_text(broken)
-    assert by_schema(system, tmp_path / "broken.yml").returncode == 1
+    assert by_schema(system, tmp_path / "broken.yml").status == 1
 
 
 def test_actionlint_finds_nothing(tmp_path: Path) -> None:
     path = shutil.copy(PROJECT / "ci/github.yml", tmp_path)
     done = actionlint(Path(path))
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    assert (done.status, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_actionlint_finds_nothing_in_one_of_many_images(printed: tuple[str, Path]) -> None:
     system, path = printed
     if system == "github":
         done = actionlint(path)
-        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+        assert (done.status, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_actionlint_does_not_take_everything(tmp_path: Path) -> None:

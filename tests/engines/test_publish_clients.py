@@ -7,12 +7,11 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from harness import Ended
+from harness import Ended, need, passed, run_program
 from made_releases import make_images, make_project
 from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, TOOLS, Pair, published, signed
 from real_registry import PASSWORD, USER, RealRegistry
@@ -45,8 +44,7 @@ def environment(
     whole: Path, secured: RealRegistry, pair: Pair, shared_folder: Path, tmp_path: Path
 ) -> Mapping[str, str]:
     """Publishes, signed, and what clients need: their own ways of naming login and authority."""
-    done = signed(whole, secured.host, pair, env=secured.environment)
-    assert done.status == 0, done.stderr
+    passed(signed(whole, secured.host, pair, env=secured.environment))
     assert secured.authority is not None
     authority = shutil.copy(secured.authority, shared_folder / "ca.pem")
     login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -64,17 +62,12 @@ def environment(
 
 
 def run(client: Mapping[str, str], *words: str | Path) -> str:
-    done = tried(client, *words)
-    assert done.status == 0, f"{words}: {done.stderr}"
-    return done.stdout
+    return passed(tried(client, *words)).stdout
 
 
 def tried(client: Mapping[str, str], *words: str | Path) -> Ended:
-    if not shutil.which(str(words[0]), path=TOOLS):
-        pytest.skip(f"missing on this machine: {words[0]}")
-    argv = [str(word) for word in words]
-    done = subprocess.run(argv, env=client, capture_output=True, text=True, check=False)
-    return Ended(status=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    need(str(words[0]))
+    return run_program(*words, env=client, inherit=False)
 
 
 def digests_of(whole: Path, secured: RealRegistry, env: Mapping[str, str]) -> Mapping[str, str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import manifest_samples
 import pytest
 import yaml
-from harness import PROJECT, tool_of_tests
+from harness import Ended, build_images, passed, run_program, tool_of_tests
 from site_schemas import kubernetes_faults, openshift_faults
 
 CRAY = "hpc-base-1.0-rockylinux9-craympich8.1-x86_64"
@@ -50,15 +50,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(folder: Path, *argv: str) -> None:
-    command = [sys.executable, "-m", "builder", "site-files", "--registry=quay.io/site", *argv]
-    home = {**os.environ, "BUILD_IMAGES_HOME": str(folder / "home")}
-    subprocess.run(
-        [*command, f"--output={folder}", f"--images-in={folder / 'out'}"],
-        check=True,
-        env=home,
-        cwd=PROJECT,
-        capture_output=True,
-    )
+    words = ("--registry=quay.io/site", f"--output={folder}", f"--images-in={folder / 'out'}")
+    env = {"BUILD_IMAGES_HOME": str(folder / "home")}
+    passed(build_images("site-files", *words, *argv, env=env))
 
 
 def manifests(site: Path, kind: str) -> Iterator[Any]:
@@ -69,14 +63,8 @@ def manifests(site: Path, kind: str) -> Iterator[Any]:
 def test_shellcheck_finds_nothing(site: Path) -> None:
     scripts = sorted(map(str, site.glob("*/*.sh")))
     assert len(scripts) == 4 * len(IMAGES) - 2  # Charliecloud binds no single files
-    done = subprocess.run(
-        [tool_of_tests("shellcheck"), f"--enable={RULES}", *scripts],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == ""
-    assert done.returncode == 0
+    done = run_program(tool_of_tests("shellcheck"), f"--enable={RULES}", *scripts)
+    assert (done.status, done.stdout) == (0, "")
 
 
 def test_cray_mpich_comes_with_what_it_is_linked_to_but_the_c_library(
@@ -106,19 +94,16 @@ def test_cray_mpich_comes_with_what_it_is_linked_to_but_the_c_library(
         "IMAGE": str(tmp_path / "image.sif"),
         "CRAY_MPICH_DIR": str(mpi.parent),
     }
-    script = str(site / CRAY / "slurm-apptainer.sh")
-    command = ["bash", script, "./program"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    said = done.stdout.splitlines()
-    assert said[:3] == ["--mpi=cray_shasta", "apptainer", "exec"]
-    assert said[said.index("--bind") + 1] == "/opt/cray"
+    command = ("bash", site / CRAY / "slurm-apptainer.sh", "./program")
+    printed = passed(run_program(*command, env=variables, inherit=False)).stdout.splitlines()
+    assert printed[:3] == ["--mpi=cray_shasta", "apptainer", "exec"]
+    assert printed[printed.index("--bind") + 1] == "/opt/cray"
     folders = "/opt/cray/libfabric/1.15.2.0/lib64:/opt/cray/pe/lib64"
-    assert f"APPTAINERENV_LD_LIBRARY_PATH={mpi}:{folders}:/.singularity.d/libs" in said
+    assert f"APPTAINERENV_LD_LIBRARY_PATH={mpi}:{folders}:/.singularity.d/libs" in printed
     files = "/usr/lib64/libcxi.so.1,/usr/lib64/libjson-c.so.3"
-    assert f"APPTAINER_CONTAINLIBS={files}" in said
-    without = {**variables, "CRAY_MPICH_DIR": ""}
-    done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
-    assert done.returncode
+    assert f"APPTAINER_CONTAINLIBS={files}" in printed
+    done = run_program(*command, env={**variables, "CRAY_MPICH_DIR": ""}, inherit=False)
+    assert done.status
     assert "load the module cray-mpich-abi" in done.stderr
 
 
@@ -128,9 +113,9 @@ def test_cray_mpich_comes_with_what_it_is_linked_to_but_the_c_library(
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("kind", ["pod", "job"])
 def test_kubernetes_takes_the_manifests(site: Path, kind: str, version: str) -> None:
-    found = list(manifests(site, kind))
-    assert len(found) == len(IMAGES)
-    for document in found:
+    documents = list(manifests(site, kind))
+    assert len(documents) == len(IMAGES)
+    for document in documents:
         assert kubernetes_faults(document, version) == []
 
 
@@ -141,12 +126,11 @@ def test_kubernetes_does_not_take_everything(site: Path) -> None:
 
 
 def test_openshift_takes_the_templates_and_their_objects(site: Path) -> None:
-    found = list(manifests(site, "build"))
-    assert len(found) == len(IMAGES)
-    for document in found:
-        assert openshift_faults(document) == []
-        for one in document["objects"]:
-            assert openshift_faults(one) == []
+    documents = list(manifests(site, "build"))
+    assert len(documents) == len(IMAGES)
+    for document in documents:
+        for part in (document, *document["objects"]):
+            assert openshift_faults(part) == []
 
 
 def test_openshift_does_not_take_everything(site: Path) -> None:
@@ -174,29 +158,22 @@ def put_sif(folder: Path, image: str) -> None:
     (folder / f"{image}-sif/image.sif").write_text("a SIF\n")
 
 
-def lmod(site: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """A script in a shell that has Lmod, and a program `apptainer` that tells what it is given."""
+def lmod(site: Path, script: str) -> Ended:
+    """A script in a shell that has Lmod, and a program `apptainer` that prints its arguments."""
     if not LMOD.exists():
         pytest.skip("missing on this machine: lmod")
-    said = site / "bin" / "apptainer"
-    said.parent.mkdir(exist_ok=True)
-    said.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
-    said.chmod(0o755)
-    start = f'. {LMOD}; module use "$SITE/modulefiles"; '
+    apptainer = site / "bin" / "apptainer"
+    apptainer.parent.mkdir(exist_ok=True)
+    apptainer.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    apptainer.chmod(0o755)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("LMOD")},
         "SITE": str(site),
         "HOME": str(site / "home"),
-        "PATH": f"{said.parent}:{os.environ['PATH']}",
+        "PATH": f"{apptainer.parent}:{os.environ['PATH']}",
     }
-    return subprocess.run(
-        ["bash", "-c", start + script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    start = f'. {LMOD}; module use "$SITE/modulefiles"; '
+    return run_program("bash", "-c", start + script, env=environment, inherit=False)
 
 
 def test_lmod_loads_and_unloads_the_module(site: Path, images: Path) -> None:
@@ -249,47 +226,20 @@ def flat(text: str) -> str:
 
 def test_shpc_takes_the_entry(tmp_path: Path) -> None:
     pytest.importorskip("shpc", reason="missing on this machine: singularity-hpc")
-    folder = tmp_path / "out" / IMAGES[0]
-    built(folder)
+    write_built(tmp_path / "out" / IMAGES[0])
     write(tmp_path, f"--image={IMAGES[0]}")
-    registry = tmp_path / "shpc/x86_64"
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ENTRY, registry, "1.0-debian13-openmpi5.0"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    words = ("-c", READ_ENTRY, tmp_path / "shpc/x86_64", "1.0-debian13-openmpi5.0")
+    done = run_program(sys.executable, *words, cwd=tmp_path)
     assert done.stdout == f"quay.io/site/hpc-base sha256:{'b' * 64} False\n", done.stderr
 
 
-def built(folder: Path) -> None:
+def write_built(folder: Path) -> None:
     """A manifest of an image that is built of what the project holds now."""
-    planned = subprocess.run(
-        [sys.executable, "-m", "builder", "plan", "--json", f"--image={folder.name}"],
-        capture_output=True,
-        check=True,
-        cwd=PROJECT,
+    plan = passed(build_images("plan", "--json", f"--image={folder.name}"))
+    key = json.loads(plan.stdout)["images"][0]["content_key"]
+    oci = {"digest": "sha256:" + "b" * 64}
+    manifest = manifest_samples.document(
+        {"image": folder.name, "content_key": key, "artifacts": {"oci": oci}}
     )
-    key = json.loads(planned.stdout)["images"][0]["content_key"]
-    oci = {"format": "oci", "path": "image.oci", "digest": "sha256:" + "b" * 64, "size": 1}
-    manifest = {
-        "schema": "build-images/manifest/v1",
-        "image": folder.name,
-        "cell": {
-            "recipe": "tiny",
-            "recipe_version": "1.0",
-            "base": "scratch",
-            "cuda": "none",
-            "mpi": "none",
-            "arch": "x86_64",
-        },
-        "content_key": key,
-        "engine": "buildah",
-        "artifacts": {"oci": oci},
-        "checks": {},
-        "outcome": "verified",
-        "in_image_checks": [],
-    }
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps(manifest))

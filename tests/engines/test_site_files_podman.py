@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from harness import ARCHITECTURES, build_images, missing, sample
+from harness import (
+    ARCHITECTURES,
+    Ended,
+    build_images,
+    manifest_of,
+    need,
+    passed,
+    run_program,
+    sample,
+)
 from real_registry import real_registry
 
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
-Script = Callable[..., subprocess.CompletedProcess[str]]
+Script = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module", name="script")
 def podman_script(hpc_base: dict[str, Path], out: Path, tools: Tools) -> Iterator[Script]:
     """Runs an image's script with arguments, in a folder of its own."""
-    if absent := missing(["podman", "runc"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    images = [f"--image={one.name}" for one in hpc_base.values()]
+    need("podman", "runc")
+    images = [f"--image={folder.name}" for folder in hpc_base.values()]
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="podman-") as name:
         folder = Path(name)
         with real_registry(folder / "registry") as registry:
             archs = [f"--arch={arch}" for arch in hpc_base]
-            given = [*images, *archs, "--output", str(out)]
-            done = build_images("publish", *given, "--to", f"{registry.host}/site", "-q")
-            assert done.status == 0, done.stderr
-            given = [*images, "--images-in", str(out), "--output", str(folder / "site")]
-            done = build_images("site-files", *given, "--registry", f"{registry.host}/site")
-            assert done.status == 0, done.stderr
-            env = {**os.environ, **environment(folder, registry.host)}
+            to = f"{registry.host}/site"
+            passed(build_images("publish", *images, *archs, "--output", out, "--to", to, "-q"))
+            words = (*images, "--images-in", out, "--output", folder / "site")
+            passed(build_images("site-files", *words, "--registry", to))
+            env = environment(folder, registry.host)
 
-            def run(arch: str, *words: str) -> subprocess.CompletedProcess[str]:
+            def run(arch: str, *words: str) -> Ended:
                 (folder / "here").mkdir(exist_ok=True)
                 path = folder / "site" / hpc_base[arch].name / "podman.sh"
-                argv = ["bash", str(path), *words]
-                return subprocess.run(
-                    argv, env=env, cwd=folder / "here", capture_output=True, text=True, check=False
-                )
+                return run_program("bash", path, *words, env=env, cwd=folder / "here")
 
             yield run
             shutil.rmtree(folder / "here", ignore_errors=True)
-            subprocess.run(["podman", "system", "reset", "--force"], env=env, check=False)
+            run_program("podman", "system", "reset", "--force", env=env)
 
 
 def environment(folder: Path, host: str) -> Mapping[str, str]:
@@ -74,17 +74,15 @@ def environment(folder: Path, host: str) -> Mapping[str, str]:
 def test_a_program_runs_in_this_folder(script: Script, arch: str) -> None:
     """Of the image's architecture, and what it writes is here."""
     done = script(arch, "sh", "-c", "uname -m; pwd; echo written > file; exit 3")
-    assert done.returncode == 3, done.stderr
+    assert done.status == 3, done.stderr
     assert done.stdout.split() == [arch, "/work"]
     again = script(arch, "cat", "file")
     assert again.stdout == "written\n", again.stderr
 
 
 def test_the_image_checks_itself(script: Script, hpc_base: dict[str, Path]) -> None:
-    done = script("x86_64")
-    assert done.returncode == 0, done.stdout + done.stderr
-    manifest = json.loads((hpc_base["x86_64"] / "manifest.json").read_text())
-    number = len(manifest["in_image_checks"])
+    done = passed(script("x86_64"))
+    number = len(manifest_of(hpc_base["x86_64"])["in_image_checks"])
     assert number
     assert f"{number} passed, 0 failed, 0 skipped" in done.stdout
     assert "mpi: passed - 5 ranks on 1 host" in done.stdout
