@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import missing
+from harness import need
 
 from builder.system.descendants import end_tree
 
@@ -19,8 +19,7 @@ from builder.system.descendants import end_tree
 @contextlib.contextmanager
 def docker_engine() -> Iterator[str]:
     """Its address for $DOCKER_HOST, on a socket in a temporary folder; skips where it cannot be."""
-    if absent := missing(["dockerd", "docker", "skopeo"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("dockerd", "docker", "skopeo")
     if os.geteuid():
         pytest.skip("dockerd needs root")
     with tempfile.TemporaryDirectory(prefix="docker-") as name:

@@ -145,11 +145,13 @@ def processes(pattern: str) -> list[int]:
     return matching
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(
+    condition: Callable[[], object], seconds: float = 120, *, every_s: float = 0.1
+) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 @contextlib.contextmanager

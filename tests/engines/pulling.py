@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faulty_proxy import Proxy, proxy_before
-from harness import Ended, build_images, missing
+from harness import Ended, build_images, need
 from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Published, Site
@@ -19,8 +19,7 @@ from builder.cli import main
 
 @pytest.fixture(scope="module", name="registry")
 def one_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if absent := missing(["docker-registry"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("docker-registry")
     with real_registry(tmp_path_factory.mktemp("registry")) as found:
         yield found.host
 

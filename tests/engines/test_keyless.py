@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import publishing
 import pytest
-from harness import Ended, build_images
+from harness import Ended, need, passed, run_program
 from made_releases import correct_evidence
-from publishing import TAG, TEST_RESULT, TOOLS, publish, tool
+from publishing import TAG, TEST_RESULT, TOOLS, Pair, publish, tool, write_policy
 from real_registry import RealRegistry, real_registry
 from sigstore_instance import ISSUER, SUBJECT, Instance, sigstore_instance
 
@@ -26,11 +26,9 @@ OTHER = "https://git.site.example/other/.ci/build.yml@refs/heads/main"
 
 @pytest.fixture(name="instance", scope="module")
 def running_instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    programs = ("cosign", "openssl", "docker-registry")
-    if absent := [one for one in programs if not shutil.which(one, path=TOOLS)]:
-        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
-    with sigstore_instance(tmp_path_factory.mktemp("sigstore")) as found:
-        yield found
+    need("cosign", "openssl", "docker-registry")
+    with sigstore_instance(tmp_path_factory.mktemp("sigstore")) as running:
+        yield running
 
 
 @pytest.fixture(name="host", scope="module")
@@ -40,8 +38,7 @@ def published_without_a_key(
     folder = tmp_path_factory.mktemp("keyless")
     project = Path(shutil.copytree(made, folder / "project"))
     with real_registry(folder) as registry:
-        done = signed(project, registry.host, instance)
-        assert done.status == 0, done.stderr
+        passed(signed(project, registry.host, instance))
         yield registry.host
 
 
@@ -63,43 +60,32 @@ def pulling(instance: Instance, host: str, tmp_path: Path) -> Pull:
 def pull_into(folder: Path, theirs: Path, host: str, *more: str, **key: Any) -> Ended:
     """Judge the image by a policy that trusts an identity, or what `key` says instead."""
     trusted = {"identity": SUBJECT, "issuer": ISSUER, "roots": str(theirs), **key}
-    document = {
-        "schema": "build-images/policy/v1",
-        "keys": [{name: value for name, value in trusted.items() if value}],
-        "evidence": {"required": [], "emulated": "accepted", "max_age": "99999d"},
-        "host_contract": "ignored",
-    }
-    policy = folder / "policy.yaml"
-    policy.write_text(json.dumps(document))
-    words = ["pull", f"{host}/site/app:{TAG}", "--format", "oci", "--arch", "x86_64"]
-    words += ["--policy", str(policy), "--output", str(folder / "pulled")]
-    return build_images(*words, *more)
+    policy = write_policy(folder, {name: value for name, value in trusted.items() if value})
+    reference = f"{host}/site/app:{TAG}"
+    return publishing.pull(reference, policy, "oci", folder / "pulled", "--arch=x86_64", *more)
 
 
 def test_what_a_ci_job_signed_is_accepted_by_cosign_and_pulled(
     host: str, instance: Instance, pull: Pull, tmp_path: Path
 ) -> None:
-    done = pull("--explain")
-    assert done.status == 0, done.stdout + done.stderr
+    done = passed(pull("--explain"))
     assert "✓ passed     signature" in done.stdout
     receipt = json.loads((tmp_path / "pulled/receipt.json").read_text())
     digest = receipt["image"]["digest"]
     for words in (["verify"], ["verify-attestation", "--type", TEST_RESULT]):
-        judged = cosign(*words, f"{host}/site/app@{digest}", instance=instance)
-        assert judged.returncode == 0, judged.stderr
+        passed(cosign(*words, f"{host}/site/app@{digest}", instance=instance))
     stranger = cosign("verify", f"{host}/site/app@{digest}", instance=instance, subject=OTHER)
-    assert stranger.returncode != 0
+    assert stranger.status != 0
 
 
-def cosign(
-    *words: str, instance: Instance, subject: str = SUBJECT
-) -> subprocess.CompletedProcess[str]:
+def cosign(*words: str, instance: Instance, subject: str = SUBJECT) -> Ended:
     # There is no log of signatures: the authority of times says when it was.
-    trust = ["--trusted-root", str(instance.roots), "--use-signed-timestamps"]
-    trust += ["--insecure-ignore-tlog=true", "--allow-http-registry"]
-    who = ["--certificate-identity", subject, "--certificate-oidc-issuer", ISSUER]
-    argv = [tool("cosign"), words[0], *trust, *who, *words[1:]]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    trust = (
+        *("--trusted-root", instance.roots, "--use-signed-timestamps"),
+        *("--insecure-ignore-tlog=true", "--allow-http-registry"),
+    )
+    signer = ("--certificate-identity", subject, "--certificate-oidc-issuer", ISSUER)
+    return run_program(tool("cosign"), words[0], *trust, *signer, *words[1:])
 
 
 @pytest.mark.parametrize(
@@ -133,10 +119,8 @@ def test_roots_of_another_instance_vouch_for_nothing(
     assert not (tmp_path / "pulled").exists()
 
 
-def test_a_policy_of_keys_takes_no_certificate(pull: Pull, tmp_path: Path) -> None:
-    pair = ("--output", str(tmp_path / "site"))
-    assert build_images("keys", "generate", *pair, env={"COSIGN_PASSWORD": ""}).status == 0
-    done = pull(identity="", issuer="", roots="", file="site.pub")
+def test_a_policy_of_keys_takes_no_certificate(pull: Pull, pair: Pair) -> None:
+    done = pull(identity="", issuer="", roots="", file=str(pair.public))
     assert done.status == 5, done.stderr
     assert "no identity is trusted, only keys" in done.stderr
 

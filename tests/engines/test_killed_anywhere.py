@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import pytest
-from harness import missing
+from harness import need
 from kill_cases import all_cases
 from killing import Case, Commands, kill
 
@@ -38,8 +38,7 @@ COMMANDS = (
 def made_cases(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Commands, dict[str, Case]]]:
-    if absent := missing(["docker-registry"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("docker-registry")
     with all_cases(tmp_path_factory.mktemp("kills")) as (run, some):
         yield run, {one.name: one for one in some}
 

@@ -91,8 +91,7 @@ def finished(site: Path, home: Path, *arguments: str) -> float:
     """Run to the end; the seconds that it took."""
     start = time.monotonic()
     env = {"BUILD_IMAGES_HOME": str(home)}
-    done = build_images("--project", site, "--all", *arguments, env=env)
-    assert done.status == 0, done.stderr
+    passed(build_images("--project", site, "--all", *arguments, env=env))
     return time.monotonic() - start
 
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from harness import build_images, manifest_of
+from harness import build_images, manifest_of, passed
 
 from builder.build.engines import Tools
 
@@ -37,10 +37,8 @@ def test_a_locked_source_is_built_offline(site: Path, tools: Tools) -> None:
     (site / "recipes").mkdir()
     (site / "recipes" / "hello-src.yaml").write_text(RECIPE)
     (site / "matrix.yaml").write_text(MATRIX)
-    locked = build_images("lock", "--project", site)
-    assert locked.status == 0, locked.stderr
-    done = build_images("--offline", "--no-cache", "--format", "oci", "--project", site)
-    assert done.status == 0, done.stderr
+    passed(build_images("lock", "--project", site))
+    passed(build_images("--offline", "--no-cache", "--format", "oci", "--project", site))
     folder = site / "out" / "hello-src-1.0-debian13-x86_64"
     log = (folder / "build.log").read_text()
     assert "/opt/build-images/sources/hello-src/hello_2.10.orig.tar.gz: OK" in log

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from harness import FORMATS, LONG, PROJECT, Ended, build_images, manifest_of
+from check_programs import SOURCES, compiled
+from harness import FORMATS, LONG, Ended, build_images, manifest_of, passed
 from made_formats import Node
 from prometheus_client.parser import text_string_to_metric_families
 from small_images import Maker, sound
@@ -42,23 +41,19 @@ def hpc_bench(request: pytest.FixtureRequest, small_images: Maker, tmp_path_fact
         return small_with_memory_speed(small_images, tmp_path_factory.mktemp("program"))
     out = Path(request.getfixturevalue("out"))
     image = "hpc-bench-1.0-debian13-openmpi5.0-x86_64"
-    done = build_images("--image", image, "--output", out)
-    assert done.status == 0, done.stderr
+    passed(build_images("--image", image, "--output", out))
     return out / image
 
 
 def small_with_memory_speed(small_images: Maker, folder: Path) -> Path:
-    program = folder / "memory-speed"
-    compiler = shutil.which("cc") or pytest.skip("cc is not installed (Debian: gcc)")
-    options = ["-std=c99", "-O2", "-fopenmp", "-static", "-o", str(program)]
-    subprocess.run([compiler, *options, str(PROJECT / "tests/images/memory-speed.c")], check=True)
+    source = SOURCES / "memory-speed.c"
+    program = compiled(source, folder / "memory-speed", "-fopenmp", "-static")
     thing = Node(data=program.read_bytes(), mode=0o755)
     small = sound("x86_64", 5, random.Random(5)).with_everywhere(
         {"usr/local/bin/memory-speed": thing, "mnt": Node(kind=tarfile.DIRTYPE, mode=0o755)}
     )
     image = small_images.make(dataclasses.replace(small, identifier="measured", directory="/"))
-    done = build_images("verify", image)
-    assert done.status == 0, done.stdout + done.stderr
+    passed(build_images("verify", image))
     return image
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import LONG, build_images, copy_of_project, manifest_of
+from harness import LONG, build_images, copy_of_project, manifest_of, passed
 
 from builder.artifacts import oci
 from builder.artifacts.flatten import flattened
@@ -18,6 +18,12 @@ from builder.artifacts.repack import unpack
 from builder.build import binfmt
 from builder.build.engines import Tools
 
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(
+        platform.machine() != "x86_64", reason="native tools are for x86_64 machines"
+    ),
+]
 # Each line fails the build unless what it says is so.
 STEPS = r"""
 uname -m | grep -x ppc64le
@@ -53,8 +59,8 @@ development:
 checks: [architecture]
 """
 MATRIX = """\
-axes: {arch: [ppc64le], base: [%s], cuda: [none], mpi: [none]}
-default: {recipe: [lent]}
+axes: {{arch: [ppc64le], base: [{base}], cuda: [none], mpi: [none]}}
+default: {{recipe: [{recipe}]}}
 """
 
 
@@ -150,15 +156,15 @@ def all_building(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iter
         }
 
 
-def written(site: Path, text: str, matrix: str) -> tuple[str | Path, ...]:
+def written(site: Path, text: str, base: str = "debian13") -> tuple[str | Path, ...]:
     """Make a folder a project of one recipe; the arguments that build it."""
     copy_of_project(site)
     for recipe in (site / "recipes").glob("*.yaml"):
         recipe.unlink()
     name = text.partition("\n")[0].removeprefix("recipe: ")
     (site / f"recipes/{name}.yaml").write_text(text)
-    (site / "matrix.yaml").write_text(matrix)
-    return ("--project", site, "--format", "oci", "--flavour", "development", "--no-cache")
+    (site / "matrix.yaml").write_text(MATRIX.format(base=base, recipe=name))
+    return ("--project", site, "--format", "oci", "--flavour", "development")
 
 
 def commands(steps: str) -> str:
@@ -167,28 +173,24 @@ def commands(steps: str) -> str:
     return "\n".join(f"        - {line}" for line in quoted)
 
 
-def nvcc(site: Path) -> Path:
-    matrix = (MATRIX % "debian13").replace("[lent]", "[nvcc]")
-    done = build_images(*written(site, NVCC_RECIPE % commands(NVCC), matrix), "--no-verify")
-    assert done.status == 0, done.stderr
-    [folder] = (site / "out").glob("nvcc-*")
+def built(site: Path, text: str, *options: str, base: str = "debian13") -> Path:
+    """Build the one image of a recipe; its folder."""
+    passed(build_images(*written(site, text, base), "--no-cache", *options))
+    [folder] = (site / "out").glob("*-ppc64le")
     return folder
+
+
+def nvcc(site: Path) -> Path:
+    return built(site, NVCC_RECIPE % commands(NVCC), "--no-verify")
 
 
 def lent(base: str, site: Path) -> Path:
-    done = build_images(*written(site, RECIPE % commands(STEPS), MATRIX % base))
-    assert done.status == 0, done.stderr
-    [folder] = (site / "out").glob("lent-*")
-    return folder
+    return built(site, RECIPE % commands(STEPS), base=base)
 
 
 def same(site: Path) -> Path:
-    matrix = (MATRIX % "debian13").replace("[lent]", "[same]")
-    done = build_images(*written(site, SAME, matrix), "--no-verify")
-    assert done.status == 0, done.stderr
-    [folder] = (site / "out").glob("same-*")
-    again = build_images("reproduce", folder, "--project", site, "--no-native-tools")
-    assert again.status == 0, again.stdout + again.stderr
+    folder = built(site, SAME, "--no-verify")
+    passed(build_images("reproduce", folder, "--project", site, "--no-native-tools"))
     return folder
 
 
@@ -200,8 +202,6 @@ BUILDS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.engines
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 @pytest.mark.parametrize(
     "base",
     [
@@ -220,17 +220,13 @@ def test_steps_run_native_tools_and_nothing_of_them_stays(
     assert not [path for path in nodes if path.startswith(".native")]
 
 
-@pytest.mark.engines
 @pytest.mark.long(reason="builds an image under plain QEMU, minutes")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 def test_the_image_is_the_same_without_them(building: Building) -> None:
     """Byte for byte: `reproduce` says so of what was built again under plain QEMU."""
     assert manifest_of(building["same"].result())["inputs"]["native_tools"]
 
 
-@pytest.mark.engines
 @pytest.mark.long(reason="downloads and unpacks NVIDIA's compiler for ppc64le, minutes")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 def test_passes_of_nvcc_make_the_same_code(building: Building) -> None:
     """PTX, cubin, linked cubin and fatbin, of Debian 13's nvcc 12.4; the build compares them."""
     log = (building["nvcc"].result() / "build.log").read_text()
@@ -247,20 +243,15 @@ development:
 """
 
 
-@pytest.mark.engines
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
 def test_a_step_that_ran_with_native_tools_runs_again_without_them(
     tools: Tools, tmp_path: Path
 ) -> None:
     """Buildah finds kept steps by their words and what they stand on."""
     del tools
-    matrix = (MATRIX % "debian13").replace("[lent]", "[little]")
-    recipe = LITTLE % uuid.uuid4()  # no earlier run has that step
-    *arguments, _no_cache = written(tmp_path, recipe, matrix)
+    arguments = written(tmp_path, LITTLE % uuid.uuid4())  # no earlier run has that step
     logs = []
     for options in ([], ["--no-native-tools"], ["--format", "charliecloud"]):
-        done = build_images(*arguments, "--no-verify", *options)
-        assert done.status == 0, done.stderr
+        passed(build_images(*arguments, "--no-verify", *options))
         [log] = (tmp_path / "out").glob("little-*/build.log")
         logs.append(log.read_text())
     lent, plain, again = logs

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import FORMATS, Ended, build_images, copy_of_project, manifest_of, small_disk
+from harness import FORMATS, Ended, build_images, copy_of_project, manifest_of, passed, small_disk
 from ordinary_users import User, users, verified_digest
 from small_base import add_small_base, store_small_base
 
@@ -126,8 +126,7 @@ def host(tools: Tools) -> Iterator[Host]:
 @pytest.fixture(scope="module")
 def built(host: Host) -> Path:
     """The image's folder, as the first user built it in all formats."""
-    done = host.build(host.first, "overlay", *FORMATS, driver="overlay")
-    assert done.status == 0, done.stderr
+    passed(host.build(host.first, "overlay", *FORMATS, driver="overlay"))
     return host.first.home / "out-overlay" / IMAGE
 
 
@@ -153,8 +152,7 @@ def test_in_a_closed_home_a_base_is_made(on_bare: Path) -> None:
 def test_a_base_that_root_makes_is_the_same(host: Host, on_bare: Path) -> None:
     env = host.environment(host.shared.parent / "root-bare", **WITH_SECURITY)
     out = host.shared.parent / "out-root-bare"
-    done = build_images(*host.argv(BARE, out), env=env)
-    assert done.status == 0, done.stderr
+    passed(build_images(*host.argv(BARE, out), env=env))
     assert verified_digest(out / BARE) == verified_digest(on_bare)
 
 
@@ -170,14 +168,12 @@ def test_in_a_closed_home_all_formats_are_built_and_proven(host: Host, built: Pa
 def test_root_builds_the_same(host: Host, built: Path) -> None:
     place = host.shared.parent
     env = host.environment(place / "root", STORAGE_DRIVER="overlay")
-    done = build_images(*host.argv(IMAGE, place / "out-root"), env=env)
-    assert done.status == 0, done.stderr
+    passed(build_images(*host.argv(IMAGE, place / "out-root"), env=env))
     assert verified_digest(place / "out-root" / IMAGE) == verified_digest(built)
 
 
 def test_vfs_builds_the_same_and_says_that_it_is_taken(host: Host, built: Path) -> None:
-    done = host.build(host.first, "vfs", driver="vfs")
-    assert done.status == 0, done.stderr
+    done = passed(host.build(host.first, "vfs", driver="vfs"))
     assert "the store: vfs" in done.stderr
     assert verified_digest(host.first.home / "out-vfs" / IMAGE) == verified_digest(built)
 

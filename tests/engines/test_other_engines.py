@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import LONG, build_images, copy_of_project, home_of_its_own, manifest_of, missing
+from harness import (
+    LONG,
+    build_images,
+    copy_of_project,
+    home_of_its_own,
+    manifest_of,
+    need,
+    passed,
+)
 from small_base import LEAN, add_small_base, store_small_base
 
 from builder.artifacts.oci import read_layout
@@ -49,8 +57,7 @@ def lean(
             add_small_base(site)
             store_small_base(site, home)
             env["BUILD_IMAGES_HOME"] = str(home)
-        done = build_images(*words, "--format", "oci", env=env)
-        assert done.status == 0, done.stderr
+        passed(build_images(*words, "--format", "oci", env=env))
         yield site / "out" / IMAGE
 
 
@@ -84,11 +91,12 @@ def test_docker_builds_for_another_architecture(docker_host: str, site: Path) ->
         "--cuda",
         "none",
     )
-    done = build_images(
-        *("--project", site, "--engine", "docker", "--format", "oci", "--no-verify", *options),
-        env={"DOCKER_HOST": docker_host},
+    passed(
+        build_images(
+            *("--project", site, "--engine", "docker", "--format", "oci", "--no-verify", *options),
+            env={"DOCKER_HOST": docker_host},
+        )
     )
-    assert done.status == 0, done.stderr
     [folder] = (site / "out").glob("foreign-*")
     assert read_layout(folder / "image.oci").architecture == "ppc64le"
 
@@ -117,8 +125,7 @@ def test_apptainer_builds_the_definition(lean: Path, tools: Tools, shared_folder
 
 
 def test_charliecloud_builds_the_dockerfile(lean: Path, tools: Tools, shared_folder: Path) -> None:
-    if absent := missing(["ch-image", "ch-convert"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
+    need("ch-image", "ch-convert")
     copy_spec(lean, shared_folder)
     base = base_name(shared_folder / "Dockerfile")
     rootfs = shared_folder / "base"

@@ -13,7 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, missing
+from harness import Ended, build_images, need
 from small_base import write_tiny
 
 from builder.model.errors import StepFailed
@@ -57,8 +57,7 @@ class Repository(SimpleHTTPRequestHandler):
 @pytest.fixture(name="repository", scope="module")
 def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one package."""
-    if absent := missing(["dnf", "rpmbuild", "createrepo_c"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)} (make setup-test)")
+    need("dnf", "rpmbuild", "createrepo_c")
     folder = tmp_path_factory.mktemp("rpm")
     (folder / "tiny.spec").write_text(SPEC)
     made = folder / "made"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from harness import Ended, build_images, manifest_of, missing, sample
+from harness import build_images, manifest_of, need, passed, sample
 from junitparser import JUnitXml
+from publishing import SIGNING, Pair, pull
 from real_registry import real_registry
 
 from builder.build.engines import Tools
@@ -19,51 +20,29 @@ from builder.cli.schema import schema_of
 pytestmark = pytest.mark.engines
 
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
-POLICY = {"schema": "build-images/policy/v1", "keys": ["site.pub"]}
+POLICY = {"schema": "build-images/policy/v1"}
 ALONE = ("charliecloud", "directory")  # no other program is needed for these
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 
 
 @pytest.fixture(scope="module", name="pulled")
-def pulled_images(hpc_base: dict[str, Path], out: Path, tools: Tools) -> Iterator[Path]:
+def pulled_images(hpc_base: dict[str, Path], out: Path, tools: Tools, pair: Pair) -> Iterator[Path]:
     """A folder with an image in each format, as `pull` leaves them."""
-    if absent := missing(["docker-registry", "skopeo"]):
-        pytest.skip(f"missing on this machine: {', '.join(absent)}")
-    selected = (f"--image={hpc_base['x86_64'].name}", "--arch=x86_64")
-    env = {"COSIGN_PASSWORD": ""}
+    need("docker-registry", "skopeo")
+    selected = (f"--image={hpc_base['x86_64'].name}", "--arch=x86_64", "--output", out)
     with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="pulled-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "policy.yaml").write_text(json.dumps(POLICY))
-        sound(build_images("keys", "generate", "--output", folder / "site", env=env))
+        policy = folder / "policy.yaml"
+        policy.write_text(json.dumps({**POLICY, "keys": [str(pair.public)]}))
         with real_registry(folder / "registry") as registry:
-            to: list[str | Path] = [
-                "--to",
-                f"{registry.host}/site",
-                "--key",
-                folder / "site.key",
-                "-q",
-            ]
-            sound(build_images("publish", *selected, "--output", out, *to, env=env))
+            to = ("--to", f"{registry.host}/site", "--key", pair.private, "-q")
+            passed(build_images("publish", *selected, *to, env=SIGNING))
             reference = f"{registry.host}/site/hpc-base:1.0-debian13-openmpi5.0"
             for form in FORMATS:
-                words: list[str | Path] = [
-                    "--format",
-                    form,
-                    "--policy",
-                    folder / "policy.yaml",
-                    "--arch",
-                    "x86_64",
-                ]
                 nothing = {"PATH": "/nonexistent"} if form in ALONE else {}
-                sound(
-                    build_images("pull", reference, *words, "--output", folder / form, env=nothing)
-                )
+                passed(pull(reference, policy, form, folder / form, "--arch=x86_64", env=nothing))
         yield folder
-
-
-def sound(done: Ended) -> None:
-    assert done.status == 0, done.stdout + done.stderr
 
 
 @pytest.mark.campaign
@@ -72,8 +51,7 @@ def test_its_checks_pass_and_evidence_is_about_the_same_digests(
     form: str, pulled: Path, hpc_base: dict[str, Path]
 ) -> None:
     folder = pulled / form
-    done = build_images("verify", folder, "--json")
-    sound(done)
+    done = passed(build_images("verify", folder, "--json"))
     found, built = json.loads(done.stdout), manifest_of(hpc_base["x86_64"])
     assert (found["image"], found["outcome"], found["emulated"]) == (IMAGE, "verified", False)
     outcomes = {one["check"]: one["outcome"] for one in found["checks"][form]}
