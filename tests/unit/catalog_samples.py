@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from manifest_samples import document
+
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'&{{7*7}}"
 
@@ -37,14 +39,12 @@ def image_folder(
     own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
     told = digests or own
     checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
+    artifact = {"size": 167_941_640, "tree_digest": digest("d"), "duration_s": 6.5}
     manifest = {
-        "schema": "build-images/manifest/v1",
         "image": name,
         "about": about,
         "cell": {
             "recipe": recipe,
-            "recipe_version": "1.0",
-            "base": "debian13",
             "cuda": cuda,
             "mpi": mpi,
             "arch": arch,
@@ -52,24 +52,13 @@ def image_folder(
             "cpu": "generic",
         },
         "content_key": "0" * 64,
-        "engine": "buildah",
         "artifacts": {
-            one: {
-                "format": one,
-                "path": path,
-                "digest": own[one],
-                "size": 167_941_640,
-                "tree_digest": digest("d"),
-                "duration_s": 6.5,
-            }
-            for one, path in FORMATS.items()
+            form: {**artifact, "path": path, "digest": own[form]} for form, path in FORMATS.items()
         },
         "checks": dict.fromkeys(FORMATS, checks),
         "formats_equal": True,
-        "outcome": "verified",
-        "in_image_checks": [],
         "inputs": {
-            "recipes": [{"name": one, "version": "1.0"} for one in (*parents, recipe)],
+            "recipes": [{"name": each, "version": "1.0"} for each in (*parents, recipe)],
             "base": {"name": "debian13", "digest": digest("e")},
         },
         "sbom": "sbom.cdx.json",
@@ -77,7 +66,7 @@ def image_folder(
         "tools": {"buildah": "1.28.2"},
         "emulated": arch != "x86_64",
     }
-    write(folder / "manifest.json", manifest)
+    write(folder / "manifest.json", document(manifest))
     for one in FORMATS:
         write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
     write(folder / "sbom.cdx.json", sbom(told["oci"], packages))

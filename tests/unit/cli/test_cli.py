@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from golden_cells import SHIPPED
-from manifest_samples import CELL
-from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
+from manifest_samples import document
+from samples import GOLDEN, ROOT, copy_of_project, plan_of, shipped_plan, shipped_project
 
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
@@ -21,10 +21,12 @@ from builder.cli.commands import command_of, make_parser, options_of, parse
 from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite
-from builder.model.manifest import SCHEMA
 from builder.system.terminal import LiveProgress
 
 PROJECT = f"--project={ROOT}"
+
+
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +42,13 @@ def _signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(name="project")
 def copied_project(tmp_path: Path) -> Path:
     """A copy of the shipped project that a test may break."""
-    root = tmp_path / "project"
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy(ROOT / "matrix.yaml", root)
-    return root
+    return copy_of_project(tmp_path / "project")
 
 
-class Said:
-    """What a command printed, and its exit code."""
+class Printed:
+    """A command's exit code, and what it printed."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
+    def __init__(self, capsys: Capture, *argv: str) -> None:
         try:
             self.code: Any = main(argv)
         except SystemExit as ended:
@@ -62,13 +60,18 @@ class Said:
         return json.loads(self.out)
 
 
-Capture = pytest.CaptureFixture[str]
+Run = Callable[..., Printed]
 
 
-def test_plan_lists_the_default_selection_in_order(capsys: Capture, project: Path) -> None:
-    said = Said(capsys, "plan", f"--project={project}")  # the shipped one may be built by now
-    assert (said.code, said.err) == (0, "")
-    *lines, last = said.out.splitlines()
+@pytest.fixture(name="run")
+def command_line(capsys: Capture) -> Run:
+    return functools.partial(Printed, capsys)
+
+
+def test_plan_lists_the_default_selection_in_order(run: Run, project: Path) -> None:
+    done = run("plan", f"--project={project}")  # the shipped one may be built by now
+    assert (done.code, done.err) == (0, "")
+    *lines, last = done.out.splitlines()
     assert [line.split()[:2] for line in lines[::3]] == [
         ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
         ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
@@ -76,13 +79,13 @@ def test_plan_lists_the_default_selection_in_order(capsys: Capture, project: Pat
     assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", last)
 
 
-def test_plan_says_what_will_happen_to_each_stage(capsys: Capture, project: Path) -> None:
+def test_plan_says_what_will_happen_to_each_stage(run: Run, project: Path) -> None:
     selectors = ("--base=debian13", "--cuda=none", "--mpi=openmpi5.0", "--arch=x86_64")
     recipes = ("--recipe=hpc-base", "--recipe=python-mpi")
-    said = Said(capsys, "plan", f"--project={project}", *selectors, *recipes)
+    done = run("plan", f"--project={project}", *selectors, *recipes)
     why = "its base is not in the store"
     assert [
-        line.split(maxsplit=1) for line in said.out.splitlines() if line.startswith("    ")
+        line.split(maxsplit=1) for line in done.out.splitlines() if line.startswith("    ")
     ] == [
         ["hpc-base-development", f"to build: {why}"],
         ["runtime", f"to build: {why}"],
@@ -90,28 +93,28 @@ def test_plan_says_what_will_happen_to_each_stage(capsys: Capture, project: Path
         ["python-mpi-development", f"to build: {why}"],
         ["runtime", f"to build: {why}"],
     ]
-    again = Said(capsys, "plan", f"--project={project}", *selectors, *recipes)  # from what was kept
-    assert again.out == said.out
-    dry = Said(capsys, "--dry-run", f"--project={project}", *selectors, *recipes)
-    assert dry.out == said.out
+    again = run("plan", f"--project={project}", *selectors, *recipes)  # from what was kept
+    assert again.out == done.out
+    dry = run("--dry-run", f"--project={project}", *selectors, *recipes)
+    assert dry.out == done.out
 
 
-def test_the_stages_of_many_images_are_shown_when_asked_for(capsys: Capture) -> None:
-    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base")
-    assert "-development " not in said.out
-    said = Said(capsys, "plan", PROJECT, "--recipe=cuda-base", "--stages")
-    assert said.out.count("-development ") > len(plan_of("cuda-base").images)
+def test_the_stages_of_many_images_are_shown_when_asked_for(run: Run) -> None:
+    done = run("plan", PROJECT, "--recipe=cuda-base")
+    assert "-development " not in done.out
+    done = run("plan", PROJECT, "--recipe=cuda-base", "--stages")
+    assert done.out.count("-development ") > len(plan_of("cuda-base").images)
 
 
-def test_plan_says_what_will_happen(project: Path, capsys: Capture) -> None:
-    said = Said(capsys, "plan", f"--project={project}", "--arch=x86_64", "--mpi=openmpi5")
-    lines = [line for line in said.out.splitlines()[:-1] if not line.startswith("    ")]
+def test_plan_says_what_will_happen(project: Path, run: Run) -> None:
+    done = run("plan", f"--project={project}", "--arch=x86_64", "--mpi=openmpi5")
+    lines = [line for line in done.out.splitlines()[:-1] if not line.startswith("    ")]
     assert all(line.endswith("to build") for line in lines)
 
 
-def test_plan_as_json(capsys: Capture) -> None:
+def test_plan_as_json(run: Run) -> None:
     plan = plan_of("hpc-base")
-    found = Said(capsys, "plan", PROJECT, "--recipe=hpc-base", "--json").json
+    found = run("plan", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/plan/v1"
     assert [row["image"] for row in found["images"]] == [image.identifier for image in plan.images]
     assert len(found["left_out"]) == len(plan.left_out)
@@ -123,41 +126,41 @@ def test_plan_as_json(capsys: Capture) -> None:
     assert all(one["reasons"] for one in found["left_out"])
 
 
-def test_plan_as_a_graph(capsys: Capture) -> None:
-    said = Said(capsys, "plan", PROJECT, "--recipe=python-mpi", "--arch=x86_64", "--graph")
-    lines = said.out.splitlines()
+def test_plan_as_a_graph(run: Run) -> None:
+    done = run("plan", PROJECT, "--recipe=python-mpi", "--arch=x86_64", "--graph")
+    lines = done.out.splitlines()
     assert (lines[0], lines[-1]) == ("digraph plan {", "}")
     edges = [line for line in lines if " -> " in line]
     assert len(edges) == len(set(edges))
     assert '  "debian13 x86_64" -> "hpc-base debian13 none openmpi5.0 x86_64";' in edges
-    assert re.search(r'"python-mpi debian13 \S+ openmpi5.0 x86_64" -> "python-mpi-1.0-', said.out)
+    assert re.search(r'"python-mpi debian13 \S+ openmpi5.0 x86_64" -> "python-mpi-1.0-', done.out)
 
 
-def test_explain_says_why(capsys: Capture) -> None:
+def test_explain_says_why(run: Run) -> None:
     selectors = ("--recipe=python-mpi", "--base=debian13", "--cuda=none")
-    said = Said(capsys, "explain", PROJECT, *selectors)
-    assert said.code == 0
-    assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in said.out
-    assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in said.out
-    assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in said.out
-    assert "    base image: debian13 packages Open MPI 5.0.7, not 4.1" in said.out
-    assert "hpccm takes it for ubuntu24" in said.out
+    done = run("explain", PROJECT, *selectors)
+    assert done.code == 0
+    assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in done.out
+    assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in done.out
+    assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in done.out
+    assert "    base image: debian13 packages Open MPI 5.0.7, not 4.1" in done.out
+    assert "hpccm takes it for ubuntu24" in done.out
 
 
-def test_explain_as_json(capsys: Capture) -> None:
+def test_explain_as_json(run: Run) -> None:
     plan = plan_of("hpc-base")
-    found = Said(capsys, "explain", PROJECT, "--recipe=hpc-base", "--json").json
+    found = run("explain", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/explanation/v1"
     assert len(found["in"]) == len(plan.images)
     assert len(found["out"]) == len(plan.left_out)
 
 
-def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, capsys: Capture) -> None:
+def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "specs"
     asked = [f"--image={identifier}" for identifier in SHIPPED]
-    said = Said(capsys, "spec", PROJECT, *asked, "--output", str(out))
-    assert said.code == 0
-    assert sorted(said.out.splitlines()) == sorted(str(out / one) for one in SHIPPED)
+    done = run("spec", PROJECT, *asked, "--output", str(out))
+    assert done.code == 0
+    assert sorted(done.out.splitlines()) == sorted(str(out / one) for one in SHIPPED)
     for identifier in SHIPPED:
         for name in ("Dockerfile", "Singularity.def"):
             golden = GOLDEN / "spec" / identifier / name
@@ -165,9 +168,9 @@ def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, capsys: Capture)
         assert (out / identifier / "files/run-checks").is_file()
 
 
-def test_spec_again_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
+def test_spec_again_changes_nothing(tmp_path: Path, run: Run) -> None:
     def written() -> dict[str, bytes]:
-        Said(capsys, "spec", PROJECT, "-o", str(tmp_path / "out"))
+        run("spec", PROJECT, "-o", str(tmp_path / "out"))
         return {
             str(one): one.read_bytes() for one in (tmp_path / "out").rglob("*") if one.is_file()
         }
@@ -176,16 +179,16 @@ def test_spec_again_changes_nothing(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_dry_run_builds_nothing(
-    tmp_path: Path, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         pytest.fail("something was started")
 
     monkeypatch.setattr(build, "run_job", refuse)
     monkeypatch.setattr("builder.system.process.subprocess.Popen", refuse)
-    said = Said(capsys, "--dry-run", f"--project={project}")
-    assert (said.code, said.err) == (0, "")
-    assert "hpc-base-1.0-debian13-openmpi5.0-ppc64le" in said.out
+    done = run("--dry-run", f"--project={project}")
+    assert (done.code, done.err) == (0, "")
+    assert "hpc-base-1.0-debian13-openmpi5.0-ppc64le" in done.out
     assert not (project / "out").exists()
     assert not (tmp_path / "home").exists()
 
@@ -203,100 +206,94 @@ def broken(project: Path) -> Path:
 @pytest.mark.parametrize(
     "argv", [["plan"], ["plan", "--json"], ["explain"], ["spec"], [], ["--dry-run"]]
 )
-def test_bad_input_is_told_all_at_once(argv: list[str], project: Path, capsys: Capture) -> None:
-    said = Said(capsys, *argv, f"--project={broken(project)}")
-    assert (said.code, said.out) == (2, "")
-    assert re.search(r"^build-images: \d faults in 3 files; nothing was built\.$", said.err, re.M)
-    assert 'unknown argument of gnu "fortan"; did you mean "fortran"?' in said.err
-    assert "hpc-bsae" in said.err
-    assert "axis" in said.err
-    assert re.search(r"^recipes/hpc-base\.yaml:\d+: ", said.err, re.M)
-    assert "Traceback" not in said.err
+def test_bad_input_is_told_all_at_once(argv: list[str], project: Path, run: Run) -> None:
+    done = run(*argv, f"--project={broken(project)}")
+    assert (done.code, done.out) == (2, "")
+    assert re.search(r"^build-images: \d faults in 3 files; nothing was built\.$", done.err, re.M)
+    assert 'unknown argument of gnu "fortan"; did you mean "fortran"?' in done.err
+    assert "hpc-bsae" in done.err
+    assert "axis" in done.err
+    assert re.search(r"^recipes/hpc-base\.yaml:\d+: ", done.err, re.M)
+    assert "Traceback" not in done.err
     assert not (project / "out").exists()
 
 
-def test_faults_of_several_specs_are_told_at_once(project: Path, capsys: Capture) -> None:
+def test_faults_of_several_specs_are_told_at_once(project: Path, run: Run) -> None:
     for name in ("hpc-base", "python-mpi"):
         file = project / f"recipes/{name}.yaml"
         text = file.read_text().replace(
             "\ndevelopment:\n", "\ndevelopment:\n  - hdf5: {version: newest}\n"
         )
         file.write_text(text)
-    said = Said(capsys, "spec", f"--project={project}", "--recipe=python-mpi", "--base=debian13")
-    assert (said.code, said.out) == (2, "")
-    assert "recipes/hpc-base.yaml:" in said.err
-    assert "hpccm refuses this block" in said.err
+    done = run("spec", f"--project={project}", "--recipe=python-mpi", "--base=debian13")
+    assert (done.code, done.out) == (2, "")
+    assert "recipes/hpc-base.yaml:" in done.err
+    assert "hpccm refuses this block" in done.err
 
 
-def test_no_project_here(tmp_path: Path, capsys: Capture) -> None:
-    said = Said(capsys, "plan", f"--project={tmp_path}")
-    assert (said.code, said.out) == (2, "")
-    assert "--project DIR" in said.err
+def test_no_project_here(tmp_path: Path, run: Run) -> None:
+    done = run("plan", f"--project={tmp_path}")
+    assert (done.code, done.out) == (2, "")
+    assert "--project DIR" in done.err
 
 
-def test_a_project_without_run_checks(project: Path, capsys: Capture) -> None:
+def test_a_project_without_run_checks(project: Path, run: Run) -> None:
     (project / "tests/images/run-checks").unlink()
-    said = Said(capsys, "plan", f"--project={project}")
-    assert (said.code, said.out) == (2, "")
-    assert "run-checks" in said.err
+    done = run("plan", f"--project={project}")
+    assert (done.code, done.out) == (2, "")
+    assert "run-checks" in done.err
 
 
 @pytest.mark.parametrize("argv", [["plan"], ["explain"], ["spec"], []])
-def test_an_empty_selection_says_what_there_is(argv: list[str], capsys: Capture) -> None:
-    said = Said(capsys, *argv, PROJECT, "--mpi=openmpi9")
-    assert (said.code, said.out) == (3, "")
-    assert said.err == (
+def test_an_empty_selection_says_what_there_is(argv: list[str], run: Run) -> None:
+    done = run(*argv, PROJECT, "--mpi=openmpi9")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == (
         "build-images: --mpi openmpi9: matches nothing; did you mean openmpi5.0?\n"
         f"  mpi: {', '.join(shipped_project().matrix.axes['mpi'])}\n"
     )
 
 
-def test_a_selection_that_is_left_out_says_why(capsys: Capture) -> None:
+def test_a_selection_that_is_left_out_says_why(run: Run) -> None:
     selectors = ("--recipe=python-mpi", "--base=debian*", "--cuda=none", "--mpi=mpich4.2")
-    said = Said(capsys, "plan", PROJECT, *selectors)
+    done = run("plan", PROJECT, *selectors)
     golden = (GOLDEN / "plan/all-left-out.txt").read_text()
-    assert (said.code, said.out) == (3, "")
-    assert said.err.startswith(f"build-images: {golden.partition('  recipe:')[0]}")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.startswith(f"build-images: {golden.partition('  recipe:')[0]}")
 
 
 def test_what_the_machine_lacks_is_told_before_anything_is_built(
-    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacks(*_: Any, **__: Any) -> None:
         raise MissingPrerequisite("no buildah here", hint="build-images setup")
 
     monkeypatch.setattr("builder.host.doctor.examine", lacks)
-    said = Said(capsys, f"--project={project}")
-    assert (said.code, said.out) == (4, "")
-    assert said.err.endswith("build-images: no buildah here\n  hint: build-images setup\n")
+    done = run(f"--project={project}")
+    assert (done.code, done.out) == (4, "")
+    assert done.err.endswith("build-images: no buildah here\n  hint: build-images setup\n")
 
 
 @pytest.mark.parametrize("argv", [["--engine=docker"], ["--no-cache"], ["--refresh"]])
 def test_what_was_done_another_way_is_still_to_do(
-    argv: list[str], project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine is examined whenever anything will be built."""
+    inputs = {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"}
+    artifact = {"path": "empty", "size": 0, "digest": "sha256:"}
     for image in shipped_plan().images:
         folder = project / "out" / image.identifier
         folder.mkdir(parents=True)
         (folder / "empty").touch()
-        formats = ("oci", "sif", "charliecloud")
-        manifest = {
-            "schema": SCHEMA,
-            "image": image.identifier,
-            "cell": CELL,
-            "checks": {},
-            "in_image_checks": [],
-            "content_key": image.content_key,
-            "engine": "buildah",
-            "outcome": "verified",
-            "inputs": {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"},
-            "artifacts": {
-                name: {"format": name, "path": "empty", "size": 0, "digest": "sha256:"}
-                for name in formats
-            },
-            "digests": {"sbom.cdx.json": "sha256:1"},
-        }
+        manifest = document(
+            {
+                "image": image.identifier,
+                "content_key": image.content_key,
+                "inputs": inputs,
+                "artifacts": dict.fromkeys(("oci", "sif", "charliecloud"), artifact),
+                "digests": {"sbom.cdx.json": "sha256:1"},
+            }
+        )
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
     def lacks(*_: Any, **__: Any) -> None:
@@ -304,37 +301,35 @@ def test_what_was_done_another_way_is_still_to_do(
 
     monkeypatch.setattr("builder.host.doctor.examine", lacks)
     monkeypatch.setattr(build, "run_job", lambda *_, **__: pytest.fail("nothing was examined"))
-    assert "unchanged" in Said(capsys, "plan", f"--project={project}").out
-    said = Said(capsys, *argv, f"--project={project}")
-    assert said.code == 4
-    assert said.err.endswith("build-images: examined\n")
+    assert "unchanged" in run("plan", f"--project={project}").out
+    done = run(*argv, f"--project={project}")
+    assert done.code == 4
+    assert done.err.endswith("build-images: examined\n")
 
 
-def test_interruption_is_told(
-    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("builder.host.doctor.examine", interrupted)
-    said = Said(capsys, f"--project={project}")
-    assert (said.code, said.out) == (130, "")
-    assert "run the same command again" in said.err
+    done = run(f"--project={project}")
+    assert (done.code, done.out) == (130, "")
+    assert "run the same command again" in done.err
 
 
-def test_verify_needs_an_image(tmp_path: Path, capsys: Capture) -> None:
-    said = Said(capsys, "verify", str(tmp_path))
-    assert (said.code, said.out) == (2, "")
-    assert "no manifest.json here" in said.err
+def test_verify_needs_an_image(tmp_path: Path, run: Run) -> None:
+    done = run("verify", str(tmp_path))
+    assert (done.code, done.out) == (2, "")
+    assert "no manifest.json here" in done.err
 
 
-def test_help_names_every_command_and_exit_code(capsys: Capture) -> None:
-    said = Said(capsys, "--help")
-    assert (said.code, said.err) == (0, "")
+def test_help_names_every_command_and_exit_code(run: Run) -> None:
+    done = run("--help")
+    assert (done.code, done.err) == (0, "")
     for command in COMMANDS:
-        assert re.search(rf"^    {command}\b", said.out, re.M), command
+        assert re.search(rf"^    {command}\b", done.out, re.M), command
     for code in range(6):
-        assert re.search(rf"(?:^|\s){code}  \w", said.out), code
+        assert re.search(rf"(?:^|\s){code}  \w", done.out), code
 
 
 def test_the_parser_has_every_command_and_no_other() -> None:
@@ -367,10 +362,10 @@ def test_options_are_those_that_are_declared(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help_with_exit_codes(command: str, capsys: Capture) -> None:
-    said = Said(capsys, command, "--help")
-    assert said.code == 0
-    assert "exit codes:" in said.out
+def test_each_command_has_help_with_exit_codes(command: str, run: Run) -> None:
+    done = run(command, "--help")
+    assert done.code == 0
+    assert "exit codes:" in done.out
 
 
 @pytest.mark.parametrize(
@@ -386,24 +381,25 @@ def test_each_command_has_help_with_exit_codes(command: str, capsys: Capture) ->
         ["verify"],
     ],
 )
-def test_bad_usage(argv: list[str], capsys: Capture) -> None:
-    said = Said(capsys, *argv)
-    assert (said.code, said.out) == (2, "")
-    assert "usage: build-images" in said.err
+def test_bad_usage(argv: list[str], run: Run) -> None:
+    done = run(*argv)
+    assert (done.code, done.out) == (2, "")
+    assert "usage: build-images" in done.err
 
 
-def test_version(capsys: Capture) -> None:
-    assert re.fullmatch(r"build-images \d+\.\d+\.\d+\n", Said(capsys, "--version").out)
+def test_version(run: Run) -> None:
+    assert re.fullmatch(r"build-images \d+\.\d+\.\d+\n", run("--version").out)
 
 
 def test_options_are_parsed(tmp_path: Path) -> None:
-    given = parse(["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"])
-    assert given.command == "build"
-    assert isinstance(given, build.BuildOptions)
-    assert given.selection.patterns == {"arch": ("ppc64le", "x86_64")}
-    assert given.selection.images == ("a*",)
-    assert (given.level, given.jobs) == (2, 3)
-    assert given.out == tmp_path / "x"
+    argv = ["--arch=ppc64le", "--arch", "x86_64", "--image=a*", "-v", "--jobs=3", "-o", "x"]
+    parsed = parse(argv)
+    assert parsed.command == "build"
+    assert isinstance(parsed, build.BuildOptions)
+    assert parsed.selection.patterns == {"arch": ("ppc64le", "x86_64")}
+    assert parsed.selection.images == ("a*",)
+    assert (parsed.level, parsed.jobs) == (2, 3)
+    assert parsed.out == tmp_path / "x"
     levels = {"--quiet": 0, "--jobs=1": 1, "--verbose": 2}
     for option, level in levels.items():
         options = parse([option])
@@ -422,28 +418,27 @@ def test_a_failure_is_shown_whole_on_a_terminal(capsys: pytest.CaptureFixture[st
     assert "its last line" in capsys.readouterr().err
 
 
-def test_all_is_narrowed_by_selectors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "plan", "--all", "--arch=amd64", f"--project={project}")
-    assert "x86_64" in said.out
-    assert "ppc64le" not in said.out
+def test_all_is_narrowed_by_selectors(project: Path, run: Run) -> None:
+    done = run("plan", "--all", "--arch=amd64", f"--project={project}")
+    assert "x86_64" in done.out
+    assert "ppc64le" not in done.out
 
 
-def test_an_unknown_command_is_said_with_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["plam"])
-    assert ended.value.code == 2
-    assert "did you mean plan?" in capsys.readouterr().err
+def test_an_unknown_command_is_said_with_a_guess(run: Run) -> None:
+    done = run("plam")
+    assert done.code == 2
+    assert "did you mean plan?" in done.err
 
 
 NO_REGISTRY = "registries: {docker.io: localhost:1}\n"  # nothing listens there
 
 
-def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_registry_out_of_reach(project: Path, tmp_path: Path, run: Run) -> None:
     """Every spec is written and linted; then comes which registry, and how to name a mirror."""
     (project / "site.yaml").write_text(NO_REGISTRY)
     asked = ("--recipe=cuda-base", "--arch=ppc64le", "--cuda=10.1")
-    said = Said(capsys, f"--project={project}", *asked, f"--output={tmp_path / 'out'}")
-    assert (said.code, said.out) == (4, "")
+    done = run(f"--project={project}", *asked, f"--output={tmp_path / 'out'}")
+    assert (done.code, done.out) == (4, "")
     folders = sorted(path for path in (tmp_path / "out").iterdir() if path.is_dir())
     assert [folder.name for folder in folders] == [
         "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
@@ -451,10 +446,10 @@ def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture)
     ]
     assert "FROM localhost:1/library/centos:7 AS " in (folders[0] / "Dockerfile").read_text()
     assert all((folder / "Singularity.def").is_file() for folder in folders)
-    assert " in 2 specs linted" in said.err
-    assert "build-images: the registry localhost:1 cannot be reached: " in said.err
-    assert "2 images were not built for that; the specs are there:" in said.err
-    assert said.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
+    assert " in 2 specs linted" in done.err
+    assert "build-images: the registry localhost:1 cannot be reached: " in done.err
+    assert "2 images were not built for that; the specs are there:" in done.err
+    assert done.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert list(report["compiled"]) == [folder.name for folder in folders[::-1]]
     assert all("localhost:1 cannot be reached" in why for why in report["compiled"].values())
@@ -462,7 +457,7 @@ def test_a_registry_out_of_reach(project: Path, tmp_path: Path, capsys: Capture)
 
 
 def test_what_needs_no_registry_is_built_all_the_same(
-    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []
 
@@ -474,7 +469,7 @@ def test_what_needs_no_registry_is_built_all_the_same(
     monkeypatch.setattr(build, "_build", note)
     (project / "site.yaml").write_text(NO_REGISTRY)
     asked = ("--recipe=hpc-base", "--arch=x86_64", "--mpi=openmpi4.1", "--cuda=none")
-    said = Said(capsys, f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")
-    assert said.code == 4
+    done = run(f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")
+    assert done.code == 4
     assert built == ["hpc-base-1.0-debian12-openmpi4.1-x86_64"]
-    assert "1 image was not built for that" in said.err
+    assert "1 image was not built for that" in done.err

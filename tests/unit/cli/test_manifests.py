@@ -5,21 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_samples import CELL
+from manifest_samples import document
 from samples import image
 
 from builder.artifacts.manifests import Wanted, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
-from builder.model.manifest import SCHEMA
 
 FORMATS = ("oci", "sif")
-
-
 INPUTS = {"files": {"matrix.yaml": "sha256:1"}, "program": "sha256:2"}
 
 
@@ -35,25 +31,15 @@ def output_folder(tmp_path: Path, planned: PlannedImage) -> Path:
     (folder / "image.oci/blobs").mkdir(parents=True)
     (folder / "image.oci/blobs/a").write_text("12345")
     (folder / "image.sif").write_text("sif")
-    write(
-        folder,
-        {
-            "schema": SCHEMA,
-            "image": planned.identifier,
-            "cell": CELL,
-            "checks": {},
-            "in_image_checks": [],
-            "content_key": planned.content_key,
-            "engine": "buildah",
-            "outcome": "verified",
-            "inputs": INPUTS,
-            "digests": {"sbom.cdx.json": "sha256:3"},
-            "artifacts": {
-                "oci": {"format": "oci", "path": "image.oci", "size": 5, "digest": "sha256:1"},
-                "sif": {"format": "sif", "path": "image.sif", "size": 3, "digest": "sha256:2"},
-            },
-        },
-    )
+    artifacts = {"oci": {"size": 5, "digest": "sha256:1"}, "sif": {"size": 3, "digest": "sha256:2"}}
+    manifest = {
+        "image": planned.identifier,
+        "content_key": planned.content_key,
+        "inputs": INPUTS,
+        "digests": {"sbom.cdx.json": "sha256:3"},
+        "artifacts": artifacts,
+    }
+    write(folder, document(manifest))
     return tmp_path / "out"
 
 
@@ -66,10 +52,10 @@ def change(out: Path, planned: PlannedImage, **changes: Any) -> None:
     write(folder, {**json.loads((folder / "manifest.json").read_text()), **changes})
 
 
-def state(out: Path, planned: PlannedImage, **wanted: Any) -> tuple[str, str]:
-    found = state_of(out, planned, Wanted(**{"formats": FORMATS, **wanted}))
-    assert (found.manifest is None) is (found.work == "build")
-    return found.work, found.text
+def state(out: Path, planned: PlannedImage, **asked: Any) -> tuple[str, str]:
+    current = state_of(out, planned, Wanted(**{"formats": FORMATS, **asked}))
+    assert (current.manifest is None) is (current.work == "build")
+    return current.work, current.text
 
 
 def test_what_is_done_is_done(out: Path, planned: PlannedImage) -> None:
@@ -96,64 +82,49 @@ def test_fewer_formats_are_done_too(out: Path, planned: PlannedImage) -> None:
     assert state(out, planned, formats=("sif",))[0] == "none"
 
 
-Break = Callable[[Path, PlannedImage], None]
-
-
-def shaped(key: str, value: object) -> Break:
-    return lambda out, planned: change(out, planned, **{key: value})
-
-
-BROKEN: dict[str, tuple[Break, str]] = {
-    "no manifest": (lambda o, p: (o / p.identifier / "manifest.json").unlink(), "to build"),
-    "half a manifest": (
-        lambda o, p: void((o / p.identifier / "manifest.json").write_text('{"schema":')),
-        "to build",
-    ),
-    "another schema": (lambda o, p: change(o, p, schema="other/v9"), "to build"),
-    "no object": (lambda o, p: write(o / p.identifier, [1]), "to build"),
-    **{
-        f"{key} as {value}": (shaped(key, value), "to build")
-        for key, value in (
-            ("image", 1),
-            ("cell", []),
-            ("checks", []),
-            ("checks", {"oci": {"check": "x"}}),
-            ("checks", {"oci": ["x"]}),
-            ("checks", {"iso": []}),
-            ("in_image_checks", [{"name": "x"}]),
-            ("inputs", "x"),
-            ("evidence", {}),
-        )
-    },
-    "another key": (
-        lambda o, p: change(o, p, content_key="0" * 64),
-        "to build: its inputs changed",
-    ),
-    "a file cut short": (
-        lambda o, p: void((o / p.identifier / "image.sif").write_text("s")),
-        "to build: its artifacts are not whole",
-    ),
-    "a file gone": (
-        lambda o, p: (o / p.identifier / "image.sif").unlink(),
-        "to build: its artifacts are not whole",
-    ),
-    "a blob gone": (
-        lambda o, p: (o / p.identifier / "image.oci/blobs/a").unlink(),
-        "to build: its artifacts are not whole",
-    ),
-    "failed": (lambda o, p: change(o, p, outcome="failed"), "to verify: failed"),
-    "not verified": (lambda o, p: change(o, p, outcome="built"), "to verify: built"),
+# The file in the image's folder that is written, or removed where it has no text.
+DAMAGED: dict[str, tuple[str, str | None, str]] = {
+    "no manifest": ("manifest.json", None, ""),
+    "half a manifest": ("manifest.json", '{"schema":', ""),
+    "no object": ("manifest.json", "[1]", ""),
+    "a file cut short": ("image.sif", "s", ": its artifacts are not whole"),
+    "a file gone": ("image.sif", None, ": its artifacts are not whole"),
+    "a blob gone": ("image.oci/blobs/a", None, ": its artifacts are not whole"),
 }
 
 
-def void(_: object) -> None:
-    """Drop a value, for a lambda that returns none."""
-
-
-@pytest.mark.parametrize("case", sorted(BROKEN))
+@pytest.mark.parametrize("case", DAMAGED)
 def test_what_is_not_whole_is_not_done(case: str, out: Path, planned: PlannedImage) -> None:
-    breaking, text = BROKEN[case]
-    breaking(out, planned)
+    name, text, reason = DAMAGED[case]
+    file = out / planned.identifier / name
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    assert state(out, planned) == ("build", f"to build{reason}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("schema", "other/v9", "to build"),
+        ("image", 1, "to build"),
+        ("cell", [], "to build"),
+        ("checks", [], "to build"),
+        ("checks", {"oci": {"check": "x"}}, "to build"),
+        ("checks", {"oci": ["x"]}, "to build"),
+        ("checks", {"iso": []}, "to build"),
+        ("in_image_checks", [{"name": "x"}], "to build"),
+        ("inputs", "x", "to build"),
+        ("evidence", {}, "to build"),
+        ("content_key", "0" * 64, "to build: its inputs changed"),
+        ("outcome", "failed", "to verify: failed"),
+        ("outcome", "built", "to verify: built"),
+    ],
+)
+def test_what_says_something_else_is_not_done(
+    key: str, value: object, text: str, out: Path, planned: PlannedImage
+) -> None:
+    change(out, planned, **{key: value})
     assert state(out, planned) == (text.split()[1].rstrip(":"), text)
 
 
@@ -192,9 +163,9 @@ def test_another_image_is_not_done(out: Path, planned: PlannedImage) -> None:
 
 
 def test_a_manifest_is_read_from_its_folder(out: Path, planned: PlannedImage) -> None:
-    found = read_manifest(out / planned.identifier)
-    assert found is not None
-    assert found.engine == "buildah"
+    manifest = read_manifest(out / planned.identifier)
+    assert manifest is not None
+    assert manifest.engine == "buildah"
     assert read_manifest(out) is None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from manifest_samples import document
 from samples import ROOT
 
 from builder.cli import main
@@ -39,10 +40,6 @@ def texts(folder: Path) -> dict[str, bytes]:
     }
 
 
-def alter(folder: Path) -> None:
-    (folder / "Dockerfile").write_text("FROM scratch\n")
-
-
 def alter_keeping_size_and_time(folder: Path) -> None:
     file = folder / "Singularity.def"
     before = file.stat()
@@ -50,31 +47,22 @@ def alter_keeping_size_and_time(folder: Path) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def take_away(folder: Path) -> None:
-    (folder / "files/run-checks").unlink()
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "altered": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\n"),
+    "altered, of the same size and time": alter_keeping_size_and_time,
+    "a file less": lambda folder: (folder / "files/run-checks").unlink(),
+    "gone": shutil.rmtree,
+    "a file more": lambda folder: (folder / "files/checks/99-other").write_text("#!/bin/sh\n"),
+    "another mode": lambda folder: (folder / "files/run-checks").chmod(0o600),
+}
 
 
-def take_all_away(folder: Path) -> None:
-    shutil.rmtree(folder)
-
-
-def add(folder: Path) -> None:
-    (folder / "files/checks/99-other").write_text("#!/bin/sh\n")
-
-
-def change_mode(folder: Path) -> None:
-    (folder / "files/run-checks").chmod(0o600)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [alter, alter_keeping_size_and_time, take_away, take_all_away, add, change_mode],
-)
-def test_a_spoilt_spec_is_written_anew(project: Path, spoil: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_spoilt_spec_is_written_anew(project: Path, name: str) -> None:
     run("spec", project)
     expected = texts(project / "out")
     folder = sorted((project / "out").iterdir())[0]
-    spoil(folder)
+    SPOILT[name](folder)
     run("spec", project)
     assert texts(project / "out") == expected
     assert (folder / "files/run-checks").stat().st_mode & 0o777 == 0o755
@@ -90,16 +78,7 @@ def test_an_unchanged_plan_tells_the_states_of_now(
     identifier = first.split()[1]
     folder = project / "out" / identifier
     folder.mkdir(parents=True)
-    manifest = {
-        "schema": "build-images/manifest/v1",
-        **dict.fromkeys(["image", "outcome"], ""),
-        "cell": {},
-        "checks": {},
-        "in_image_checks": [],
-        "artifacts": {"oci": {"format": "oci", "path": "x", "digest": "", "size": 0}},
-        "content_key": "of other inputs",
-        "engine": "buildah",
-    }
+    manifest = document({"image": identifier, "content_key": "of other inputs"})
     (folder / "manifest.json").write_text(json.dumps(manifest))
     run("plan", project)
     assert f"{identifier} " in capsys.readouterr().out.split("its inputs changed")[0]
