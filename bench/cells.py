@@ -20,17 +20,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from docker_engine import docker_engine
 from timing import environment, machine, seconds
 
 from builder.build.base_store import StoredBase
 from builder.build.engines import Docker, Tools
-from builder.system.descendants import end_tree
 from builder.system.home import ORDINARY_USER, Home
 from builder.system.process import Processes
 
@@ -178,38 +177,6 @@ class Others:
     def _path(self) -> str:
         # ch-convert takes the python3 that it finds first, and needs the system's own.
         return f"/usr/bin:/bin:{self.tools.home.search_path()}"
-
-
-@contextlib.contextmanager
-def docker_engine(folder: Path) -> Iterator[str]:
-    """A Docker Engine of its own; the address of its socket."""
-    host = f"unix://{folder}/docker.sock"
-    command = ["dockerd", f"--host={host}", f"--data-root={folder}/data"]
-    command += [f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
-    with (folder / "dockerd.log").open("wb") as log:
-        daemon = subprocess.Popen(
-            [*command, "--iptables=false", "--bridge=none"],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            for _ in range(120):
-                if not subprocess.run(
-                    ["docker", "version"],
-                    env={**os.environ, "DOCKER_HOST": host},
-                    capture_output=True,
-                    check=False,
-                ).returncode:
-                    break
-                time.sleep(0.5)
-            yield host
-        finally:
-            end_tree(daemon.pid, grace_s=20)
-            daemon.wait()
-            for line in Path("/proc/self/mounts").read_text().splitlines():
-                if line.split()[1].startswith(f"{folder}/"):
-                    subprocess.run(["umount", "-l", line.split()[1]], check=False)
 
 
 @contextlib.contextmanager

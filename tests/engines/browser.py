@@ -1,4 +1,4 @@
-"""A real browser, looking at pages of a folder; what it is told comes back as text."""
+"""A folder that is served on loopback, and a real browser that looks at its pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import passed, run_program
@@ -16,30 +17,34 @@ from harness import passed, run_program
 TIMEOUT_S = 120.0
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    """Says nothing, and lets nothing be kept: tests write a page anew within one second."""
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Logs nothing, and lets nothing be kept: tests write a page anew within one second."""
+
+    def __init__(self, *arguments: Any, requested: list[str], **options: Any) -> None:
+        self.requested = requested
+        super().__init__(*arguments, **options)
+
+    def do_GET(self) -> None:
+        self.requested.append(self.path.rpartition("/")[2])
+        super().do_GET()
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
         super().end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        del format, args
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a folder on loopback."""
-    handler = functools.partial(_Quiet, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+def served(folder: Path, requested: list[str] | None = None) -> Iterator[str]:
+    """The address of a folder on loopback; the names that are `requested` are noted."""
+    noted = [] if requested is None else requested
+    handler = functools.partial(_Handler, directory=str(folder), requested=noted)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
         server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 class Browser:

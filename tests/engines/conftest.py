@@ -170,6 +170,9 @@ def folder_of_the_user(tools: Tools) -> Iterator[Path]:
 def docker_host(tools: Tools) -> Iterator[str]:
     """The address of a Docker Engine of the tests' own."""
     del tools
+    need("dockerd", "docker", "skopeo")
+    if os.geteuid():
+        pytest.skip("dockerd needs root")
     with docker_engine() as host:
         yield host
 

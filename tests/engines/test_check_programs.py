@@ -371,10 +371,12 @@ def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     )
 
 
-def with_mpich_in_full_campaigns_alone(mpi: Mpi) -> None:
+@pytest.fixture(name="any_mpi")
+def openmpi_and_in_full_campaigns_mpich(mpi: Mpi) -> Mpi:
     """The program is the same; what it is compiled with is what differs, which other tests have."""
     if mpi.library == "MPICH" and not LONG:
         pytest.skip("the campaign with MPICH, too: make test-long")
+    return mpi
 
 
 def test_mpi_passes(mpi: Mpi) -> None:
@@ -409,12 +411,11 @@ NAMED = {
 
 
 @pytest.mark.parametrize("family", NAMED)
-def test_mpi_knows_the_libraries_of_other_families(mpi: Mpi, family: str) -> None:
+def test_mpi_knows_the_libraries_of_other_families(any_mpi: Mpi, family: str) -> None:
     """The library that is here says what another one would say."""
-    with_mpich_in_full_campaigns_alone(mpi)
     text, version = NAMED[family]
     expected = facts.MPI_FAMILIES[family].library.format(version=version)
-    result = mpi.with_defect(
+    result = any_mpi.with_defect(
         "#include <string.h>\n#include <stdio.h>\n"
         "int MPI_Get_library_version(char *text, int *length) {"
         f' strcpy(text, "{text}"); *length = (int)strlen(text); return MPI_SUCCESS; }}',
@@ -432,26 +433,24 @@ OVER_TCP = {
 }
 
 
-def test_mpi_finds_that_ranks_of_one_host_talk_over_tcp(mpi: Mpi) -> None:
+def test_mpi_finds_that_ranks_of_one_host_talk_over_tcp(any_mpi: Mpi) -> None:
     """Whatever the MPI says of itself: the kernel counts the bytes."""
-    with_mpich_in_full_campaigns_alone(mpi)
-    tuning, transport = OVER_TCP[mpi.library]
-    result = mpi.launch("env", tuning, mpi.program, "2", "multiple", ranks=2)
+    tuning, transport = OVER_TCP[any_mpi.library]
+    result = any_mpi.launch("env", tuning, any_mpi.program, "2", "multiple", ranks=2)
     assert result.status != 0
     assert result.finding.startswith(
         f"rank 0: messages between ranks of one host go over TCP ({transport}"
     )
     assert result.data["within_host"] == "TCP"
-    launched = mpi.launch("env", tuning, mpi.program, "-t", "60", "2", "multiple", ranks=2)
+    launched = any_mpi.launch("env", tuning, any_mpi.program, "-t", "60", "2", "multiple", ranks=2)
     assert launched.status == 0, launched
     assert launched.data["within_host"] == "TCP"
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("ranks", sample([3, 1, 2, 4, 7], 1))
-def test_mpi_passes_with_other_numbers_of_ranks(mpi: Mpi, ranks: int) -> None:
-    with_mpich_in_full_campaigns_alone(mpi)
-    result = mpi.launch(mpi.program, str(ranks), "single", ranks=ranks)
+def test_mpi_passes_with_other_numbers_of_ranks(any_mpi: Mpi, ranks: int) -> None:
+    result = any_mpi.launch(any_mpi.program, str(ranks), "single", ranks=ranks)
     assert (result.status, result.data["ranks"]) == (0, ranks)
 
 
@@ -514,9 +513,8 @@ CAUGHT = [
     sample(CAUGHT, 7),
     ids=lambda one: f"{one.kind}-{one.ranks}-{one.size}" if isinstance(one, RankDefect) else "",
 )
-def test_mpi_finds_a_defect(mpi: Mpi, defect: RankDefect, finding: str) -> None:
-    with_mpich_in_full_campaigns_alone(mpi)
-    result = mpi.with_planted(defect)
+def test_mpi_finds_a_defect(any_mpi: Mpi, defect: RankDefect, finding: str) -> None:
+    result = any_mpi.with_planted(defect)
     assert result.status != 0
     assert re.search(finding, result.stdout), result.stdout
 
@@ -527,28 +525,25 @@ def test_mpi_finds_less_threads_than_required(mpi: Mpi) -> None:
     assert "rank 0: MPI grants thread level funneled, required is multiple" in result.stdout
 
 
-def test_mpi_does_not_rely_on_one_way_to_agree(mpi: Mpi) -> None:
-    with_mpich_in_full_campaigns_alone(mpi)
-    result = mpi.with_defect(HIDE_FLAG)
+def test_mpi_does_not_rely_on_one_way_to_agree(any_mpi: Mpi) -> None:
+    result = any_mpi.with_defect(HIDE_FLAG)
     assert result.status != 0
     assert "rank 0: alltoall of" in result.stdout
 
 
-def test_mpi_fails_on_every_rank(mpi: Mpi) -> None:
+def test_mpi_fails_on_every_rank(any_mpi: Mpi) -> None:
     """Each rank knows of a fault of one rank."""
-    with_mpich_in_full_campaigns_alone(mpi)
     [variable] = RankDefect(kind="bcast", rank=2).environment.items()
-    ends = mpi.folder / "ends"
+    ends = any_mpi.folder / "ends"
     ends.mkdir()
-    preload = f"{variable[0]}={variable[1]} LD_PRELOAD={mpi.planted}"
+    preload = f"{variable[0]}={variable[1]} LD_PRELOAD={any_mpi.planted}"
     script = f'{preload} "$0" 5 multiple; echo $? >{ends}/$$; exit 0'
-    assert mpi.launch("sh", "-c", script, mpi.program).status == 0
+    assert any_mpi.launch("sh", "-c", script, any_mpi.program).status == 0
     assert [path.read_text() for path in ends.iterdir()] == ["1\n"] * RANKS
 
 
-def test_mpi_finds_a_lost_rank(mpi: Mpi) -> None:
-    with_mpich_in_full_campaigns_alone(mpi)
-    assert mpi.with_planted(RankDefect(kind="lose", rank=3)).status != 0
+def test_mpi_finds_a_lost_rank(any_mpi: Mpi) -> None:
+    assert any_mpi.with_planted(RankDefect(kind="lose", rank=3)).status != 0
 
 
 def test_mpi_says_what_a_rank_waits_for_that_is_ended(mpi: Mpi) -> None:

@@ -79,24 +79,9 @@ development:
 
 def test_docker_builds_for_another_architecture(docker_host: str, site: Path) -> None:
     (site / "recipes/foreign.yaml").write_text(FOREIGN)
-    options = (
-        "--recipe",
-        "foreign",
-        "--arch",
-        "ppc64le",
-        "--base",
-        "debian13",
-        "--mpi",
-        "none",
-        "--cuda",
-        "none",
-    )
-    passed(
-        build_images(
-            *("--project", site, "--engine", "docker", "--format", "oci", "--no-verify", *options),
-            env={"DOCKER_HOST": docker_host},
-        )
-    )
+    cell = ("--recipe=foreign", "--arch=ppc64le", "--base=debian13", "--mpi=none", "--cuda=none")
+    words = ("--project", site, "--engine", "docker", "--format", "oci", "--no-verify")
+    passed(build_images(*words, *cell, env={"DOCKER_HOST": docker_host}))
     [folder] = (site / "out").glob("foreign-*")
     assert read_layout(folder / "image.oci").architecture == "ppc64le"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import lzma
-import os
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, need
+from browser import served
+from harness import build_images, need, passed, run_program
 from small_base import write_tiny
 
 from builder.model.errors import StepFailed
@@ -41,19 +39,6 @@ seq 99 > %{buildroot}/opt/tiny
 PACKAGE = "tiny-1.0-1.noarch.rpm"
 
 
-class Repository(SimpleHTTPRequestHandler):
-    """Serves a folder, and notes what was asked for."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path.rpartition("/")[2])
-        super().do_GET()
-
-    def log_message(self, format: str, *_: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture(name="repository", scope="module")
 def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of one package."""
@@ -62,9 +47,8 @@ def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny.spec").write_text(SPEC)
     made = folder / "made"
     where = [f"--define=_topdir {folder}", f"--define=_rpmdir {made}"]
-    run = functools.partial(subprocess.run, check=True, capture_output=True)
-    run(["rpmbuild", "-bb", *where, folder / "tiny.spec"])
-    run(["createrepo_c", made])
+    passed(run_program("rpmbuild", "-bb", *where, folder / "tiny.spec"))
+    passed(run_program("createrepo_c", made))
     return made
 
 
@@ -74,13 +58,9 @@ def names_asked_for() -> list[str]:
 
 
 @pytest.fixture(name="mirror")
-def served(repository: Path, asked: list[str]) -> Iterator[str]:
-    handler = type("Handler", (Repository,), {"asked": asked})
-    made = functools.partial(handler, directory=str(repository))
-    with ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+def served_repository(repository: Path, asked: list[str]) -> Iterator[str]:
+    with served(repository, asked) as address:
+        yield address
 
 
 @pytest.fixture(name="cache")
@@ -91,26 +71,15 @@ def own_cache(tmp_path: Path) -> Iterator[PackageCache]:
 
 def install(root: Path, mirror: str, cache: PackageCache) -> str:
     """Install the package into a root of its own, as a build step does; what dnf says."""
-    told = [f"--installroot={root}", "--releasever=1", f"--setopt=cachedir={root}/cache"]
-    sources = [f"--repofrompath=here,{mirror}", "--repo=here", "--setopt=reposdir=/nonexistent"]
+    words = (
+        *("--assumeyes", "--noplugins", "--nogpgcheck", "--releasever=1"),
+        *(f"--installroot={root}", f"--setopt=cachedir={root}/cache"),
+        *(f"--repofrompath=here,{mirror}", "--repo=here", "--setopt=reposdir=/nonexistent"),
+    )
+    env = {"LC_ALL": "C", "http_proxy": cache.url}
     with cache.step():
-        done = subprocess.run(
-            [
-                "dnf",
-                "--assumeyes",
-                "--noplugins",
-                "--nogpgcheck",
-                *told,
-                *sources,
-                "install",
-                "tiny",
-            ],
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "http_proxy": cache.url},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
+        done = run_program("dnf", *words, "install", "tiny", env=env, inherit=False)
+        if done.status:
             raise StepFailed(done.stdout + done.stderr)
     assert (root / "opt/tiny").read_text().startswith("1\n2\n")
     return done.stdout
@@ -204,51 +173,37 @@ def test_apt_reads_the_whole_state_of_a_suite_that_is_torn(
     where = [f"Dir::State={state}", f"Dir::Cache={state}", f"Dir::Etc={state}/etc"]
     where += [f"Dir::State::status={state}/status", "APT::Architecture=ppc64el"]
     where += ["APT::Architectures=ppc64el", "APT::Sandbox::User=root"]
-    told = [word for one in where for word in ("-o", one)]
-    handler = type("Handler", (Repository,), {"asked": []})
-    made = functools.partial(handler, directory=str(tmp_path / "mirror"))
+    options = [word for setting in where for word in ("-o", setting)]
     suites = Suites(architectures=frozenset({"ppc64el"} if minds else ()))
     with (
-        ThreadingHTTPServer(("127.0.0.1", 0), made) as server,
+        served(tmp_path / "mirror") as mirror,
         package_cache(tmp_path / "packages", suites=suites) as cache,
     ):
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        source = f"http://127.0.0.1:{server.server_address[1]} trixie main"
-        keyring = signed / "keyring.gpg"
-        (state / "etc/sources.list").write_text(f"deb [signed-by={keyring}] {source}\n")
-        env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "http_proxy": cache.url}
-        run = functools.partial(
-            subprocess.run, env=env, capture_output=True, text=True, check=False
-        )
-        updated = run(["apt-get", *told, "--error-on=any", "update"])
-        shown = run(["apt-cache", *told, "show", "tree"])
-        server.shutdown()
-    assert (updated.returncode == 0) is minds, updated.stderr
+        line = f"deb [signed-by={signed / 'keyring.gpg'}] {mirror} trixie main\n"
+        (state / "etc/sources.list").write_text(line)
+        env = {"LC_ALL": "C", "http_proxy": cache.url}
+        run = functools.partial(run_program, env=env, inherit=False)
+        updated = run("apt-get", *options, "--error-on=any", "update")
+        shown = run("apt-cache", *options, "show", "tree")
+    assert (updated.status == 0) is minds, updated.stderr
     assert ("Mirror sync in progress?" in updated.stderr) is not minds
     assert ("Version: 1.0\n" in shown.stdout) is minds
 
 
 def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Path) -> None:
     """apt refuses what lies in the home, by the command that users run: the next run goes well."""
-    said = []
+    env, runs = {"BUILD_IMAGES_HOME": str(home)}, []
+    install_tree = '"apt-get update", "apt-get install -y --no-install-recommends tree"'
     for number in range(3):
-        write_tiny(
-            site,
-            f'"true {number}", "apt-get update", "apt-get install -y --no-install-recommends tree"',
-            base="debian13",
-        )
+        write_tiny(site, f'"true {number}", {install_tree}', base="debian13")
         if number == 1:
             [package] = (home / "packages").rglob("*-tree_*.deb")
             damage(package)
-        said.append(built(site, home))
-    assert [one.status for one in said] == [0, 1, 0]
-    assert "1 package of steps that failed will be fetched anew" in said[1].stderr
-    assert "Hash Sum mismatch" in said[1].stderr
-
-
-def built(site: Path, home: Path) -> Ended:
-    env = {"BUILD_IMAGES_HOME": str(home)}
-    return build_images("--project", site, "--all", "--format=oci", "--no-verify", env=env)
+        words = ("--project", site, "--all", "--format=oci", "--no-verify")
+        runs.append(build_images(*words, env=env))
+    assert [done.status for done in runs] == [0, 1, 0]
+    assert "1 package of steps that failed will be fetched anew" in runs[1].stderr
+    assert "Hash Sum mismatch" in runs[1].stderr
 
 
 def damage(file: Path) -> None:
