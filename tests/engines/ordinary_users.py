@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, Ended, manifest_of
+from harness import PROJECT, Ended, manifest_of, passed, run_program
 
 from builder.host.doctor.diagnosis import Roots
 from builder.host.doctor.subids import FILES, free_range
@@ -87,39 +87,34 @@ def users(*names: str, without_ids: tuple[str, ...] = ()) -> Iterator[list[User]
         pytest.skip("missing on this machine: root, who makes users")
     place = Path(tempfile.mkdtemp(prefix="build-images-users-", dir="/var/tmp"))
     place.chmod(0o755)
-    made = list[str]()
     try:
         for name in names:
-            made.append(name)
             with locked(place.parent, "build-images-users"):  # no two get the same sub-ids
                 _remove(name)  # what a run that was killed left
                 _add(name, place / name, with_ids=name not in without_ids)
         yield [_user(name, place / name) for name in names]
     finally:
-        for name in made:
+        for name in names:
             _remove(name)
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _add(name: str, home: Path, *, with_ids: bool) -> None:
-    subprocess.run(
-        ["useradd", "--create-home", "--home-dir", home, "--shell", "/bin/bash", name],
-        check=True,
-        capture_output=True,
-    )
+    created = ("--create-home", "--home-dir", home, "--shell", "/bin/bash")
+    passed(run_program("useradd", *created, name))
     home.chmod(0o700)
     _without_ids(name)
     if with_ids:
         ids = free_range(name, Roots())
-        options = [word for file in FILES for word in (f"--add-{file}s", str(ids))]
-        subprocess.run(["usermod", *options, name], check=True)
+        options = [f"--add-{file}s={ids}" for file in FILES]
+        passed(run_program("usermod", *options, name))
 
 
 def _without_ids(name: str) -> None:
     """Take the ranges away that `useradd` may have given."""
-    for file in (Path("/etc") / one for one in FILES):
+    for file in (Path("/etc", kind) for kind in FILES):
         lines = file.read_text().splitlines(keepends=True)
-        file.write_text("".join(one for one in lines if one.partition(":")[0] != name))
+        file.write_text("".join(line for line in lines if line.partition(":")[0] != name))
 
 
 def _remove(name: str) -> None:
@@ -132,7 +127,7 @@ def _remove(name: str) -> None:
         with contextlib.suppress(OSError):
             if process.stat().st_uid == uid:
                 os.kill(int(process.name), signal.SIGKILL)
-    subprocess.run(["userdel", "--force", name], check=False, capture_output=True)
+    run_program("userdel", "--force", name)
     _without_ids(name)
 
 

@@ -25,16 +25,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from harness import run_program
+
 PROGRAMS = (
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "srun",
-    "sinfo",
-    "squeue",
-    "scancel",
-    "scontrol",
-    "unshare",
+    *("munged", "slurmctld", "slurmd", "unshare"),
+    *("srun", "sinfo", "squeue", "scancel", "scontrol"),
 )
 NODES = ("n1", "n2")
 _READY_S = 60.0
@@ -72,8 +67,8 @@ _ON_A_NODE = 'hostname "$1" && mount -t tmpfs tmpfs /dev/shm && exec slurmd -D -
 
 def why_not() -> str:
     """Why this machine cannot have one; empty if it can."""
-    if missing := [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]:
-        return f"missing on this machine: {', '.join(missing)} (make setup-test)"
+    if absent := [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]:
+        return f"missing on this machine: {', '.join(absent)} (make setup-test)"
     return "" if os.geteuid() == 0 else "Slurm's daemons are started by root"
 
 
@@ -206,14 +201,7 @@ def _idle(environment: dict[str, str]) -> int:
 
 
 def _ask(words: Sequence[str], environment: dict[str, str]) -> str:
-    return subprocess.run(
-        words,
-        env={**os.environ, **environment, "PATH": _path()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    ).stdout
+    return run_program(*words, env={**environment, "PATH": _path()}, timeout_s=60).stdout
 
 
 def _wait_for(folder: Path, ready: Callable[[], bool], what: str) -> None:

@@ -239,25 +239,18 @@ def test_cuda_runtime_compares_the_code_with_what_is_declared(
     assert runtime(tmp_path, "12.4", *capabilities) == (1, finding)
 
 
+COUNT = "cudaGetDeviceCount: CUDA error"
+STUB = "libcuda.so.1 is a stub of the toolkit, not the host's driver library"
+MISMATCH = "libcuda.so.1 is of another version than the host's kernel driver"
+
+
 @pytest.mark.parametrize(
     ("parts", "finding"),
     [
         ({"version": 11080}, "the run time is of CUDA 11.8, not 12.4"),
         ({"cublas": 11}, "cuBLAS is of CUDA 11, not 12.4"),
-        (
-            {"error": 34},
-            (
-                "cudaGetDeviceCount: CUDA error 34 (itsName): "
-                "libcuda.so.1 is a stub of the toolkit, not the host's driver library"
-            ),
-        ),
-        (
-            {"error": 803},
-            (
-                "cudaGetDeviceCount: CUDA error 803 (itsName): "
-                "libcuda.so.1 is of another version than the host's kernel driver"
-            ),
-        ),
+        ({"error": 34}, f"{COUNT} 34 (itsName): {STUB}"),
+        ({"error": 803}, f"{COUNT} 803 (itsName): {MISMATCH}"),
     ],
     ids=["version", "cublas", "stub", "mismatch"],
 )

@@ -19,6 +19,8 @@ from builder.facts import CUDA_ERRORS
 
 pytestmark = pytest.mark.engines
 
+TOO_OLD = "CUDA error 35 (cudaErrorInsufficientDriver)"
+NO_CODE = "CUDA error 209 (CUDA_ERROR_NO_BINARY_FOR_GPU)"
 LAYERS = ("driver", "devices", "library", "found", "version", "code")
 VERSION = "418.87.00"
 KERNEL = f"NVRM version: NVIDIA UNIX ppc64le Kernel Module  {VERSION}  Thu Aug  8 15:14:21 UTC\n"
@@ -152,8 +154,7 @@ def test_a_driver_that_is_too_old(host: Host, least: str) -> None:
     host.least = least
     host.fails_at(
         "driver",
-        f"driver 418.87.00 is older than {least}, which CUDA 10.1 needs: "
-        "CUDA error 35 (cudaErrorInsufficientDriver)",
+        f"driver 418.87.00 is older than {least}, which CUDA 10.1 needs: {TOO_OLD}",
     )
 
 
@@ -174,8 +175,7 @@ def test_a_driver_that_proc_does_not_show(host: Host) -> None:
     host.least = "450.80.02"
     host.fails_at(
         "library",
-        "driver 418.87.00 is older than 450.80.02, which CUDA 10.1 needs: "
-        "CUDA error 35 (cudaErrorInsufficientDriver)",
+        f"driver 418.87.00 is older than 450.80.02, which CUDA 10.1 needs: {TOO_OLD}",
     )
 
 
@@ -456,82 +456,42 @@ def test_several_gpus(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuda", "supported", "status", "finding"),
+    ("cuda", "supported", "status", "ending"),
     [
-        ("11.8", 12040, 0, "the driver supports CUDA 12.4, the image has 11.8"),
-        (
-            "11.8",
-            11000,
-            0,
-            (
-                "the driver supports CUDA 11.0, the image has 11.8: minor-version "
-                "compatibility, without compiling PTX"
-            ),
-        ),
-        (
-            "12.4",
-            11080,
-            1,
-            (
-                "the driver supports CUDA 11.8, the image has 12.4: "
-                "CUDA error 35 (cudaErrorInsufficientDriver)"
-            ),
-        ),
-        (
-            "10.2",
-            10010,
-            1,
-            (
-                "the driver supports CUDA 10.1, the image has 10.2: "
-                "CUDA error 35 (cudaErrorInsufficientDriver)"
-            ),
-        ),
+        ("11.8", (12, 4), 0, ""),
+        ("11.8", (11, 0), 0, ": minor-version compatibility, without compiling PTX"),
+        ("12.4", (11, 8), 1, f": {TOO_OLD}"),
+        ("10.2", (10, 1), 1, f": {TOO_OLD}"),
     ],
 )
-def test_the_drivers_cuda(host: Host, cuda: str, supported: int, status: int, finding: str) -> None:
+def test_the_drivers_cuda(
+    host: Host, cuda: str, supported: tuple[int, int], status: int, ending: str
+) -> None:
+    major, minor = supported
     host.cuda = cuda
-    host.answers["cuda"] = supported
+    host.answers["cuda"] = 1000 * major + 10 * minor
+    finding = f"the driver supports CUDA {major}.{minor}, the image has {cuda}{ending}"
     assert host.layer("version")[:2] == (status, finding)
 
 
+NONE_FOR = "code for 61 70 and PTX for 70: none for compute capability"
+
+
 @pytest.mark.parametrize(
-    ("capability", "cuda", "status", "finding"),
+    ("capability", "status", "finding"),
     [
-        (70, 10010, 0, "code of sm_70 for compute capability 7.0"),
-        (75, 10010, 0, "code of sm_70 for compute capability 7.5"),
-        (61, 10010, 0, "code of sm_61 for compute capability 6.1"),
-        (
-            60,
-            10010,
-            1,
-            (
-                "code for 61 70 and PTX for 70: none for compute capability 6.0 of "
-                'Tesla "V100": CUDA error 209 (CUDA_ERROR_NO_BINARY_FOR_GPU)'
-            ),
-        ),
-        (
-            80,
-            10010,
-            0,
-            "PTX of compute_70, compiled by the driver for compute capability 8.0",
-        ),
-        (
-            53,
-            10010,
-            1,
-            (
-                "code for 61 70 and PTX for 70: none for compute capability 5.3 of "
-                'Tesla "V100": CUDA error 209 (CUDA_ERROR_NO_BINARY_FOR_GPU)'
-            ),
-        ),
+        (70, 0, "code of sm_70 for compute capability 7.0"),
+        (75, 0, "code of sm_70 for compute capability 7.5"),
+        (61, 0, "code of sm_61 for compute capability 6.1"),
+        (60, 1, f'{NONE_FOR} 6.0 of Tesla "V100": {NO_CODE}'),
+        (80, 0, "PTX of compute_70, compiled by the driver for compute capability 8.0"),
+        (53, 1, f'{NONE_FOR} 5.3 of Tesla "V100": {NO_CODE}'),
         # Code for Tegra's GPUs is for them alone
-        (72, 10010, 0, "PTX of compute_70, compiled by the driver for compute capability 7.2"),
+        (72, 0, "PTX of compute_70, compiled by the driver for compute capability 7.2"),
     ],
 )
-def test_the_code_in_a_program(
-    host: Host, capability: int, cuda: int, status: int, finding: str
-) -> None:
-    host.answers.update(capability=capability, cuda=cuda)
+def test_the_code_in_a_program(host: Host, capability: int, status: int, finding: str) -> None:
+    host.answers.update(capability=capability, cuda=10010)
     assert host.layer("code")[:2] == (status, finding)
 
 

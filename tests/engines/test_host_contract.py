@@ -6,7 +6,6 @@ import json
 import platform
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,11 +49,9 @@ def kernel_of_libc() -> str:
     """What this machine's C library says when it is run as a program."""
     maps = Path("/proc/self/maps").read_text()
     libc = next(line.split()[-1] for line in maps.splitlines() if "/libc.so.6" in line)
-    text = subprocess.run([libc], capture_output=True, text=True, check=True).stdout
-    found = [line.split(": ")[1] for line in text.splitlines() if "supported kernel" in line]
-    if not found:
-        pytest.skip("this C library does not say which kernel it needs")
-    return found[0]
+    text = passed(run_program(libc)).stdout
+    kernels = [line.split(": ")[1] for line in text.splitlines() if "supported kernel" in line]
+    return kernels[0] if kernels else pytest.skip("this C library names no kernel")
 
 
 def truth(**changes: Any) -> dict[str, Any]:
@@ -132,8 +129,7 @@ def test_a_contract_that_is_not_there_fails(program: Path, tmp_path: Path) -> No
 def sif_of(folder: Path, target: Path, scratch: Path) -> Path:
     """A SIF with nothing but a SquashFS."""
     squashfs = scratch / "squashfs"
-    argv = [tool_of_tests("mksquashfs"), str(folder), str(squashfs), "-quiet"]
-    subprocess.run(argv, check=True, capture_output=True)
+    passed(run_program(tool_of_tests("mksquashfs"), folder, squashfs, "-quiet"))
     data, start = squashfs.read_bytes(), 4096
     descriptor = struct.pack(
         "<i?IIIqqqqqqq128s384s",
@@ -194,13 +190,13 @@ def test_labels_and_annotations_are_the_contract(
     hpc_base: dict[str, Path], arch: str, tools: Tools
 ) -> None:
     image = f"oci:{hpc_base[arch]}/image.oci:latest"
-    skopeo = [tools.program("skopeo"), "inspect"]
-    labels = json.loads(subprocess.check_output([*skopeo, image]))["Labels"]
-    manifest = json.loads(subprocess.check_output([*skopeo, "--raw", image]))
-    told = {key: text for key, text in labels.items() if key.startswith("build-images.host.")}
-    assert told["build-images.host.architecture"] == arch
-    assert told["build-images.host.mpi.library"] == "libmpi.so.40"
-    assert told.items() <= manifest["annotations"].items()
+    skopeo = (tools.program("skopeo"), "inspect")
+    labels = json.loads(passed(run_program(*skopeo, image)).stdout)["Labels"]
+    manifest = json.loads(passed(run_program(*skopeo, "--raw", image)).stdout)
+    own = {key: text for key, text in labels.items() if key.startswith("build-images.host.")}
+    assert own["build-images.host.architecture"] == arch
+    assert own["build-images.host.mpi.library"] == "libmpi.so.40"
+    assert own.items() <= manifest["annotations"].items()
 
 
 def test_this_machine_runs_what_was_built_for_it(hpc_base: dict[str, Path]) -> None:
