@@ -275,3 +275,77 @@ def test_a_framework_on_a_gpu(
         else "CUDA_ERROR_LAUNCH_FAILED",
     )
     assert (done.status, done.finding) == (status, expected), done.stderr
+
+
+RIGHT = "printf '# OSU\\n4  1.5  Pass\\n8  1.6  Pass\\n4096  2.5  Pass\\n'"
+
+
+def osu(folder: Path, script: str) -> Ended:
+    """osu-check.sh over benchmarks of which osu_bw is `script`, without a launcher."""
+    (folder / "pt2pt").mkdir()
+    for name in ("osu_latency", "osu_bw", "osu_allreduce"):
+        stub(folder / "pt2pt", name, script if name == "osu_bw" else RIGHT)
+    return run("sh", SOURCES / "osu-check.sh", folder, "env")
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "finding"),
+    [
+        (RIGHT, 0, "3 benchmarks exchange messages"),
+        ("exit 9", 1, "osu_bw ended with exit status 9"),
+        (RIGHT.replace("4096  2.5  Pass", "4096  2.5  Fail"), 1, "osu_bw found 2 sizes right"),
+        ("echo 4 1.5", 1, "osu_bw found 0 sizes right"),
+    ],
+)
+def test_osu_judges_what_the_benchmarks_print(
+    script: str, status: int, finding: str, tmp_path: Path
+) -> None:
+    done = osu(tmp_path, script)
+    assert (done.status, done.finding[: len(finding)]) == (status, finding)
+
+
+def test_osu_needs_its_benchmarks(tmp_path: Path) -> None:
+    done = run("sh", SOURCES / "osu-check.sh", tmp_path, "env")
+    assert (done.status, done.finding) == (1, f"there is no osu_latency below {tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["horovod", "chainermn"])
+def test_a_missing_framework_is_a_finding(name: str) -> None:
+    done = run(sys.executable, SOURCES / f"{name}-check.py", "2")
+    assert (done.status, done.finding[:13]) == (1, "cannot import")
+    assert run(sys.executable, SOURCES / f"{name}-check.py").status == 2
+
+
+def mlperf(folder: Path, flatten: str) -> Ended:
+    """mlperf-check.py of the base, with stand-ins for what it imports."""
+    (folder / "torch.py").write_text(
+        "class T(list):\n    def view(self, *_): return self\n"
+        "def arange(n): return T(range(int(n)))\ndef ones(n): return T([1.0] * n)\n"
+        "equal = list.__eq__\n"
+    )
+    (folder / "apex_C.py").write_text(
+        f"def flatten(tensors): return {flatten}\n"
+        "def unflatten(flat, tensors):\n    flat = iter(flat)\n"
+        "    return [type(t)(next(flat) for _ in t) for t in tensors]\n"
+    )
+    for name in ("apex", "amp_C", "mlperf_compliance/__init__", "mlperf_compliance/mlperf_log"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    return mlperf_again(folder)
+
+
+def mlperf_again(folder: Path) -> Ended:
+    script, env = SOURCES / "mlperf-check.py", {"PYTHONPATH": str(folder)}
+    return run_program(sys.executable, script, "base", env=env)
+
+
+def test_mlperf_takes_a_step_and_judges_it(tmp_path: Path) -> None:
+    done = mlperf(tmp_path, "sum(map(list, tensors), [])")
+    assert (done.status, done.finding.partition(",")[0]) == (0, "base: 5 modules")
+    done = mlperf(tmp_path, "sum(map(list, tensors), [])[::-1]")
+    assert done.status == 1
+    assert done.finding.startswith("apex_C.unflatten gave")
+    (tmp_path / "amp_C.py").unlink()
+    done = mlperf_again(tmp_path)
+    assert (done.status, done.finding) == (1, "ModuleNotFoundError: No module named 'amp_C'")

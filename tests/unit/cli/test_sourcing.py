@@ -80,6 +80,11 @@ def run(project: Path, *words: str) -> int:
     return main([*words, "--project", str(project)])
 
 
+def empty_store(folder: Path) -> None:
+    for path in (folder / "home/sources/sha256").iterdir():
+        path.unlink()
+
+
 def test_lock_then_fetch_then_spec(
     project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -105,8 +110,7 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     before = (project / "lock.yaml").read_text()
-    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
-        path.unlink()
+    empty_store(tmp_path)
     upstream["two-2.0.tar.gz"] = b"TWO"
     assert run(project, "fetch", "--quiet") == 5
     said = capsys.readouterr().err
@@ -119,18 +123,17 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
     assert run(project, "fetch", "--quiet") == 0
 
 
+@pytest.mark.usefixtures("upstream")
 def test_offline_names_what_is_missing_and_asks_nobody(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
-    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
-        path.unlink()
+    empty_store(tmp_path)
     assert run(project, "fetch", "--offline", "--quiet") == 4
     said = capsys.readouterr().err
     assert f"one-1.0.tar.gz ({UP}/one-1.0.tar.gz), sha256 " in said
     assert f"two-2.0.tar.gz ({UP}/two-2.0.tar.gz), sha256 " in said
     assert str(tmp_path / "home" / "sources") in said
-    del upstream
 
 
 def test_what_could_be_locked_is_written(
@@ -164,10 +167,10 @@ def test_a_lock_that_does_not_match_is_a_fault(
     assert "2 sources; 1 new, 0 changed, 1 gone" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("upstream")
 def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del upstream
     assert run(project, "lock", "--quiet") == 0
     old, new = (project / "recipes" / f"{name}.yaml" for name in ("library", "other"))
     new.write_text(old.read_text().replace("recipe: library", "recipe: other"))
@@ -178,18 +181,16 @@ def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
     assert run(project, "plan") == 0
 
 
+@pytest.mark.usefixtures("upstream")
 def test_a_build_offline_is_refused_before_anything_is_built(
     project: Path,
-    upstream: dict[str, bytes],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
-    for path in (tmp_path / "home" / "sources" / "sha256").iterdir():
-        path.unlink()
+    empty_store(tmp_path)
     monkeypatch.setattr(doctor, "require", lambda *_, **__: None)
     assert run(project, "build", "--offline", "--quiet") == 4
     assert "2 sources are not in the store" in capsys.readouterr().err
     assert not list((project / "out").glob("*/*"))
-    del upstream
