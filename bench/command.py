@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
 
 
 def build_images(*words: object, env: Mapping[str, str] | None = None) -> tuple[int, str]:
@@ -19,3 +22,9 @@ def build_images(*words: object, env: Mapping[str, str] | None = None) -> tuple[
         check=False,
     )
     return done.returncode, done.stdout
+
+
+def build_quietly(*words: object, env: Mapping[str, str]) -> None:
+    """Run the program in this environment alone; what is wrong is printed, if anything is."""
+    argv = [sys.executable, "-m", "builder", *map(str, words)]
+    subprocess.run(argv, cwd=PROJECT, env=env, stdout=subprocess.DEVNULL, check=True)

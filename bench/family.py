@@ -24,13 +24,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from command import build_quietly
+from projects import copy_of_project
 from published import SIGNING, made_key
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from timing import environment, machine
 
 from builder.system.home import Home
 
-PROJECT = Path(__file__).resolve().parents[1]
 CELL = "debian13-openmpi5.0"
 CHILDREN = {"site-tools": ("hpc-base", "gdb"), "site-python": ("python-mpi", "python3-yaml")}
 RECIPES = ("hpc-base", "python-mpi", "hpc-bench", *CHILDREN)
@@ -50,19 +51,11 @@ def images_of(out: Path) -> list[Path]:
 
 def made_project(folder: Path) -> Path:
     """This project with the recipes of a site."""
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, folder / name)
-    shutil.copy(PROJECT / "matrix.yaml", folder)
+    copy_of_project(folder)
     for name, (parent, package) in CHILDREN.items():
         text = RECIPE.format(name=name, parent=parent, package=package)
         (folder / f"recipes/{name}.yaml").write_text(text)
     return folder
-
-
-def ours(*words: str | Path, env: dict[str, str]) -> None:
-    """Run `build-images`, which says what is wrong if anything is."""
-    argv = [sys.executable, "-m", "builder", *map(str, words)]
-    subprocess.run(argv, cwd=PROJECT, env=env, stdout=subprocess.DEVNULL, check=True)
 
 
 class Family:
@@ -84,22 +77,16 @@ class Family:
         """The images, with this machine's own home; what is there and unchanged stays."""
         words: list[str | Path] = [*self._select, "--arch=x86_64", "--format=oci"]
         words += ["--project", self.project, "--output", self.out]
-        ours(*words, env=environment(Home.of_environment().path))
+        build_quietly(*words, env=environment(Home.of_environment().path))
 
     def publish(self, registry: RealRegistry) -> None:
         """All images with their proof, by one command."""
         words: list[str | Path] = ["publish", "-q", *self._select, "--arch=x86_64"]
-        words += [
-            "--project",
-            self.project,
-            "--output",
-            self.out,
-            "--to",
-            f"{registry.host}/site",
-            "--key",
-            self.key.private,
-        ]
-        ours(*words, env={**environment(self._fresh("home")), **registry.environment, **SIGNING})
+        words += ["--project", self.project, "--output", self.out]
+        words += ["--to", f"{registry.host}/site", "--key", self.key.private]
+        build_quietly(
+            *words, env={**environment(self._fresh("home")), **registry.environment, **SIGNING}
+        )
 
     def push(self, registry: RealRegistry) -> None:
         """The images alone, by skopeo."""
@@ -113,17 +100,14 @@ class Family:
         references = [f"{registry.host}/site/{recipe}:1.0-{CELL}" for recipe in RECIPES]
         words: list[str | Path] = ["pull", "-q", *references, "--format=oci", "--arch=x86_64"]
         words += ["--policy", self.folder / "policy.yaml", "--output", self._fresh("pulled")]
-        ours(*words, env={**environment(self._fresh("home")), **registry.environment})
+        build_quietly(*words, env={**environment(self._fresh("home")), **registry.environment})
 
     def copy(self, registry: RealRegistry) -> None:
         """The same layouts by skopeo, one after the other."""
         trust, out = self._trust(registry, "src"), self._fresh("pulled")
         for recipe in RECIPES:
-            skopeo(
-                *trust,
-                f"docker://{registry.host}/site/{recipe}:1.0-{CELL}",
-                f"oci:{out}/{recipe}:1",
-            )
+            source = f"docker://{registry.host}/site/{recipe}:1.0-{CELL}"
+            skopeo(*trust, source, f"oci:{out}/{recipe}:1")
 
     def _fresh(self, name: str) -> Path:
         path = self.folder / name

@@ -1,4 +1,4 @@
-"""Projects of any size for benchmarks: recipes and base images that all differ, times a matrix.
+"""Copies of this project; and projects of any size, whose recipes and bases all differ.
 
 Each recipe has a parent, blocks of hpccm's with versions of its own, packages, templates and the
 shipped checks; each base image has packages and commands of its own. No cell is left out.
@@ -15,6 +15,14 @@ SHIPPED = Path(__file__).resolve().parents[1]
 MPIS = ("openmpi4.1", "mpich4.0")
 ARCHITECTURES = ("x86_64", "ppc64le")
 _FAMILIES = 5  # one recipe in five is a parent
+
+
+def copy_of_project(folder: Path) -> Path:
+    """Copy this project's input files into a folder, to be changed there."""
+    for name in ("recipes", "base-images", "tests/images"):
+        shutil.copytree(SHIPPED / name, folder / name)
+    shutil.copy(SHIPPED / "matrix.yaml", folder)
+    return folder
 
 
 def write_project(root: Path, *, recipes: int, bases: int) -> int:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from command import build_quietly
 from faulty_proxy import proxy_before
 from real_registry import PASSWORD, USER, RealRegistry, real_registry
 from registry_site import HERE, Content, Site, file, layer_of
@@ -38,7 +39,6 @@ from builder.build.engines import Tools, apptainer
 from builder.system.home import Home
 from builder.system.process import Processes
 
-PROJECT = Path(__file__).resolve().parents[1]
 LAYERS = ((0, 1), (0, 1, 2), (0, 1, 3, 4), (0, 1, 5), (0, 1, 6, 7))
 ALONE = {len(LAYERS) - 1: (0, 1, 2, 3)}  # the last image, where no other one is pulled
 NAME = "site/tool"
@@ -57,15 +57,10 @@ class Bench:
 
     def ours(self, host: str, form: str, *tags: str, env: Mapping[str, str] | None = None) -> None:
         """One command for all tags, into folders of their own."""
-        words = ["pull", "-q", *(f"{host}/{NAME}:{one}" for one in tags), "--format", form]
+        words = ["pull", "-q", *(f"{host}/{NAME}:{tag}" for tag in tags), "--format", form]
         words += ["--policy", str(self.site.policy()), "--host", str(self.site.record())]
-        subprocess.run(
-            [sys.executable, "-m", "builder", *words, "--output", str(self._out(len(tags)))],
-            cwd=PROJECT,
-            env={**environment(self.folder / "home"), **(env or {})},
-            stdout=QUIET,
-            check=True,
-        )
+        home = {**environment(self.folder / "home"), **(env or {})}
+        build_quietly(*words, "--output", self._out(len(tags)), env=home)
 
     def _out(self, number: int) -> Path:
         out = self.folder / "out"

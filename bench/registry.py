@@ -19,8 +19,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from command import build_quietly
 from faulty_proxy import proxy_before
-from made_releases import PROJECT, make_images, make_project
+from made_releases import make_images, make_project
 from published import SIGNING, made_key
 from real_registry import real_registry
 from timing import environment, machine
@@ -75,14 +76,8 @@ def arrived(work: Path, run: Callable[[str, Path], None]) -> int:
 
 def publish(project: Path, key: Path, host: str, home: Path) -> None:
     """All of the project's images, as a user publishes them."""
-    words = ["publish", "-q", "--project", str(project), "--to", f"{host}/site", "--key", str(key)]
-    subprocess.run(
-        [sys.executable, "-m", "builder", *words],
-        cwd=PROJECT,
-        env={**environment(home), **SIGNING},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
+    words = ("-q", "--project", project, "--to", f"{host}/site", "--key", key)
+    build_quietly("publish", *words, env={**environment(home), **SIGNING})
 
 
 def copy(project: Path, host: str) -> None:

@@ -41,7 +41,6 @@ from builder.model import FORMATS
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import MANIFEST, SCHEMA
 
-PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = (

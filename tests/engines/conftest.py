@@ -23,12 +23,12 @@ from harness import (
     PROJECT,
     Ended,
     build_images,
-    copy_of_project,
     home_of_its_own,
     need,
     passed,
 )
 from made_releases import make_images, make_project
+from projects import copy_of_project
 from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
 from small_base import add_small_base, store_small_base

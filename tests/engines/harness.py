@@ -167,14 +167,6 @@ def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
         subprocess.run(["umount", "--recursive", place], check=True)
 
 
-def copy_of_project(folder: Path) -> Path:
-    """Copy the project's input files into a folder, for a test to change."""
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(PROJECT / name, folder / name)
-    shutil.copy(PROJECT / "matrix.yaml", folder)
-    return folder
-
-
 @contextlib.contextmanager
 def home_of_its_own(tools: Tools) -> Iterator[Path]:
     """A home with this machine's tools and nothing else."""

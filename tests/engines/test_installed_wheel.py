@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, Ended, copy_of_project, manifest_of, passed, run_program
+from harness import PROJECT, Ended, manifest_of, passed, run_program
+from projects import copy_of_project
 from small_base import LEAN
 
 from builder.build.inputs import program_digest

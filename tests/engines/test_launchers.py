@@ -27,7 +27,6 @@ from harness import (
     LONG,
     PROJECT,
     build_images,
-    copy_of_project,
     manifest_of,
     passed,
     processes,
@@ -36,6 +35,7 @@ from harness import (
 from host_images import rank_image
 from launching import launched, need_open_mpi_4, only, verify
 from planted_ranks import RankDefect, plant
+from projects import copy_of_project
 
 from builder.build.engines import Tools
 from builder.cli.schema import schema_of

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import LONG, build_images, copy_of_project, manifest_of, passed
+from harness import LONG, build_images, manifest_of, passed
+from projects import copy_of_project
 
 from builder.artifacts import oci
 from builder.artifacts.flatten import flattened

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import FORMATS, Ended, build_images, copy_of_project, manifest_of, passed, small_disk
+from harness import FORMATS, Ended, build_images, manifest_of, passed, small_disk
 from ordinary_users import User, users, verified_digest
+from projects import copy_of_project
 from small_base import add_small_base, store_small_base
 
 from builder.build.engines import Tools

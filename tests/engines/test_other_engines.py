@@ -11,12 +11,12 @@ import pytest
 from harness import (
     LONG,
     build_images,
-    copy_of_project,
     home_of_its_own,
     manifest_of,
     need,
     passed,
 )
+from projects import copy_of_project
 from small_base import LEAN, add_small_base, store_small_base
 
 from builder.artifacts.oci import read_layout

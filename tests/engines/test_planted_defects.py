@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import FORMATS, build_images, copy_of_project, manifest_of, sample
+from harness import FORMATS, build_images, manifest_of, sample
+from projects import copy_of_project
 
 from builder.build.engines import Tools
 

@@ -7,7 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, copy_of_project, manifest_of, passed
+from harness import Ended, build_images, manifest_of, passed
+from projects import copy_of_project
 from small_base import write_tiny
 
 from builder.build.engines import Tools

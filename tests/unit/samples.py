@@ -101,14 +101,6 @@ def facts_with(*releases: CudaRelease) -> Facts:
     return dataclasses.replace(NO_FACTS, cuda={one.version: one for one in releases})
 
 
-def copy_of_project(root: Path) -> Path:
-    """Copy the shipped project's input files into a folder, for a test to change."""
-    for name in ("recipes", "base-images", "tests/images"):
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy(ROOT / "matrix.yaml", root)
-    return root
-
-
 @functools.cache
 def shipped_project() -> Project:
     return load_project(ROOT, block_faults=spec.block_faults)

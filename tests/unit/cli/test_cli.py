@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 import pytest
 from golden_cells import SHIPPED
 from manifest_samples import document
-from samples import GOLDEN, ROOT, copy_of_project, plan_of, shipped_plan, shipped_project
+from projects import copy_of_project
+from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
