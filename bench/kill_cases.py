@@ -331,15 +331,8 @@ def carried(run: Commands, site: Site, folder: Path) -> list[Case]:
     any_age = {"required": [], "emulated": "accepted", "max_age": "99999d"}
     policy = site.policy("any.yaml", evidence=any_age, host_contract="ignored")
     judged: Words = ["--policy", policy, "--host", site.record(), "-q"]
-    signed: Words = [
-        "-q",
-        "--project",
-        project,
-        "--recipe",
-        RECIPES[0],
-        "--key",
-        folder / "site.key",
-    ]
+    signed: Words = ["-q", "--project", project, "--recipe", RECIPES[0], "--key"]
+    signed = [*signed, folder / "site.key"]
     both, one, archive = f"{site.registry}/both", f"{site.registry}/one", folder / "images.tar"
     bundle: Words = ["bundle", *signed, "--no-inputs", "--arch", "x86_64"]
     for words in (

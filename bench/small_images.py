@@ -41,25 +41,13 @@ from builder.model import FORMATS
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import MANIFEST, SCHEMA
 
+PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PROGRAMS = (
     *("bash", "dash", "sh", "env", "cat", "cut", "head", "tail", "tr", "sort", "wc", "od", "ls"),
-    *(
-        "mktemp",
-        "rm",
-        "sleep",
-        "uname",
-        "id",
-        "true",
-        "find",
-        "grep",
-        "sed",
-        "mawk",
-        "awk",
-        "ldd",
-        "setsid",
-    ),
+    *("mktemp", "rm", "sleep", "uname", "id", "true", "find", "grep", "sed", "mawk", "awk", "ldd"),
+    "setsid",
 )
 _PATHS = (
     *(f"usr/bin/{name}" for name in PROGRAMS),

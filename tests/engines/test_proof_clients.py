@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from harness import Ended, build_images, need, passed, run_program
+from proof_samples import PASSWORD, RESULT
 from published import attached, repository
 from publishing import write_image
 from real_registry import real_registry
@@ -40,20 +41,12 @@ from builder.trust.proof import (
 from builder.trust.proof.cosign import by_cosign
 
 pytestmark = pytest.mark.engines
-PASSWORD = "correct horse"
 NO_LOG = ("--insecure-ignore-tlog=true", "--allow-http-registry")
 CLASSIC, BUNDLE = "classic", "bundle"
 CONFIG = {
     "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
     "rekorTlogConfig": {},
     "tsaConfig": {},
-}
-RESULT = {
-    "result": "PASSED",
-    "configuration": [],
-    "passedTests": ["libraries"],
-    "warnedTests": [],
-    "failedTests": [],
 }
 PREDICATES: dict[str, dict[str, Any]] = {
     TEST_RESULT: RESULT,
@@ -138,13 +131,8 @@ class Image:
 
     def proofs(self, signer: Signer, *predicate_types: str) -> list[Attachment]:
         statements = [self.statement(one) for one in predicate_types or [TEST_RESULT]]
-        made = proofs(
-            self.image,
-            statements,
-            signer,
-            reference=self.name,
-            created="2026-11-21T12:00:00Z",
-        )
+        created = "2026-11-21T12:00:00Z"
+        made = proofs(self.image, statements, signer, reference=self.name, created=created)
         return list(made)
 
     def attach(self, attachments: Sequence[Attachment]) -> None:
@@ -235,14 +223,8 @@ def test_we_accept_what_cosign_signs(image: Image, pair: Pair, other: Pair, form
 def test_ours_and_cosigns_live_side_by_side(image: Image, pair: Pair) -> None:
     cosign_signs(image, pair, CLASSIC)
     before = {one.tag: one for one in image.attached()}
-    made = proofs(
-        image.image,
-        [image.statement()],
-        pair.key,
-        reference=image.name,
-        created="",
-        before=before,
-    )
+    keys = {"reference": image.name, "created": ""}
+    made = proofs(image.image, [image.statement()], pair.key, before=before, **keys)
     image.attach(of_format(made, CLASSIC))
     assert len(image.verdict(pair).attestations) == 2
     assert image.verify(pair).status == 0
