@@ -24,6 +24,7 @@ from builder.build.workspace import link_or_copy
 from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]
+TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
 ARCHITECTURES = ("x86_64", "ppc64le")
 FORMATS = ("oci", "sif", "charliecloud")
 LONG = "BUILD_IMAGES_LONG" in os.environ  # as in `make test-long`: campaigns in full
@@ -118,8 +119,7 @@ def copy_of(image: Path, target: Path) -> Path:
 
 def missing(names: Sequence[str]) -> list[str]:
     """Those programs that this machine lacks."""
-    path = Home.of_environment().search_path()
-    return [name for name in names if shutil.which(name, path=path) is None]
+    return [name for name in names if shutil.which(name, path=TOOLS) is None]
 
 
 def need(*names: str) -> None:

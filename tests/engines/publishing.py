@@ -8,21 +8,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from command_line import build_images_here
 from faulty_proxy import Fault, proxy_before
-from harness import Ended, build_images, passed, run_program
+from harness import TOOLS, Ended, passed, run_program
 from published import RECIPES, SIGNING, TAG, Pair, lacking, own_tags, repository, unproven
 from real_registry import RealRegistry
 
 from builder.registry import MANIFEST, Registry
-from builder.system.home import Home
 
 __all__ = ["RECIPES", "SIGNING", "TAG", "Pair", "lacking", "own_tags", "repository", "unproven"]
-TOOLS = Home.of_environment().search_path()  # also for tests with a home of their own
 
 
 def publish(project: Path, host: str, *more: str, env: dict[str, str] | None = None) -> Ended:
-    words = ["publish", "--project", str(project), "--to", f"{host}/site", *more]
-    return build_images(*words, env=env)
+    return build_images_here(
+        "publish", "--project", project, "--to", f"{host}/site", *more, env=env
+    )
 
 
 def signed(
@@ -63,7 +63,7 @@ def pull(
     env: dict[str, str] | None = None,
 ) -> Ended:
     words = ("--format", artifact_format, "--policy", policy, "--output", output, *more)
-    return build_images("pull", reference, *words, env=env)
+    return build_images_here("pull", reference, *words, env=env)
 
 
 def once(upstream: str, pattern: str, fault: Fault, times: int = 1) -> Any:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from command_line import build_images_here
 from faulty_proxy import Proxy, proxy_before
 from harness import Ended, build_images, need
-from outside import outside_signals
 from real_registry import real_registry
 from registry_site import Published, Site
-
-from builder.cli import main
 
 
 @pytest.fixture(scope="module", name="registry")
@@ -58,33 +54,21 @@ def pull(
     `also` are more references. It runs in this process, which has all modules already, unless it
     is to be `apart`.
     """
-    given: list[str | Path] = ["pull", f"{host or site.registry}/{name}", *also]
-    given += ["--format", artifact_format, "--policy", policy or site.policy()]
+    words: list[str | Path] = [f"{host or site.registry}/{name}", *also]
+    words += ["--format", artifact_format, "--policy", policy or site.policy()]
     if "--output" not in more:
-        given += ["--output", site.place / "out"]
+        words += ["--output", site.place / "out"]
     if "--host" not in more:
-        given += ["--host", site.record()]
-    given += more
-    environment = {"BUILD_IMAGES_HOME": str(site.place / "home")}
+        words += ["--host", site.record()]
+    env = {"BUILD_IMAGES_HOME": str(site.place / "home")}
     if apart:
-        return build_images(*given, env=environment, timeout_s=300)
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        for key, value in environment.items():
-            patch.setenv(key, value)
-        with outside_signals() as signals:
-            status = main([str(one) for one in given])
-            signals.check()
-    return Ended(status=status, stdout=out.getvalue(), stderr=err.getvalue())
+        return build_images("pull", *words, *more, env=env, timeout_s=300)
+    return build_images_here("pull", *words, *more, env=env)
 
 
 def left_behind(site: Site) -> list[str]:
     """What a pull that failed has left where its image would be: nothing, if all is well."""
-    return [one.name for one in site.place.iterdir() if "out" in one.name]
+    return [path.name for path in site.place.iterdir() if "out" in path.name]
 
 
 def assert_refused(done: Ended, site: Site, status: int = 5) -> None:

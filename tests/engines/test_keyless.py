@@ -14,9 +14,9 @@ from typing import Any
 
 import publishing
 import pytest
-from harness import Ended, need, passed, run_program
+from harness import TOOLS, Ended, need, passed, run_program
 from made_releases import correct_evidence
-from publishing import TAG, TEST_RESULT, TOOLS, Pair, publish, tool, write_policy
+from publishing import TAG, TEST_RESULT, Pair, publish, tool, write_policy
 from real_registry import RealRegistry, real_registry
 from sigstore_instance import ISSUER, SUBJECT, Instance, sigstore_instance
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, need, passed, run_program
-from publishing import TOOLS, publish
+from harness import PROJECT, TOOLS, need, passed, run_program
+from publishing import publish
 from real_registry import PASSWORD, USER, RealRegistry
 from token_server import Tokens, registry_with_tokens
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from harness import Ended, need, passed, run_program
+from harness import TOOLS, Ended, need, passed, run_program
 from made_releases import make_images, make_project
-from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, TOOLS, Pair, published, signed
+from publishing import BILL, PROVENANCE, TAG, TEST_RESULT, Pair, published, signed
 from real_registry import PASSWORD, USER, RealRegistry
 
 from builder.artifacts import flatten
