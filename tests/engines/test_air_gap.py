@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import Ended, build_images, need, passed, run_program
+from command_line import build_images_here
+from harness import Ended, need, passed, run_program
 from made_releases import correct_evidence
 from publishing import RECIPES, SIGNING, TAG, Pair, cosign, policy_of, pull, tool
 from real_registry import RealRegistry
@@ -21,13 +22,13 @@ def signed_archive(project: Path, tmp_path: Path, pair: Pair) -> Path:
     correct_evidence(project)
     archive = tmp_path / "site.tar"
     words = ("--project", project, "--output", archive, "--no-inputs", "--key", pair.private)
-    passed(build_images("bundle", *words, env=SIGNING))
+    passed(build_images_here("bundle", *words, env=SIGNING))
     return archive
 
 
 def load(archive: Path, registry: RealRegistry, pair: Pair, **env: str) -> Ended:
     words = ("--policy", policy_of(pair), "--to", f"{registry.host}/site")
-    return build_images("load", archive, *words, env={**registry.environment, **env})
+    return build_images_here("load", archive, *words, env={**registry.environment, **env})
 
 
 def test_from_the_archive_to_a_registry_and_on_to_another_archive(
@@ -42,9 +43,9 @@ def test_from_the_archive_to_a_registry_and_on_to_another_archive(
     assert read_layout(tmp_path / "out/image.oci").digest == digest
     copied = ("--project", project, "--from", f"{registry.host}/site")
     copy = tmp_path / "copy.tar"
-    passed(build_images("bundle", *copied, "--output", copy, env=registry.environment))
+    passed(build_images_here("bundle", *copied, "--output", copy, env=registry.environment))
     words = ("--policy", policy, "--output", tmp_path / "folder", "--format", "oci")
-    passed(build_images("load", copy, "--arch", "ppc64le", *words))
+    passed(build_images_here("load", copy, "--arch", "ppc64le", *words))
     assert len(list((tmp_path / "folder").glob("*/image.oci"))) == len(RECIPES)
 
 

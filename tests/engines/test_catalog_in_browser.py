@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from browser import Browser, served
 from catalog_samples import EVIL, image_folder
-from harness import build_images, passed
+from command_line import build_images_here
+from harness import passed
 
 POWER = "hpc-base-1.0-debian13-openmpi5.0-ppc64le"
 TORCH = "pytorch-1.0-debian13-cuda12.4-openmpi5.0-ppc64le"
@@ -56,7 +57,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Itera
     image_folder(out, recipe="pytorch", arch="ppc64le", cuda="12.4", parents=cuda)
     image_folder(out, recipe="evil", about=EVIL, text=EVIL, packages=(EVIL, "x" * 300))
     words = ("--registry=quay.io/site", "--images-in", out, "--output", folder / "site")
-    passed(build_images("catalog", *words))
+    passed(build_images_here("catalog", *words))
     with served(folder / "site") as address:
         yield folder / "site", address
 
@@ -148,6 +149,6 @@ def test_it_works_from_the_disk(browser: Browser, tmp_path: Path) -> None:
     image_folder(tmp_path / "out")
     image_folder(tmp_path / "out", arch="ppc64le")
     words = ("--images-in", tmp_path / "out", "--output", tmp_path / "site")
-    passed(build_images("catalog", *words))
+    passed(build_images_here("catalog", *words))
     html = browser.dom(f"{(tmp_path / 'site/index.html').as_uri()}#architecture=ppc64le")
     assert shown(html) == [POWER]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from check_programs import SOURCES, compiled
+from command_line import build_images_here
 from harness import (
     ARCHITECTURES,
     PROJECT,
-    build_images,
     need,
     passed,
     run_program,
@@ -155,7 +155,7 @@ def test_the_file_in_a_sif_is_read(has: bool, tmp_path: Path) -> None:
         shutil.copy(golden, inside / "host-contract.json")
     image = sif_of(tmp_path / "root", tmp_path / "image.sif", tmp_path)
     record = PROJECT / "tests/data/hosts/dgx.json"
-    done = build_images("check-host", image, "--host", record)
+    done = build_images_here("check-host", image, "--host", record)
     assert done.status == (5 if has else 4)
     words = "the image is for ppc64le" if has else "this image has no host contract"
     assert words in " ".join((done.stdout + done.stderr).split())
@@ -179,7 +179,7 @@ def test_every_form_of_an_image_gives_the_same_answer(
         unpacked,
     ]
     record = PROJECT / "tests/data/hosts/dgx.json"
-    ended = [build_images("check-host", form, "--host", record, "--json") for form in forms]
+    ended = [build_images_here("check-host", form, "--host", record, "--json") for form in forms]
     assert {one.status for one in ended} == {0 if arch == "x86_64" else 5}
     assert len({one.stdout for one in ended}) == 1
     assert json.loads(ended[0].stdout)["image"] == folder.name
@@ -201,7 +201,7 @@ def test_labels_and_annotations_are_the_contract(
 
 def test_this_machine_runs_what_was_built_for_it(hpc_base: dict[str, Path]) -> None:
     """What `check-host` says is what the checks of the main job found."""
-    done = build_images("check-host", hpc_base[HERE], "--launcher=in-container", "--json")
+    done = build_images_here("check-host", hpc_base[HERE], "--launcher=in-container", "--json")
     found = json.loads(done.stdout)
     rules = {one["rule"]: one["answer"] for one in found["rules"]}
     assert rules == {"architecture": "yes", "processor": "yes", "kernel": "yes"}
@@ -212,8 +212,8 @@ def test_a_foreign_image_is_a_no_unless_emulation_is_asked_for(
     hpc_base: dict[str, Path],
 ) -> None:
     image = hpc_base[NOT_HERE]
-    assert build_images("check-host", image).status == 5
-    found = json.loads(build_images("check-host", image, "--emulated", "--json").stdout)
+    assert build_images_here("check-host", image).status == 5
+    found = json.loads(build_images_here("check-host", image, "--emulated", "--json").stdout)
     assert found["emulated"] is True
     rules = {one["rule"]: one for one in found["rules"]}
     assert rules["architecture"]["answer"] == "yes"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import build_images, need, passed, run_program
+from command_line import build_images_here
+from harness import need, passed, run_program
 from published import repository
 from publishing import write_image
 from real_registry import RealRegistry
@@ -77,16 +78,16 @@ def test_each_architecture_is_pinned_and_stays_when_the_registry_is_away(
     project: Path, registry: RealRegistry
 ) -> None:
     digests = push_index(registry, **BOTH)
-    passed(build_images("lock", "--project", project))
+    passed(build_images_here("lock", "--project", project))
     assert pinned(project) == digests
     text = (project / "lock.yaml").read_text()
     assert registry.host not in text
 
     registry.process.terminate()
     registry.process.wait()
-    checked = build_images("lock", "--check", "--project", project)
+    checked = build_images_here("lock", "--check", "--project", project)
     assert (checked.status, checked.stdout) == (0, "lock.yaml matches the recipes\n")
-    away = build_images("lock", "--update", "--project", project)
+    away = build_images_here("lock", "--update", "--project", project)
     assert away.status == 4
     assert "the registry docker.io cannot be reached" in away.stderr
     assert "registries: {docker.io: mirror.example:5000} in site.yaml" in away.stderr
@@ -96,9 +97,9 @@ def test_each_architecture_is_pinned_and_stays_when_the_registry_is_away(
 
 def test_specs_start_from_the_locked_digest(project: Path, registry: RealRegistry) -> None:
     digests = push_index(registry, **BOTH)
-    passed(build_images("lock", "--project", project))
+    passed(build_images_here("lock", "--project", project))
     words = ("--all", "--project", project, "--output", project / "specs")
-    passed(build_images("spec", *words))
+    passed(build_images_here("spec", *words))
     for arch, digest in digests.items():
         [folder] = (project / "specs").glob(f"*-{arch}")
         named = f"{registry.host}/library/sample@{digest}"
@@ -110,11 +111,11 @@ def test_specs_start_from_the_locked_digest(project: Path, registry: RealRegistr
 
 def test_a_tag_that_moves_is_seen_by_update_alone(project: Path, registry: RealRegistry) -> None:
     first = push_index(registry, **BOTH)
-    passed(build_images("lock", "--project", project))
+    passed(build_images_here("lock", "--project", project))
     moved = push_index(registry, x86_64="amd64 ")  # of another digest
-    passed(build_images("lock", "--project", project))
+    passed(build_images_here("lock", "--project", project))
     assert pinned(project) == first
-    done = build_images("lock", "--update", "--project", project)
+    done = build_images_here("lock", "--update", "--project", project)
     assert done.status == 4
     assert "no image for ppc64le (linux); there is amd64" in done.stderr
     assert pinned(project) == {**moved, "ppc64le": first["ppc64le"]}
@@ -123,7 +124,7 @@ def test_a_tag_that_moves_is_seen_by_update_alone(project: Path, registry: RealR
 def test_skopeo_finds_the_same_digest(registry: RealRegistry, project: Path) -> None:
     need("skopeo")
     push_index(registry, **BOTH)
-    passed(build_images("lock", "--project", project))
+    passed(build_images_here("lock", "--project", project))
     source = f"docker://{registry.host}/library/sample:22.04"
     raw = passed(run_program("skopeo", "inspect", "--tls-verify=false", "--raw", source))
     manifests = json.loads(raw.stdout)["manifests"]

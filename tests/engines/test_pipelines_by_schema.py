@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, Ended, build_images, passed, run_program, tool_of_tests
+from command_line import build_images_here
+from harness import PROJECT, Ended, passed, run_program, tool_of_tests
 
 SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 
@@ -22,7 +23,7 @@ def _printed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]
     words = ("--recipe=hpc-base", "--native-runner=ppc64le=power9", *KEYLESS[key])
     env = {"BUILD_IMAGES_HOME": str(tmp_path / "home")}
     path = tmp_path / f"{system}.yml"
-    path.write_text(passed(build_images("ci", system, *words, env=env)).stdout)
+    path.write_text(passed(build_images_here("ci", system, *words, env=env)).stdout)
     return system, path
 
 

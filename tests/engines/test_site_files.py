@@ -13,7 +13,8 @@ from typing import Any
 import manifest_samples
 import pytest
 import yaml
-from harness import Ended, build_images, passed, run_program, tool_of_tests
+from command_line import build_images_here
+from harness import Ended, passed, run_program, tool_of_tests
 from site_schemas import kubernetes_faults, openshift_faults
 
 CRAY = "hpc-base-1.0-rockylinux9-craympich8.1-x86_64"
@@ -52,7 +53,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(folder: Path, *argv: str) -> None:
     words = ("--registry=quay.io/site", f"--output={folder}", f"--images-in={folder / 'out'}")
     env = {"BUILD_IMAGES_HOME": str(folder / "home")}
-    passed(build_images("site-files", *words, *argv, env=env))
+    passed(build_images_here("site-files", *words, *argv, env=env))
 
 
 def manifests(site: Path, kind: str) -> Iterator[Any]:
@@ -235,7 +236,7 @@ def test_shpc_takes_the_entry(tmp_path: Path) -> None:
 
 def write_built(folder: Path) -> None:
     """A manifest of an image that is built of what the project holds now."""
-    plan = passed(build_images("plan", "--json", f"--image={folder.name}"))
+    plan = passed(build_images_here("plan", "--json", f"--image={folder.name}"))
     key = json.loads(plan.stdout)["images"][0]["content_key"]
     oci = {"digest": "sha256:" + "b" * 64}
     manifest = manifest_samples.document(
