@@ -11,8 +11,17 @@ from typing import Any
 
 import jsonschema
 import pytest
-from check_programs import SOURCES, compiled
-from harness import FORMATS, LONG, Ended, build_images, manifest_of, passed
+from harness import (
+    FORMATS,
+    LONG,
+    PROJECT,
+    Ended,
+    build_images,
+    manifest_of,
+    passed,
+    run_program,
+    tool_of_tests,
+)
 from made_formats import Node
 from prometheus_client.parser import text_string_to_metric_families
 from small_images import Maker, sound
@@ -46,8 +55,9 @@ def hpc_bench(request: pytest.FixtureRequest, small_images: Maker, tmp_path_fact
 
 
 def small_with_memory_speed(small_images: Maker, folder: Path) -> Path:
-    source = SOURCES / "memory-speed.c"
-    program = compiled(source, folder / "memory-speed", "-fopenmp", "-static")
+    program, source = folder / "memory-speed", PROJECT / "tests/images/memory-speed.c"
+    options = ("-std=c99", "-O2", "-fopenmp", "-static")  # of which the linker warns
+    passed(run_program(tool_of_tests("cc"), *options, "-o", program, source))
     thing = Node(data=program.read_bytes(), mode=0o755)
     small = sound("x86_64", 5, random.Random(5)).with_everywhere(
         {"usr/local/bin/memory-speed": thing, "mnt": Node(kind=tarfile.DIRTYPE, mode=0o755)}
