@@ -32,8 +32,8 @@ from builder.load.project import load_project  # noqa: E402
 from builder.model import FAILED, SKIPPED, Check, Outcome, Project  # noqa: E402
 from builder.model.manifest import InImageCheck  # noqa: E402
 from builder.model.templates import CudaNames, MpiNames, render, sample_names  # noqa: E402
+from builder.system.host_facts import host_facts  # noqa: E402
 from builder.system.process import Completed, Processes  # noqa: E402
-from builder.verify import host_facts  # noqa: E402
 from builder.verify.checks import outcome_of  # noqa: E402
 
 SCHEMA = "build-images/gpu-checks/v1"

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, packing_of, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
-from builder.build.engines import Tools, charliecloud, sif_environment
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import PASSED
 from builder.model.digests import digest_of
 from builder.model.manifest import InImageCheck
 from builder.model.scripts import RUNSCRIPT, TEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import Target
+from builder.verify.checks import ProofTarget
 from builder.verify.harness import altered_harness
 from builder.verify.metadata import compared
 from builder.verify.trees import trees_of
@@ -111,7 +111,7 @@ def write_sif(file: Path, parts: Sequence[SifPart], tree: bytes = b"") -> Path:
 
 def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     """The files below `.singularity.d` of a SIF, as Apptainer writes them."""
-    own = sif_environment.spoiled(variables)
+    own = apptainer.spoiled(variables)
     others = {name: text for name, text in variables.items() if name not in own}
     return {
         ".singularity.d/runscript": f"#!/bin/sh\n\n    {RUNSCRIPT}\n",
@@ -119,9 +119,9 @@ def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict
         ".singularity.d/labels.json": json.dumps({**labels, "org.label-schema.usage": "x"}),
         f"{ENV}/94-appsbase.sh": "",
         f"{ENV}/10-docker2singularity.sh": "\n".join(
-            ["#!/bin/sh", *sif_environment.script(others)]
+            ["#!/bin/sh", *apptainer.environment_script(others)]
         ),
-        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *sif_environment.commands(own)]),
+        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *apptainer.variable_commands(own)]),
     }
 
 
@@ -170,7 +170,7 @@ class Formats:
         check = InImageCheck(
             name="mpi", script="/opt/build-images/checks/mpi", needs=(), timeout_s=1
         )
-        target = Target(
+        target = ProofTarget(
             identifier="small",
             arch="x86_64",
             environment={},
@@ -186,7 +186,7 @@ class Formats:
         for tree in self.layers:
             tar = tar_of(tree, prefix=self.prefix, form=self.form)
             blob = self.pack(tar)
-            layer = Layer(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
+            layer = LayerBlob(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
             blob_path(path, layer.digest).write_bytes(blob)
             layers.append(layer)
         rootfs = {"type": "layers", "diff_ids": [one.diff_id for one in layers]}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
-from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.distribute.pull.layers import unpack
@@ -28,7 +28,8 @@ from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Sele
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.plan import make_plan
-from builder.verify import Setting, host_facts, write_evidence
+from builder.system.host_facts import host_facts
+from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.proof import in_folder
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -155,7 +156,7 @@ def make_image(
     return folder
 
 
-def _layer(layout: Path, name: str, size: int) -> Layer:
+def _layer(layout: Path, name: str, size: int) -> LayerBlob:
     """A layer of one file, and its blob."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
@@ -168,28 +169,23 @@ def _layer(layout: Path, name: str, size: int) -> Layer:
     digest = f"sha256:{hashlib.sha256(packed).hexdigest()}"
     blob_path(layout, digest).write_bytes(packed)
     diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
-    return Layer(diff_id=diff_id, digest=digest, size=len(packed))
+    return LayerBlob(diff_id=diff_id, digest=digest, size=len(packed))
 
 
 def _evidence(folder: Path, image: PlannedImage, name: str, artifacts: Sequence[Artifact]) -> str:
-    path = write_evidence(
-        folder / "evidence",
-        name,
+    evidence = RunEvidence(
         identifier=image.identifier,
         artifacts=artifacts,
         outcomes=OUTCOMES,
-        scripts={},
-        setting=Setting(
-            format=name,
-            runner="none",
-            runner_version="0",
-            host=host_facts(),
-            started="2026-01-01T00:00:00+00:00",
-            finished="2026-01-01T00:00:01+00:00",
-            emulator="qemu" if image.cell.arch != host_facts().arch else "",
-        ),
+        format=name,
+        runner="none",
+        runner_version="0",
+        host=host_facts(),
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:00:01+00:00",
+        emulator="qemu" if image.cell.arch != host_facts().arch else "",
     )
-    return path.relative_to(folder).as_posix()
+    return write_evidence(folder, name, evidence)
 
 
 def _bill(image: PlannedImage) -> dict[str, object]:

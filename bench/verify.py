@@ -29,9 +29,9 @@ from builder.build.engines import Tools
 from builder.model.manifest import MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify import DEFAULTS, RUNNERS
 from builder.verify.finished_images import OpenImage, opened
-from builder.verify.runners import Container
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container
 
 PROJECT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("x86_64", "ppc64le")

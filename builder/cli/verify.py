@@ -20,7 +20,8 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.distribute.pull.verification import Receipt, receipt_in, verify_pulled
+from builder.distribute.pull.receipts import PullReceipt
+from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
@@ -31,18 +32,19 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import progress_for
-from builder.verify import RUNNERS
 from builder.verify.container_output import one_line
 from builder.verify.expected import expected_target
-from builder.verify.finished_images import Verified, finished, prove_again
-from builder.verify.launched import LAUNCHED, RankOptions, verify_launched
+from builder.verify.finished_images import finished, prove_again
+from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
-from builder.verify.measure import as_text, exposition
-from builder.verify.measure.recording import measure
+from builder.verify.measure.rounds import measure
+from builder.verify.measure.text import as_text, exposition
 from builder.verify.preparation import versions_of
+from builder.verify.proof import Verified
+from builder.verify.ranks.launchers import LAUNCHERS, Start
+from builder.verify.runners import RUNNERS
 
 REPEATS = 5
-LAUNCHERS = ("mpirun", "srun")
 _RANKS = 4
 _FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
 
@@ -144,9 +146,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: VerifyOptions) -> int:
-    """Run the command; 1 if a check failed, of which a measurement has one; 4 if one could not be
-    tried.
-    """
+    """Run the command; 1 if a check failed, 4 if one could not be tried."""
     ranks = _rank_options(options)
     folder, runners = options.path, distinct(options.runner)
     receipt = _receipt(folder, ranks, options)
@@ -180,18 +180,18 @@ def run(options: VerifyOptions) -> int:
             )
         )
     if options.json:
-        more = {"pulled": done.pulled} if done.pulled else {}
-        print(json.dumps(write(done.found) | more, indent=1, sort_keys=True))
+        more = {"pulled": receipt.digest} if receipt else {}
+        print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
         print(_as_text(done))
     if done.untried and not done.has_failed:
-        raise not_tried(done.found.image, done.untried)
-    return 1 if done.has_failed or done.found.outcome == "failed" else 0
+        raise not_tried(done.record.image, done.untried)
+    return 1 if done.has_failed or done.record.outcome == "failed" else 0
 
 
 def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     """Return a line for each check, also for further runs, which do not decide the outcome."""
-    manifest = done.found
+    manifest = done.record
     lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
     lines += [
         f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
@@ -202,7 +202,7 @@ def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     return "\n".join(lines)
 
 
-def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) -> Receipt | None:
+def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> PullReceipt | None:
     """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
@@ -217,10 +217,7 @@ def _receipt(folder: Path, ranks: RankOptions | None, options: VerifyOptions) ->
 
 def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     measured, manifest = measure(
-        run,
-        folder,
-        runners=distinct(options.runner),
-        repeats=options.repeats or REPEATS,
+        run, folder, runners=distinct(options.runner), repeats=options.repeats or REPEATS
     )
     refresh(folder.parent, manifest)
     if options.prometheus:
@@ -232,20 +229,20 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     return MissingPrerequisite.exit_code if untold else 0
 
 
-def _launched(run: Run, folder: Path, ranks: RankOptions, options: VerifyOptions) -> int:
+def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
     if options.json:
         print(manifest_text(done.manifest), end="")
         return done.exit_code
-    print(f"{done.manifest.image}: {ranks.ranks} ranks{', emulated' if done.emulated else ''}")
+    print(f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}")
     for artifact_format, outcomes in done.outcomes.items():
         for check in outcomes:
             print(f"  {artifact_format:12} {check.check:16} {check.outcome:8} {check.reason}")
     return done.exit_code
 
 
-def _rank_options(options: VerifyOptions) -> RankOptions | None:
-    """Return the options of ranks; None without a launcher. Options without effect are errors."""
+def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
+    """Return the ways to start ranks, if any. Options without effect are errors."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
             options.parser.error(f"--{name} goes with --bench")
@@ -254,7 +251,7 @@ def _rank_options(options: VerifyOptions) -> RankOptions | None:
         if named:
             text = f"{', '.join(named)}: for ranks, which --launcher mpirun or srun starts"
             options.parser.error(text)
-        return None
+        return ()
     if options.bench:
         options.parser.error("--bench measures, --launcher checks: one of them")
     if others := [name for name in options.runner if name not in LAUNCHED]:
@@ -264,11 +261,15 @@ def _rank_options(options: VerifyOptions) -> RankOptions | None:
     if nodes > ranks:
         few = counted(ranks, "rank")
         options.parser.error(f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can")
-    return RankOptions(
-        launchers=distinct(options.launcher),
-        ranks=ranks,
-        nodes=nodes,
-        bind_mpi=options.bind_mpi or "",
-        options=tuple(options.launcher_option),
-        timeout_s=options.timeout or 0,
+    return tuple(
+        Start(
+            launcher=launcher,
+            ranks=ranks,
+            nodes=nodes,
+            options=tuple(options.launcher_option),
+            timeout_s=options.timeout or 0,
+            bind=bind,
+        )
+        for launcher in distinct(options.launcher)
+        for bind in dict.fromkeys(("", options.bind_mpi or ""))
     )

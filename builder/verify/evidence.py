@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,10 +17,13 @@ from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
+from builder.model.records import plain, write
+from builder.system.files import write_atomically
 from builder.system.host_facts import HostFacts
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"
+_SCHEMA = Path(__file__).with_name("evidence.schema.json")
 _LIBRARY = re.compile(r"(\S.*?) v?([0-9][0-9A-Za-z.]*)")
 
 
@@ -32,19 +35,19 @@ class Machine(HostFacts):
 
     @property
     def facts(self) -> HostFacts:
-        """It without its name."""
-        return HostFacts(**{one.name: getattr(self, one.name) for one in fields(HostFacts)})
+        """The same machine without its name."""
+        return HostFacts(**{each.name: getattr(self, each.name) for each in fields(HostFacts)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartedBy:
-    """What started the ranks of MPI programs: without more, each check by the image's own launcher.
+    """The launcher of MPI programs' ranks: by default the image's own, for each check.
 
     That is of the product and version that its MPI says it is, where a check saw it. Else `name` is
-    how it was asked for (`srun`), `product` and `version` are what it says of itself, if it was
-    there, and `command` are its words with the container's. It was asked for
-    `ranks` ranks on `nodes` nodes, or on as many as it likes where that is 0, and started them on
-    `machines`, by name; on none if these were not asked, or did not say.
+    how it was asked for (`srun`), `product` and `version` are its own answers, if it was there, and
+    `command` is its command line with the container's. It was asked for `ranks` ranks on `nodes`
+    nodes, or on as many as it likes where that is 0, and started them on `machines`, by name; on
+    none if these were not asked, or did not say.
     """
 
     name: str = IMAGES_OWN
@@ -67,33 +70,37 @@ class StartedBy:
 
 
 def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
-    """The image's own launcher: of the product and version that its MPI says it is, if it has one.
+    """Return the image's own launcher: product and version are its MPI's, if it has one.
 
-    `Open MPI v5.0.7` is what the check `mpi` found, by MPI_Get_library_version.
+    The check `mpi` finds `Open MPI v5.0.7` by MPI_Get_library_version.
     """
-    for one in outcomes:
-        library = one.data.get("library") if one.check == "mpi" else None
-        if isinstance(library, str) and (found := _LIBRARY.match(library)):
-            return StartedBy(product=found[1], version=found[2])
-    return StartedBy()
+    libraries = [outcome.data.get("library") for outcome in outcomes if outcome.check == "mpi"]
+    matches = [_LIBRARY.match(library) for library in libraries if isinstance(library, str)]
+    match = next(filter(None, matches), None)
+    return StartedBy(product=match[1], version=match[2]) if match else StartedBy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """Where and how the checks of one format were run.
+class RunEvidence:
+    """One run of an image's checks in one format: where and how, and its outcomes.
 
-    `emulator` is the program that ran a foreign architecture's code, and empty where the code ran
-    on the processor. `gpu` says whether the host's GPUs were
-    handed over, and `no_gpu` why not. `indices` are the states of package indices that the image
-    was made with. Times are in UTC, as ISO 8601.
+    It is about all of the `artifacts`, and their common tree. `scripts` are the SHA-256 of the
+    checks' scripts, by the checks' names. `emulator` is the program that ran a foreign
+    architecture's code, and empty where the code ran on the processor. `gpu` says whether the
+    host's GPUs were handed over, and `no_gpu` why not. `indices` are the states of package indices
+    that the image was made with. Times are in UTC, as ISO 8601.
     """
 
+    identifier: str
+    artifacts: Sequence[Artifact]
+    outcomes: Sequence[Outcome]
     format: str
     runner: str
     runner_version: str
     host: HostFacts
     started: str
     finished: str
+    scripts: Mapping[str, str] = field(default_factory=dict)
     emulator: str = ""
     launcher: StartedBy = StartedBy()
     gpu: bool = False
@@ -101,166 +108,127 @@ class Setting:
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
 
-    @property
-    def as_json(self) -> dict[str, object]:
+    def statement(self) -> dict[str, object]:
+        """Return the in-toto statement.
+
+        A skipped check is listed among the warnings, never among the passed ones, and the result is
+        then `WARNED`.
+        """
+        checks = {
+            result: [outcome.check for outcome in self.outcomes if outcome.outcome == result]
+            for result in (PASSED, SKIPPED, FAILED)
+        }
+        return {
+            "_type": STATEMENT,
+            "subject": [
+                {"name": f"{self.identifier}/{name}", "digest": dict([digest.split(":", 1)])}
+                for name, digest in self._subjects()
+            ],
+            "predicateType": TEST_RESULT,
+            "predicate": {
+                "result": "FAILED" if checks[FAILED] else "WARNED" if checks[SKIPPED] else "PASSED",
+                "configuration": [
+                    {"name": "run", "uri": HARNESS, "annotations": self._setting()},
+                    *(self._check(outcome) for outcome in self.outcomes),
+                ],
+                "passedTests": checks[PASSED],
+                "warnedTests": checks[SKIPPED],
+                "failedTests": checks[FAILED],
+            },
+        }
+
+    def _setting(self) -> dict[str, object]:
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
-            "launcher": asdict(self.launcher),
+            "launcher": write(self.launcher),
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
             "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
             "started": self.started,
             "finished": self.finished,
-            "host": {**asdict(self.host), "gpus": list(self.host.gpus)},
+            "host": write(self.host),
             "tools": dict(self.tools),
-            "indices": [asdict(one) for one in self.indices],
+            "indices": plain(self.indices),
+        }
+
+    def _subjects(self) -> list[tuple[str, str]]:
+        """Return names and digests of artifacts and their trees; of equal trees there is one."""
+        trees = [
+            (f"{artifact.format}/tree", artifact.tree_digest)
+            for artifact in self.artifacts
+            if artifact.tree_digest
+        ]
+        digests = {digest for _, digest in trees}
+        if len(digests) == 1:
+            trees = [("tree", digests.pop())]
+        return [*((artifact.format, artifact.digest) for artifact in self.artifacts), *trees]
+
+    def _check(self, outcome: Outcome) -> dict[str, object]:
+        """Return a ResourceDescriptor: the script's digest, or the harness's own check."""
+        script = self.scripts.get(outcome.check)
+        return {
+            "name": outcome.check,
+            **({"digest": {"sha256": script}} if script else {"uri": f"{HARNESS}#{outcome.check}"}),
+            "annotations": {
+                "outcome": outcome.outcome,
+                "reason": outcome.reason,
+                "duration_s": round(outcome.duration_s, 3),
+                "data": dict(outcome.data),
+            },
         }
 
 
-def write_evidence(
-    folder: Path,
-    name: str,
-    *,
-    identifier: str,
-    artifacts: Sequence[Artifact],
-    outcomes: Sequence[Outcome],
-    scripts: Mapping[str, str],
-    setting: Setting,
-) -> Path:
-    """Write `NAME.json`, and beside it `NAME.xml` for JUnit's readers; the path of the first.
+def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
+    """Write `evidence/NAME.json` in an image's folder, and `NAME.xml` for JUnit's readers.
 
-    `scripts` are the SHA-256 of the checks' scripts, by the checks' names.
+    Return the first one's path, relative to the folder.
     """
-    made = statement(
-        identifier=identifier,
-        artifacts=artifacts,
-        outcomes=outcomes,
-        scripts=scripts,
-        setting=setting,
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(made, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    path = _write(folder / f"{name}.json", text.encode())
-    _write(
-        folder / f"{name}.xml",
-        junit_xml(
-            f"{identifier}.{name}",
-            outcomes,
-            started=setting.started,
-            properties={
-                "image": identifier,
-                **{one.format: one.digest for one in artifacts},
-                "runner": f"{setting.runner} {setting.runner_version}",
-                "launcher": str(setting.launcher),
-                "emulated": setting.emulator or "no",
-                "machine": f"{setting.host.arch}, {setting.host.cpu}",
-                "gpus": ", ".join(setting.host.gpus) or "none",
-            },
-        ),
-    )
-    return path
-
-
-def statement(
-    *,
-    identifier: str,
-    artifacts: Sequence[Artifact],
-    outcomes: Sequence[Outcome],
-    scripts: Mapping[str, str],
-    setting: Setting,
-) -> dict[str, object]:
-    """The statement of one run. Its subjects are all artifacts of the cell and their common tree.
-
-    A skipped check is listed among the warnings, never among the passed ones, and the result is
-    then `WARNED`.
-    """
-    return {
-        "_type": STATEMENT,
-        "subject": _subjects(identifier, artifacts),
-        "predicateType": TEST_RESULT,
-        "predicate": {
-            "result": _result(outcomes),
-            "configuration": [
-                {"name": "run", "uri": HARNESS, "annotations": setting.as_json},
-                *(_check(one, scripts) for one in outcomes),
-            ],
-            "passedTests": _names(outcomes, PASSED),
-            "warnedTests": _names(outcomes, SKIPPED),
-            "failedTests": _names(outcomes, FAILED),
-        },
+    properties = {
+        "image": run.identifier,
+        **{artifact.format: artifact.digest for artifact in run.artifacts},
+        "runner": f"{run.runner} {run.runner_version}",
+        "launcher": str(run.launcher),
+        "emulated": run.emulator or "no",
+        "machine": f"{run.host.arch}, {run.host.cpu}",
+        "gpus": ", ".join(run.host.gpus) or "none",
     }
+    suite = f"{run.identifier}.{name}"
+    xml = junit_xml(suite, run.outcomes, started=run.started, properties=properties)
+    text = json.dumps(run.statement(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / "evidence").mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"evidence/{name}.json", text)
+    write_atomically(folder / f"evidence/{name}.xml", xml.decode())
+    return f"evidence/{name}.json"
 
 
-def _write(path: Path, data: bytes) -> Path:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(data)
-    return partial.replace(path)
+def evidence_schema() -> dict[str, object]:
+    """Return the JSON Schema of `evidence/*.json`."""
+    schema: dict[str, object] = json.loads(_SCHEMA.read_text())
+    return schema
 
 
-def _subjects(identifier: str, artifacts: Sequence[Artifact]) -> list[dict[str, object]]:
-    subjects: list[dict[str, object]] = [
-        {"name": f"{identifier}/{one.format}", "digest": _digest(one.digest)} for one in artifacts
-    ]
-    trees = {one.tree_digest for one in artifacts if one.tree_digest}
-    if len(trees) == 1:
-        return [*subjects, {"name": f"{identifier}/tree", "digest": _digest(trees.pop())}]
-    return subjects + [
-        {"name": f"{identifier}/{one.format}/tree", "digest": _digest(one.tree_digest)}
-        for one in artifacts
-        if one.tree_digest
-    ]
-
-
-def _digest(text: str) -> dict[str, str]:
-    algorithm, _, value = text.partition(":")
-    return {algorithm: value}
-
-
-def _result(outcomes: Sequence[Outcome]) -> str:
-    if any(one.outcome == FAILED for one in outcomes):
-        return "FAILED"
-    return "WARNED" if any(one.outcome == SKIPPED for one in outcomes) else "PASSED"
-
-
-def _check(outcome: Outcome, scripts: Mapping[str, str]) -> dict[str, object]:
-    """What was run, a ResourceDescriptor: the script's digest, or the harness's own check."""
-    script = scripts.get(outcome.check)
-    return {
-        "name": outcome.check,
-        **({"digest": {"sha256": script}} if script else {"uri": f"{HARNESS}#{outcome.check}"}),
-        "annotations": {
-            "outcome": outcome.outcome,
-            "reason": outcome.reason,
-            "duration_s": round(outcome.duration_s, 3),
-            "data": dict(outcome.data),
-        },
-    }
-
-
-def _names(outcomes: Sequence[Outcome], outcome: str) -> list[str]:
-    return [one.check for one in outcomes if one.outcome == outcome]
-
+# ---- JUnit XML, with the elements of https://github.com/testmoapp/junitxml ----
 
 # Everything but https://www.w3.org/TR/xml/#NT-Char
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def junit_xml(
     suite: str, outcomes: Sequence[Outcome], *, started: str, properties: Mapping[str, str]
 ) -> bytes:
-    """The file's bytes: one test suite with a test case for each check.
+    """Return the file's bytes: one test suite with a test case for each check.
 
     `suite` is also the class of its cases. Times are in seconds, `started` is in ISO 8601. What
     XML cannot hold is replaced.
     """
+    results = [outcome.outcome for outcome in outcomes]
     numbers = {
         "tests": str(len(outcomes)),
-        "failures": str(sum(one.outcome == FAILED for one in outcomes)),
+        "failures": str(results.count(FAILED)),
         "errors": "0",
-        "skipped": str(sum(one.outcome == SKIPPED for one in outcomes)),
-        "time": _seconds(sum(one.duration_s for one in outcomes)),
+        "skipped": str(results.count(SKIPPED)),
+        "time": f"{sum(outcome.duration_s for outcome in outcomes):.3f}",
     }
     root = ET.Element("testsuites", {"name": "build-images", **numbers})
     element = ET.SubElement(
@@ -269,39 +237,28 @@ def junit_xml(
     listed = ET.SubElement(element, "properties")
     for name, value in properties.items():
         ET.SubElement(listed, "property", {"name": name, "value": _safe(value)})
-    for one in outcomes:
-        element.append(_case(suite, one))
+    for outcome in outcomes:
+        _add_case(element, suite, outcome)
     ET.indent(root, " ")
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return data + b"\n"
 
 
-def _case(suite: str, outcome: Outcome) -> ET.Element:
-    case = ET.Element(
-        "testcase",
-        {
-            "classname": _safe(suite),
-            "name": _safe(outcome.check),
-            "time": _seconds(outcome.duration_s),
-        },
+def _add_case(element: ET.Element, suite: str, outcome: Outcome) -> None:
+    name, time = _safe(outcome.check), f"{outcome.duration_s:.3f}"
+    case = ET.SubElement(
+        element, "testcase", {"classname": _safe(suite), "name": name, "time": time}
     )
+    reason = _safe(outcome.reason)
     if outcome.outcome == SKIPPED:
-        ET.SubElement(case, "skipped", {"message": _safe(outcome.reason)})
+        ET.SubElement(case, "skipped", {"message": reason})
     elif outcome.outcome == FAILED:
-        attributes = {"message": _safe(outcome.reason), "type": FAILED}
-        ET.SubElement(case, "failure", attributes).text = _safe(outcome.output)
-    ET.SubElement(case, "system-out").text = _safe("\n".join(_said(outcome)))
-    return case
-
-
-def _said(outcome: Outcome) -> list[str]:
-    data = [f"data: {json.dumps(dict(outcome.data), sort_keys=True)}"] if outcome.data else []
-    return [*([outcome.output] if outcome.output else []), *data, outcome.reason]
-
-
-def _seconds(duration: float) -> str:
-    return f"{duration:.3f}"
+        failure = ET.SubElement(case, "failure", {"message": reason, "type": FAILED})
+        failure.text = _safe(outcome.output)
+    data = f"data: {json.dumps(dict(outcome.data), sort_keys=True)}" if outcome.data else ""
+    lines = filter(None, [outcome.output, data])
+    ET.SubElement(case, "system-out").text = _safe("\n".join([*lines, outcome.reason]))
 
 
 def _safe(text: str) -> str:
-    return _NO_XML.sub(_REPLACEMENT, text)
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -24,132 +23,100 @@ _BROKEN = (
     *(tarfile.TarError, *DAMAGED, EOFError, OSError),
     *(ValueError, KeyError, TypeError, AttributeError),  # of an OCI layout's JSON
 )
-_KINDS = (
-    "an image's folder, its identifier, an OCI layout, a SIF, a Charliecloud tarball or folder, or "
-    "a host-contract.json"
+_HINT = (
+    "name an image's folder, its identifier, an OCI layout, a SIF, a Charliecloud tarball or "
+    "folder, or a host-contract.json"
 )
 
 
 def contract_in(image: Path, processes: Processes) -> HostContract:
-    """The contract of one file or folder.
+    """Return the contract of one file or folder.
 
     Raises `BadInput` if it is no image, or its contract is not right, and `MissingPrerequisite` if
-    it has none, or what reads it is not on this machine.
+    it has none, or the program that reads it is not on this machine.
     """
     try:
-        return _contract(image, processes)
+        contract = _contract(image, processes)
     except _BROKEN as error:
-        raise BadInput(f"{image}: cannot be read as an image ({error})", hint=_hint()) from error
+        raise BadInput(f"{image}: cannot be read as an image ({error})", hint=_HINT) from error
     except StepFailed as error:
-        raise BadInput(str(error), hint=_hint()) from error
+        raise BadInput(str(error), hint=_HINT) from error
+    if contract is None:
+        raise MissingPrerequisite(
+            f"{image}: cannot tell: this image has no host contract",
+            hint="it was built before images had one: build it again, or fetch a newer one",
+        )
+    return contract
 
 
-def _contract(image: Path, processes: Processes) -> HostContract:
+def _contract(image: Path, processes: Processes) -> HostContract | None:
     if image.is_dir():
         return _in_folder(image)
     if not image.is_file():
-        what = "this is neither a file nor a folder" if image.exists() else "no such file or folder"
-        raise BadInput(f"{image}: {what}", hint=_hint())
+        fault = "neither a file nor a folder" if image.exists() else "no such file or folder"
+        raise BadInput(f"{image}: {fault}", hint=_HINT)
     if sif.is_sif(image):
         return _in_sif(image, processes)
     with image.open("rb") as file:
-        is_text = file.read(1) == b"{"
-    if is_text or image.suffix in _TEXTS:
-        return contract_from_file(_limited(image), str(image))
+        if file.read(1) == b"{" or image.suffix in _TEXTS:
+            file.seek(0)
+            return contract_from_file(_read(file, image), str(image))
     return _in_tarball(image)
 
 
-def _in_folder(folder: Path) -> HostContract:
-    """An OCI layout, or an image that Charliecloud unpacked."""
+def _in_folder(folder: Path) -> HostContract | None:
+    """Read an OCI layout, or an image that Charliecloud unpacked."""
     if (folder / "index.json").is_file():
         labels = part(oci.read_layout(folder).config, "config", "Labels")
-        return _told(_texts(labels), folder)
+        return contract_from_labels(_texts(labels), f"{folder} (labels)")
     inside = folder / _INSIDE
     if inside.is_file():
-        return contract_from_file(_limited(inside), str(inside))
+        with inside.open("rb") as file:
+            return contract_from_file(_read(file, inside), str(inside))
     if any((folder / name).exists() for name in ("bin", "usr/bin", "ch")):
-        raise _without(folder)
-    raise BadInput(f"{folder}: no image in this folder", hint=_hint())
+        return None
+    raise BadInput(f"{folder}: no image in this folder", hint=_HINT)
 
 
-def _in_sif(image: Path, processes: Processes) -> HostContract:
-    """From the labels, which Apptainer keeps beside the file system too, else from the file."""
-    found = sif.json_objects(image)
+def _in_sif(image: Path, processes: Processes) -> HostContract | None:
+    """Read the labels, which Apptainer keeps beside the file system too, else the file."""
+    objects = sif.json_objects(image)
     for name, path in (
         ("oci-config.json", ("Labels",)),
         ("inspect-metadata.json", ("data", "attributes", "labels")),
     ):
-        labels = _texts(_at(found.get(name, b""), path))
-        contract = contract_from_labels(labels, f"{image} ({name})")
-        if contract is not None:
+        try:
+            labels = part(json.loads(objects.get(name, b"")), *path)
+        except (ValueError, RecursionError):
+            continue
+        if contract := contract_from_labels(_texts(labels), f"{image} ({name})"):
             return contract
-    return _in_squashfs(image, processes)
-
-
-def _in_squashfs(image: Path, processes: Processes) -> HostContract:
-    try:
-        part = sif.root_file_system(image)
-    except StepFailed as error:
-        raise BadInput(error.message, hint=_hint()) from error
-    argv = ["unsquashfs", "-offset", str(part.offset), "-cat", str(image), _INSIDE]
+    offset = sif.root_file_system(image).offset
+    argv = ["unsquashfs", "-offset", str(offset), "-cat", str(image), _INSIDE]
     done = processes.capture(argv, check=False, timeout_s=60)
     if done.returncode or not done.stdout:
-        raise _without(image)
+        return None
     return contract_from_file(done.stdout.encode(), f"{image}:{IN_IMAGE}")
 
 
-def _in_tarball(image: Path) -> HostContract:
+def _in_tarball(image: Path) -> HostContract | None:
     with tarfile.open(image, mode="r|*") as archive:
         for member in archive:
             if clean(member.name) == _INSIDE and member.isreg():
                 data = archive.extractfile(member)
                 assert data is not None
                 return contract_from_file(_read(data, image), f"{image}:{IN_IMAGE}")
-    raise _without(image)
-
-
-def _told(labels: Mapping[str, str], image: Path) -> HostContract:
-    contract = contract_from_labels(labels, f"{image} (labels)")
-    if contract is None:
-        raise _without(image)
-    return contract
+    return None
 
 
 def _texts(value: object) -> dict[str, str]:
-    """The texts of a mapping; labels are nothing else."""
+    """Return the texts of a mapping; labels are nothing else."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}
 
 
-def _at(data: bytes, path: tuple[str, ...]) -> object:
-    """What lies at a path in a JSON text; None if nothing does, or it is no JSON."""
-    try:
-        value: object = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _limited(file: Path) -> bytes:
-    with file.open("rb") as data:
-        return _read(data, file)
-
-
 def _read(data: IO[bytes], image: Path) -> bytes:
-    found = data.read(_LARGEST + 1)
-    if len(found) > _LARGEST:
+    content = data.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
         raise BadInput(f"{image}: its host contract is larger than {_LARGEST} bytes")
-    return found
-
-
-def _without(image: Path) -> MissingPrerequisite:
-    return MissingPrerequisite(
-        f"{image}: cannot tell: this image has no host contract",
-        hint="it was built before images had one: build it again, or fetch a newer one",
-    )
-
-
-def _hint() -> str:
-    return f"name {_KINDS}"
+    return content

@@ -7,56 +7,51 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import Wanted, write_manifest
+from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
-from builder.build.packing import Packer
+from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import Stages
+from builder.build.stages import RunStages
 from builder.build.workspace import (
     FILES,
-    Workspace,
+    ImageWorkspace,
     output_folder,
     remove,
     workspace,
     write_spec,
 )
 from builder.compile.spec import COMPILER, base_archive
-from builder.compile.spec.image_scripts import script_of
-from builder.model import Artifact, PlannedImage, Spec
+from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
-from builder.model.errors import StepFailed
+from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import (
     MANIFEST,
     SBOM,
-    AskedRanks,
     ImageInputs,
-    InImageCheck,
     Manifest,
     ProvenImage,
     RecipeVersion,
     UsedBase,
 )
-from builder.model.package_indices import IndexState
 from builder.system.files import write_atomically
-from builder.verify import Target
-from builder.verify.finished_images import proven_state
-from builder.verify.harness import harness_of
+from builder.verify.checks import ProofTarget
+from builder.verify.expected import spec_digests, target_of
+from builder.verify.finished_images import prove_again, proven_state
 from builder.verify.machine_faults import not_tried
-from builder.verify.proof import in_folder, prove, proven_part
+from builder.verify.proof import in_folder, prove
 
-ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
-WAITING = "waiting for another build-images that makes this image"
+_ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
+_WAITING = "waiting for another build-images that makes this image"
 
 
-class Cell:
+class ImageJob:
     """One image on its way: built, packed, proven. Each step may run in a thread of its own.
 
     From the first step to the last, its work folder is held against other builders. The steps
@@ -64,7 +59,7 @@ class Cell:
     is written last: without it, nothing in the folder is taken for done.
     """
 
-    def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
+    def __init__(self, run: Run, spec: Spec, stages: RunStages) -> None:
         self.manifest: Manifest | None = None
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
@@ -73,13 +68,13 @@ class Cell:
         self._held = contextlib.ExitStack()
         self._started = now()
         self._began: float | None = None
-        self._work: Workspace | None = None
+        self._work: ImageWorkspace | None = None
         self._layout: Artifact | None = None
         self._plain: Plain | None = None
         self._artifacts: dict[str, Artifact] = {}
 
     def begin(self) -> None:
-        """Something is done for the image, from now on."""
+        """Note that something is done for the image from now on."""
         if self._began is None:
             self._began, self._started = time.monotonic(), now()
 
@@ -88,32 +83,48 @@ class Cell:
         return time.monotonic() - (self._began or time.monotonic())
 
     def close(self) -> None:
-        """Let go of the work folder; whatever is whole in it stays for the next run."""
+        """Let go of the work folder; whatever is complete in it stays for the next run."""
         self._held.close()
+
+    def share(self, step: str, make: Callable[[], bool]) -> bool:
+        """Make a base or a stage that several images need; its time counts for this one."""
+        self.begin()
+        with self.timer.step(step):
+            return make()
 
     def build(self) -> None:
         """Build the last stage, on those that the engine has, and write the OCI layout."""
         self.begin()
-        self._work = self._open()
-        if done := self._made_meanwhile():
-            self.manifest, self.was_made = done, False
+        run, image = self._run, self._image
+        work = self._work = self._held.enter_context(
+            workspace(
+                run.tools.home,
+                image,
+                engine=run.engine.name,
+                owner=run.tools.ordinary_user,
+                fresh=not run.cache,
+                waiting=lambda: run.progress.step(image.identifier, _WAITING),
+                stopped=lambda: run.tools.processes.stopping,
+            )
+        )
+        state = state_of_image(run, self._spec) if run.cache else None
+        if state and state.manifest and state.work == "none":  # by another builder, meanwhile
+            self.manifest, self.was_made = state.manifest, False
             return
-        work = self._work
         with self._logged():
             output_folder(self._folder)
             (self._folder / MANIFEST).unlink(missing_ok=True)
-            base = self._stages.base(self._image)
-            origin = base.digest if base else self._image.base_image
-            lent = self._stages.native_of(self._image)
-            work.start_from(f"{origin} {self._run.epoch} {lent}")
+            base = self._stages.base(image)
+            origin = base.digest if base else image.base_image
+            work.start_from(f"{origin} {run.epoch} {self._stages.native_of(image)}")
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
-                write_spec(self._spec, archive, place, base_archive(self._image), self._run.sources)
+                write_spec(self._spec, archive, place, base_archive(image), run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.given(self._image))
+            self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
             if "build" in self.timer.seconds:  # and not kept from a run before
-                self._stages.done(self._spec, tag(self._image), self.timer.seconds["build"])
+                self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 
     def pack(self) -> None:
         """Pack the other formats from the OCI layout."""
@@ -129,55 +140,70 @@ class Cell:
     def prove(self) -> None:
         """Verify the artifacts, hand them over, and write the manifest."""
         if self.manifest is None:
-            work, image = self._work, self._image
+            work, image, folder = self._work, self._image, self._folder
             assert work is not None
+            programs: dict[str, str] = work.remember("programs", dict)
             with self._logged():
-                indices = tuple(self._stages.indices(image))
-                programs: dict[str, str] = work.remember("programs", dict)
-                specs = {**spec_digests(self._spec), **programs}
-                target = target_of(image, {}, specs=specs, indices=indices)
-                proof = _proof(self._run, target, self._artifacts, work, self.timer, self._folder)
+                proof = self._proof(work, programs) if self._run.verify else None
             bill: dict[str, list[object]] = work.remember("sbom", dict)
-            write_atomically(self._folder / SBOM, _json(bill))
-            _hand_over(work, self._artifacts.values(), self._folder)
-            built = self._manifest(len(bill["components"]), programs)
-            made = built.with_proof(proof) if proof else built
-            self.manifest = write_manifest(self._folder, made, made.bound_names)
+            text = json.dumps(bill, indent=1, sort_keys=True) + "\n"
+            write_atomically(folder / SBOM, text)
+            for name in FILES.values():  # none of an older image stays
+                remove(folder / name)
+            for artifact in self._artifacts.values():
+                shutil.move(artifact.path, folder / artifact.path.name)
+            shutil.rmtree(work.path, ignore_errors=True)
+            built = self._manifest(target_of(image, {}), len(bill["components"]), programs)
+            manifest = built.with_proof(proof) if proof else built
+            self.manifest = write_manifest(folder, manifest, manifest.bound_names)
         self.close()
 
-    def _open(self) -> Workspace:
-        run, name = self._run, self._image.identifier
-        return self._held.enter_context(
-            workspace(
-                run.tools.home,
-                self._image,
-                engine=run.engine.name,
-                owner=run.tools.ordinary_user,
-                fresh=not run.cache,
-                waiting=lambda: run.progress.step(name, WAITING),
-                stopped=lambda: run.tools.processes.stopping,
+    def prove_again(self) -> None:
+        """Verify an image that was built before; if an artifact was altered, make all of it."""
+        run, spec, name = self._run, self._spec, self._image.identifier
+        self.begin()
+        try:
+            expected = target_of(spec.image, spec_digests(spec))
+            verified = prove_again(run, run.out / name, expected=expected)
+        except BadInput as error:
+            run.progress.step(name, f"building anew: {error}")
+            self._stages.make_base(spec.image)
+            for number in range(len(spec.image.stages)):
+                self._stages.make(spec, number)
+            for step in (self.build, self.pack, self.prove):
+                step()
+        else:
+            if verified.untried:
+                raise not_tried(name, verified.untried)
+            self.manifest = verified.record
+
+    def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
+        """Verify the artifacts."""
+        specs = {**spec_digests(self._spec), **programs}
+        target = target_of(self._image, specs, indices=tuple(self._stages.indices(self._image)))
+        layout = oci.read_layout(self._artifacts["oci"].path)
+        target = dataclasses.replace(
+            target, environment=layout.environment, directory=layout.directory
+        )
+        shutil.rmtree(self._folder / "evidence", ignore_errors=True)
+        with self.timer.step("verify"):
+            verified = prove(
+                self._run, target, self._artifacts, work=work.path, folder=self._folder
             )
-        )
+        if verified.untried:
+            raise not_tried(target.identifier, verified.untried)
+        return verified.record
 
-    def _made_meanwhile(self) -> Manifest | None:
-        """The manifest that another builder wrote while this one waited for it."""
-        if not self._run.cache:
-            return None
-        state = proven_state(
-            self._run.out, self._image, wanted_by(self._run), spec_digests(self._spec)
-        )
-        return state.manifest if state.work == "none" and state.manifest else None
-
-    def _packer(self, work: Workspace) -> Packer:
+    def _packer(self, work: ImageWorkspace) -> ImagePacker:
         stages = self._stages.of(self._image)
-        (work.context / ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
-        logs = tuple(self._stages.records.log(one) for one in stages[:-1])
-        return Packer(
+        (work.context / _ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
+        logs = tuple(self._stages.records.log(stage) for stage in stages[:-1])
+        return ImagePacker(
             run=self._run,
             image=self._image,
             work=work,
             timer=self.timer,
-            file=ALONE,
+            file=_ALONE,
             logs=logs,
             sources=self._spec.sources,
         )
@@ -195,10 +221,11 @@ class Cell:
             if self._folder.exists():
                 shutil.copyfile(self._work.log, self._folder / "build.log")
 
-    def _manifest(self, packages: int, programs: Mapping[str, str]) -> Manifest:
-        """The manifest of an image that was built, and not yet verified."""
+    def _manifest(
+        self, target: ProofTarget, packages: int, programs: Mapping[str, str]
+    ) -> Manifest:
+        """Return the manifest of an image that was built, and not yet verified."""
         run, image = self._run, self._image
-        target = target_of(image, {})
         is_foreign = image.cell.arch != run.host.arch
         return Manifest(
             image=image.identifier,
@@ -234,13 +261,13 @@ class Cell:
                 digest=base.digest if base else "",
                 made=base.made if base else "",
             ),
-            stages={one.target: one.key for one in stages.of(image)},
+            stages={stage.target: stage.key for stage in stages.of(image)},
             specs={
                 "Dockerfile": digest_of(spec.dockerfile.encode()),
                 "Singularity.def": digest_of(spec.singularity.encode()),
                 **spec_digests(spec),
             },
-            sources={one.url: f"sha256:{one.sha256}" for one in spec.sources},
+            sources={source.url: f"sha256:{source.sha256}" for source in spec.sources},
             compiler=COMPILER,
             version=__version__,
             files=files_of(run.declared, [stage.name for stage in image.stages], [image.base.name]),
@@ -255,85 +282,13 @@ class Cell:
         )
 
 
-def wanted_by(run: Run) -> Wanted:
-    """What a run wants of every image."""
-    return Wanted(
+def state_of_image(run: Run, spec: Spec) -> ImageState:
+    """Return what a run has left to do for an image."""
+    wanted = ImageGoal(
         formats=run.formats,
         engine=run.engine.name,
         verify=run.verify,
         epoch=run.epoch,
         native_tools=run.native_tools,
     )
-
-
-def spec_digests(spec: Spec) -> dict[str, str]:
-    """The digests of the files that a spec copies in, by their names."""
-    return {name: digest_of(text.encode()) for name, text in spec.files.items()}
-
-
-def target_of(
-    image: PlannedImage,
-    environment: Mapping[str, str],
-    directory: str = "/",
-    *,
-    specs: Mapping[str, str] | None = None,
-    indices: tuple[IndexState, ...] = (),
-) -> Target:
-    """What the verification needs to know of an image; `specs` as in `harness_of`."""
-    return Target(
-        identifier=image.identifier,
-        arch=image.cell.arch,
-        environment=environment,
-        directory=directory,
-        mpi=image.cell.mpi,
-        harness=harness_of(specs or {}),
-        indices=indices,
-        checks=tuple(
-            InImageCheck(
-                name=check.name,
-                script=script_of(image, check),
-                needs=check.needs,
-                timeout_s=check.timeout_s,
-                asked=(
-                    AskedRanks.of_command(check.run, image.mpi.family, image.mpi.version)
-                    if image.mpi
-                    else AskedRanks()
-                ),
-            )
-            for check in image.checks
-        ),
-    )
-
-
-def _proof(
-    run: Run,
-    target: Target,
-    artifacts: Mapping[str, Artifact],
-    work: Workspace,
-    timer: Timer,
-    folder: Path,
-) -> ProvenImage | None:
-    """What the verification found; None if there is to be none."""
-    if not run.verify:
-        return None
-    layout = oci.read_layout(artifacts["oci"].path)
-    target = dataclasses.replace(target, environment=layout.environment, directory=layout.directory)
-    shutil.rmtree(folder / "evidence", ignore_errors=True)
-    with timer.step("verify"):
-        proof = prove(run, target, artifacts, work=work.path, folder=folder)
-    if proof.untried:
-        raise not_tried(target.identifier, proof.untried)
-    return proven_part(target.identifier, run, proof)
-
-
-def _hand_over(work: Workspace, artifacts: Iterable[Artifact], folder: Path) -> None:
-    """Move the artifacts to the output folder, where none of an older image stays; end the work."""
-    for name in FILES.values():
-        remove(folder / name)
-    for artifact in artifacts:
-        shutil.move(artifact.path, folder / artifact.path.name)
-    shutil.rmtree(work.path, ignore_errors=True)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+    return proven_state(run.out, spec.image, wanted, spec_digests(spec))

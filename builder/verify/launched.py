@@ -6,24 +6,31 @@ manifest, and evidence in files of its own for each outcome.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import platform
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder import facts
 from builder.artifacts.manifests import write_manifest
+from builder.build.engines import Tools
 from builder.build.run import Run, now
 from builder.build.workspace import FILES
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
 from builder.model.package_indices import states_in
 from builder.model.versions import split_mpi
-from builder.verify import RUNNERS, Setting, digest_of_file, write_evidence
-from builder.verify.evidence import StartedBy
+from builder.system.host_facts import HostFacts
+from builder.system.process import Completed
+from builder.verify.container_output import LONGEST, readable
+from builder.verify.evidence import RunEvidence, StartedBy, write_evidence
 from builder.verify.finished_images import (
     finished,
     subjects,
@@ -32,27 +39,20 @@ from builder.verify.finished_images import (
     work_folder,
 )
 from builder.verify.proof import emulator_of
-from builder.verify.ranks import PROGRAM, ImageMpi, Ranks, Start, verify_ranks
+from builder.verify.ranks import launchers
+from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
+from builder.verify.ranks.library import BoundLibrary, bound_library
+from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Around, Container, Kind
+from builder.verify.trees import tree_of_artifact
 
 LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
 CHECK = "mpi"  # whose program the ranks run
+PROGRAM = "/opt/build-images/bin/mpi"
 _NO_GPU = "its program needs none"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RankOptions:
-    """How ranks are to be started: by each of `launchers`.
-
-    `nodes` and `timeout_s` are 0, and `bind_mpi` is empty, where nothing was said of them.
-    `options` go to the launcher as they are.
-    """
-
-    launchers: tuple[str, ...]
-    ranks: int
-    nodes: int = 0
-    bind_mpi: str = ""
-    options: tuple[str, ...] = ()
-    timeout_s: int = 0
+_SLACK_S = 15.0
+_KILL_AFTER_S = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,106 +66,113 @@ class Launched:
     @property
     def exit_code(self) -> int:
         """1 if ranks failed, else 4 if this machine could not do what was asked for."""
-        outcomes = [one.outcome for some in self.outcomes.values() for one in some]
+        outcomes = [each.outcome for group in self.outcomes.values() for each in group]
         if FAILED in outcomes:
             return 1
         return MissingPrerequisite.exit_code if SKIPPED in outcomes else 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """An artifact with the MPI in it, what runs it, and how its ranks are to be started.
+
+    `has_program` says whether the image has what the ranks run, the check `mpi`.
+    """
+
+    arch: str
+    kind: Kind
+    artifact: Path
+    mpi: ImageMpi | None
+    has_program: bool
+    start: Start
+
+
 def verify_launched(
-    run: Run, project: Path, folder: Path, asked: RankOptions, runners: Sequence[str] = ()
+    run: Run, project: Path, folder: Path, starts: Sequence[Start], runners: Sequence[str] = ()
 ) -> Launched:
     """Start the ranks of an image in every way that was asked for, by each of the `runners`.
 
     What this machine could not do is told, and not recorded: it says nothing of the image.
     """
     manifest = finished(folder)
-    found: dict[str, list[Outcome]] = {}
-    written: list[str] = []
+    outcomes: dict[str, list[Outcome]] = {}
+    evidence: list[str] = []
     programs: dict[str, str] = {}
     emulated: dict[str, bool] = {}
     with work_folder(run.tools) as work:
         artifacts = _artifacts(manifest, runners, folder, work)
-        for ranks in _all_ranks(project, asked, manifest, artifacts):
-            name = ranks.kind.format
-            started = now()
-            run.progress.step(manifest.image, f"{ranks.check} in {ranks.kind.program}")
+        for ranks in _all_ranks(project, starts, manifest, artifacts):
+            form, started = ranks.kind.format, now()
+            run.progress.step(manifest.image, f"{ranks.start.check} in {ranks.kind.program}")
             outcome, started_by = verify_ranks(ranks, work=work, tools=run.tools)
-            found.setdefault(name, []).append(outcome)
+            outcomes.setdefault(form, []).append(outcome)
             if outcome.outcome == SKIPPED:
                 continue
-            if name not in programs:
-                programs[name] = digest_of_file(
-                    name, artifacts[name].path, PROGRAM, work=work, tools=run.tools
-                )
-            setting = _setting(run, ranks, started_by, started, manifest)
-            emulated[f"{name}-{outcome.check}"] = bool(setting.emulator)
-            path = write_evidence(
-                folder / "evidence",
-                f"{name}-{outcome.check}",
+            if form not in programs:
+                programs[form] = program_digest(artifacts[form], work=work, tools=run.tools)
+            host, emulator = _host(run, ranks, started_by)
+            emulated[f"{form}-{outcome.check}"] = bool(emulator)
+            program = ranks.kind.program
+            record = RunEvidence(
                 identifier=manifest.image,
-                artifacts=subjects(manifest, artifacts[name]),
+                artifacts=subjects(manifest, artifacts[form]),
                 outcomes=[outcome],
-                scripts=_programs(outcome, programs.get(name, "")),
-                setting=setting,
+                scripts={outcome.check: programs[form]} if programs[form] else {},
+                format=form,
+                runner=program,
+                runner_version=run.versions.get(program, ""),
+                host=host,
+                started=started,
+                finished=now(),
+                emulator=emulator,
+                launcher=started_by,
+                no_gpu=_NO_GPU,
+                tools=run.versions,
+                indices=states_in(manifest.inputs),
             )
-            written.append(path.relative_to(folder).as_posix())
-    updated = _with(manifest, found, written, emulated)
-    if written:
-        updated = write_manifest(folder, updated, written)
-    return Launched(manifest=updated, outcomes=found, emulated=any(emulated.values()))
+            evidence.append(write_evidence(folder, f"{form}-{outcome.check}", record))
+    updated = _updated(manifest, outcomes, evidence, emulated)
+    if evidence:
+        updated = write_manifest(folder, updated, evidence)
+    return Launched(manifest=updated, outcomes=outcomes, emulated=any(emulated.values()))
 
 
 def _artifacts(
     manifest: Manifest, runners: Sequence[str], folder: Path, work: Path
 ) -> dict[str, Artifact]:
-    """What is to be run, each the one that the manifest names: a site may have fetched one alone.
+    """Return the artifacts to be run, as the manifest names them: a site may have fetched one.
 
     Raises `BadInput` where one that was asked for is not there, or none is.
     """
-    wanted = [RUNNERS[name].format for name in runners or LAUNCHED]
-    there = [
-        name for name in wanted if name in manifest.artifacts and (folder / FILES[name]).exists()
+    formats = [RUNNERS[name].format for name in runners or LAUNCHED]
+    present = [
+        name for name in formats if name in manifest.artifacts and (folder / FILES[name]).exists()
     ]
-    missing = [FILES[name] for name in wanted if name not in there]
-    if missing and (runners or not there):
+    missing = [FILES[name] for name in formats if name not in present]
+    if missing and (runners or not present):
         raise BadInput(f"{folder}: there is no {', no '.join(missing)} here")
-    return {name: within_reach(name, manifest.artifacts[name], folder, work) for name in there}
+    return {name: within_reach(name, manifest.artifacts[name], folder, work) for name in present}
 
 
 def _all_ranks(
-    project: Path,
-    asked: RankOptions,
-    manifest: Manifest,
-    artifacts: Mapping[str, Artifact],
+    project: Path, starts: Sequence[Start], manifest: Manifest, artifacts: Mapping[str, Artifact]
 ) -> Iterator[Ranks]:
-    check = next((one for one in manifest.in_image_checks if one.name == CHECK), None)
-    mpi = _image_mpi(project, manifest.cell.mpi)
-    for kind in (RUNNERS[name] for name in LAUNCHED):
-        if kind.format not in artifacts:
-            continue
-        for launcher in asked.launchers:
-            start = Start(
-                launcher=launcher,
-                ranks=asked.ranks,
-                nodes=asked.nodes,
-                options=asked.options,
-                timeout_s=asked.timeout_s or (check.timeout_s if check else 0),
-            )
-            for bind in dict.fromkeys(("", asked.bind_mpi)):
-                yield Ranks(
-                    arch=manifest.cell.arch,
-                    kind=kind,
-                    artifact=artifacts[kind.format].path,
-                    mpi=mpi,
-                    has_program=check is not None,
-                    start=start,
-                    bind=bind,
-                )
+    check = next((each for each in manifest.in_image_checks if each.name == CHECK), None)
+    mpi, timeout_s = _image_mpi(project, manifest.cell.mpi), check.timeout_s if check else 0
+    kinds = [RUNNERS[name] for name in LAUNCHED if RUNNERS[name].format in artifacts]
+    for kind, start in itertools.product(kinds, starts):
+        yield Ranks(
+            arch=manifest.cell.arch,
+            kind=kind,
+            artifact=artifacts[kind.format].path,
+            mpi=mpi,
+            has_program=check is not None,
+            start=dataclasses.replace(start, timeout_s=start.timeout_s or timeout_s),
+        )
 
 
 def _image_mpi(project: Path, value: str) -> ImageMpi | None:
-    """The MPI that an axis value such as `openmpi5.0` stands for; None if it stands for none."""
+    """Return the MPI of an axis value such as `openmpi5.0`; None if it stands for none."""
     name, version = split_mpi(value)
     family = facts.MPI_FAMILIES.get(name)
     if family is None:
@@ -182,54 +189,139 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
     )
 
 
-def _programs(outcome: Outcome, digest: str) -> dict[str, str]:
-    """What the ranks ran, as it is in the artifact; nothing if that is not known."""
-    return {outcome.check: digest} if digest else {}
+def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
+    """Return the SHA-256 of the ranks' program in an artifact.
+
+    Empty where it is not there, or this machine cannot look into the artifact.
+    """
+    try:
+        tree = tree_of_artifact(artifact.format, artifact.path, work=work, tools=tools)
+    except (StepFailed, MissingPrerequisite):
+        return ""
+    entry = tree.entries.get(PROGRAM[1:])
+    return entry.content if entry and entry.kind == "file" else ""
 
 
-def _setting(
-    run: Run, ranks: Ranks, started_by: StartedBy, started: str, manifest: Manifest
-) -> Setting:
-    """Where the ranks ran: the first of their machines stands for all, unless one emulated."""
-    program, machines = ranks.kind.program, started_by.machines
-    foreign = [one for one in machines if one.arch != ranks.arch]
-    chosen = next(iter((*foreign, *machines)), None)
-    emulator = emulator_of(run, ranks.arch)
-    if machines:
-        emulator = (emulator or "qemu") if foreign else ""
-    return Setting(
-        format=ranks.kind.format,
-        runner=program,
-        runner_version=run.versions.get(program, ""),
-        host=chosen.facts if chosen else run.host,
-        started=started,
-        finished=now(),
-        emulator=emulator,
-        launcher=started_by,
-        no_gpu=_NO_GPU,
-        tools=run.versions,
-        indices=states_in(manifest.inputs),
-    )
+def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:
+    """Return where the ranks ran, and what emulated them.
+
+    The first machine stands for all, unless one emulated.
+    """
+    machines, emulator = started_by.machines, emulator_of(run, ranks.arch)
+    if not machines:
+        return run.host, emulator
+    foreign = [machine for machine in machines if machine.arch != ranks.arch]
+    return (foreign or machines)[0].facts, (emulator or "qemu") if foreign else ""
 
 
-def _with(
+def _updated(
     manifest: Manifest,
-    found: Mapping[str, list[Outcome]],
-    written: list[str],
+    outcomes: Mapping[str, Sequence[Outcome]],
+    evidence: Sequence[str],
     emulated: Mapping[str, bool],
 ) -> Manifest:
-    """The manifest with these outcomes in the place of earlier ones of the same names.
+    """Return the manifest with these outcomes in the place of earlier ones of the same names.
 
     `emulated` says of each outcome, by format and check, whether its ranks were.
     """
     launched = dict(manifest.launched or {})
-    for name, outcomes in found.items():
-        tried = [one for one in outcomes if one.outcome != SKIPPED]
-        new = {one.check for one in tried}
-        kept = [one for one in launched.get(name, ()) if one.check not in new]
-        launched[name] = (*kept, *tried)
+    for name, group in outcomes.items():
+        tried = {outcome.check: outcome for outcome in group if outcome.outcome != SKIPPED}
+        earlier = [each for each in launched.get(name, ()) if each.check not in tried]
+        launched[name] = (*earlier, *tried.values())
     return dataclasses.replace(
         with_emulation(manifest, manifest, emulated),
         launched=launched,
-        evidence=tuple(sorted({*manifest.evidence, *written})),
+        evidence=tuple(sorted({*manifest.evidence, *evidence})),
     )
+
+
+# ---- One launch ----
+
+
+def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, StartedBy]:
+    """Start ranks and judge their output; skipped where this host cannot.
+
+    Also return what started them, or was asked to.
+    """
+    start = ranks.start
+    started_by = StartedBy(name=start.launcher, ranks=start.ranks, nodes=start.nodes)
+    try:
+        mpi = _startable(ranks)
+        launcher = launchers.find(start, mpi, tools)
+        started_by = dataclasses.replace(
+            started_by,
+            product=launcher.product,
+            version=launcher.version,
+            command=shlex.join(launcher.command),
+        )
+        with contextlib.ExitStack() as held:
+            library = None
+            if start.bind:
+                bound = bound_library(start.bind, mpi, launcher, work=work, tools=tools)
+                library = held.enter_context(bound)
+            done = _run(ranks, mpi, launcher, library, work=work, tools=tools)
+    except (Unfit, StepFailed) as error:
+        result, reason = SKIPPED, str(error)
+        if isinstance(error, StepFailed):
+            cause = error.tail[-1] if error.tail else error.message
+            result, reason = FAILED, f"the container could not be unpacked: {cause}"
+        reason = readable(reason[:LONGEST])
+        return Outcome(check=start.check, outcome=result, reason=reason), started_by
+    argv = done.argv[done.argv.index(launcher.command[0]) :]
+    tuning = launchers.tuning(launchers.environment(tools))
+    outcome = rank_outcome(start, launcher, library, done, tuning=tuning)
+    by_host = outcome.data.get("ranks_by_host")
+    hosts = {*by_host} if isinstance(by_host, dict) else set()
+    machines = launchers.machines(launcher, tools) if hosts else ()
+    if {machine.name for machine in machines} != hosts:
+        machines = ()  # others than those that the ranks were on
+    return outcome, dataclasses.replace(started_by, command=shlex.join(argv), machines=machines)
+
+
+def _startable(ranks: Ranks) -> ImageMpi:
+    """Return the MPI of an image whose ranks a launcher can start; raises `Unfit`."""
+    mpi, bind, machine = ranks.mpi, ranks.start.bind, platform.machine()
+    if mpi is None:
+        raise Unfit("the image has no MPI")
+    if not ranks.has_program:
+        raise Unfit("the image has no check mpi, whose program the ranks would run")
+    if mpi.family.host_only and not bind:
+        raise Unfit(f"the image has no MPI of its own: bind the host's {mpi.title}")
+    if bind and ranks.arch != machine:
+        raise Unfit(f"the image is for {ranks.arch}, the host's MPI {machine}'s")
+    return mpi
+
+
+def _run(
+    ranks: Ranks,
+    mpi: ImageMpi,
+    launcher: Launcher,
+    library: BoundLibrary | None,
+    *,
+    work: Path,
+    tools: Tools,
+) -> Completed:
+    """Run all ranks to their end.
+
+    Each rank ends itself in time, and says what it waits for; if it cannot, `timeout` does. The
+    launcher may take as long once more, since it may have to wait for nodes.
+    """
+    seconds = ranks.start.timeout_s
+    limit = ("timeout", f"--kill-after={_KILL_AFTER_S}", str(seconds + GRACE_S))
+    around = Around(
+        command=(*launcher.command, *launchers.WITHOUT_TOKENS, *limit),
+        environment=launchers.environment(tools),
+        mounts=library.mounts if library else {},
+    )
+    own = (PROGRAM, "-t", str(seconds), str(ranks.start.ranks))
+    argv = library.program(*own, "single") if library else (*own, "multiple", mpi.library)
+    container = Container(artifact=ranks.artifact, work=work, tools=tools, around=around)
+    done = None
+    try:
+        with ranks.kind.open(container) as runner:
+            done = runner.run(argv, timeout_s=2 * seconds + _SLACK_S)
+        return done
+    finally:
+        if not done or done.timed_out or done.returncode:
+            launchers.cancel(launcher, tools.home)

@@ -1,6 +1,8 @@
-"""Runs in which nothing passed: whether the machine, and not the image, is why.
+"""Faults of the machine, and not of the image, in runs in which nothing passed.
 
-What a machine lacks says nothing of an image, so nothing is recorded of such a run.
+What a machine lacks says nothing of an image, so nothing is recorded of such a run. An image is
+accused of what it did where a runner works: so where a container does not start, or nothing passes
+in it, the same runner is given an image that holds a program which only ends.
 """
 
 from __future__ import annotations
@@ -22,9 +24,7 @@ from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.container_output import LONGEST, readable
-from builder.verify.runners import Container, Kind
-
-_FULL = ("no space left on device", "disk quota exceeded")
+from builder.verify.runners.protocol import Container, Kind
 
 
 def machines_fault(
@@ -34,19 +34,25 @@ def machines_fault(
     outcomes: Iterable[Outcome],
     error: StepFailed | None = None,
 ) -> str:
-    """Why this machine cannot run an image's checks; empty if it can, or if one of them passed.
+    """Return why this machine cannot run an image's checks; empty if it can, or one was not failed.
 
     `error` is why the container did not start, if it did not. To find out takes some seconds.
     """
-    if any(one.outcome != FAILED for one in outcomes):
+    if any(outcome.outcome != FAILED for outcome in outcomes):
         return ""
-    if error and any(text in error.said() for text in _FULL):
+    if error and is_disk_full(error):
         return f"{container.tools.home.path}: the disk is full"
     return _lacking(kind, container.tools, arch) or runs_nothing(kind, container)
 
 
+def is_disk_full(error: StepFailed) -> bool:
+    """Return whether a command failed for want of room."""
+    texts = ("no space left on device", "disk quota exceeded")
+    return any(text in error.output() for text in texts)
+
+
 def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
-    """What doctor finds missing for a runner."""
+    """Return what doctor finds missing for a runner."""
     home = tools.home
     diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
     lacking = examination.lacking_for(diagnosis, kind.name, arch)
@@ -54,13 +60,15 @@ def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
 
 
 def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
-    """The error of a verification for which this machine lacks something."""
+    """Return the error of a verification for which this machine lacks something."""
     lines = [f"{identifier}: this machine lacks what its checks need. Not tried, nor recorded:"]
     lines += [f"  {name}: {reason}" for name, reason in untried.items()]
     return MissingPrerequisite(
         "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
     )
 
+
+# ---- A control for containers in which all checks fail ----
 
 PROGRAM = "/ends"
 _TIMEOUT_S = 60.0
@@ -72,7 +80,7 @@ _CODE = {
 }
 _ELF_V2 = {"ppc64le": 2}  # e_flags: the ABI
 _ADDRESS, _PAGE = 0x10000000, 0x10000
-# What runtimes mount on, or write over.
+# Runtimes mount on these, or write over them.
 _FOLDERS = (
     *("ch", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "var", "var/tmp"),
 )
@@ -80,7 +88,10 @@ _FILES = ("ch/environment", "etc/group", "etc/hosts", "etc/passwd", "etc/resolv.
 
 
 def runs_nothing(kind: Kind, container: Container) -> str:
-    """Why a runner does not run a program that only ends; empty if it does, or nobody can tell."""
+    """Return why a runner does not run a program that only ends.
+
+    Empty if it does, or nobody can tell.
+    """
     if platform.machine() not in _CODE:
         return ""
     with tempfile.TemporaryDirectory(dir=container.work, prefix="control-") as name:
@@ -93,13 +104,13 @@ def runs_nothing(kind: Kind, container: Container) -> str:
             with kind.open(control) as runner:
                 done = getattr(runner, "inner", runner).run([PROGRAM], timeout_s=_TIMEOUT_S)
         except StepFailed as error:
-            return _shown(error.tail, error.message)
+            return _last(error.tail, error.message)
     lines = done.stderr.strip().splitlines()
-    return _shown(lines, f"exit status {done.returncode}") if done.returncode else ""
+    return _last(lines, f"exit status {done.returncode}") if done.returncode else ""
 
 
 def ending_program(arch: str) -> bytes:
-    """A static ELF program that only ends: https://refspecs.linuxfoundation.org/elf/elf.pdf"""
+    """Return a static ELF program that only ends: https://refspecs.linuxfoundation.org/elf/elf.pdf"""
     code = bytes.fromhex(_CODE[arch])
     header, table = 64, 56
     start = header + table
@@ -118,34 +129,31 @@ def ending_program(arch: str) -> bytes:
 
 
 def _image(artifact_format: str, folder: Path) -> Path:
-    """The control as an artifact of a format; in the place of a SIF a folder, which runs as one."""
-    rootfs = folder / "rootfs.tar"
-    _write_tree(rootfs)
+    """Write the control as an artifact; in the place of a SIF a folder, which runs as one."""
+    rootfs, machine = folder / "rootfs.tar", platform.machine()
+    with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in _FOLDERS:
+            _add(tar, name, 0o755, kind=tarfile.DIRTYPE)
+        for name in _FILES:
+            _add(tar, name, 0o644)
+        _add(tar, PROGRAM[1:], 0o755, ending_program(machine))
     if artifact_format == "charliecloud":
         target = folder / "image.tar.gz"
         target.write_bytes(gzip.compress(rootfs.read_bytes()))
         return target
     if artifact_format == "sif":
         return _unpacked(rootfs, folder / "sandbox")
-    architecture, archive = ARCHITECTURES[platform.machine()].oci, folder / "image.tar"
+    architecture, archive = ARCHITECTURES[machine].oci, folder / "image.tar"
     oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
     return _unpacked(archive, folder / "image.oci")
 
 
-def _write_tree(target: Path) -> None:
-    program = ending_program(platform.machine())
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name in _FOLDERS:
-            member = tarfile.TarInfo(name)
-            member.type, member.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(member)
-        for name, mode, data in (
-            *((one, 0o644, b"") for one in _FILES),
-            (PROGRAM[1:], 0o755, program),
-        ):
-            member = tarfile.TarInfo(name)
-            member.mode, member.size = mode, len(data)
-            tar.addfile(member, io.BytesIO(data))
+def _add(
+    tar: tarfile.TarFile, name: str, mode: int, data: bytes = b"", kind: bytes = tarfile.REGTYPE
+) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.size = kind, mode, len(data)
+    tar.addfile(member, io.BytesIO(data))
 
 
 def _unpacked(archive: Path, target: Path) -> Path:
@@ -157,7 +165,7 @@ def _unpacked(archive: Path, target: Path) -> Path:
     return target
 
 
-def _shown(lines: Sequence[str], otherwise: str) -> str:
-    """The last line that tells something: Buildah's ends with the status of its second self."""
+def _last(lines: Sequence[str], otherwise: str) -> str:
+    """Return the last line that tells something: Buildah's ends with that of its second self."""
     telling = [line for line in lines if line != "Error: exit status 1"]
     return readable((telling or [otherwise])[-1][:LONGEST])

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
+import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from builder.artifacts.manifests import State
+from builder.artifacts.manifests import ImageState
 from builder.build.run import Run
-from builder.build.schedule import Durations, Schedule, Task, run_all
-from builder.build.stages import Stages, with_log, words_of
-from builder.model import Spec
+from builder.build.schedule import Durations, Schedule, Task, TaskLimits, run_all
+from builder.build.stages import RunStages, with_log, words_of
+from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
-from builder.verify.finished_images import proven_state
-from builder.verify.image_job import spec_digests, wanted_by
-from builder.verify.tasks import Job, limits_of, tasks_of
+from builder.verify.image_job import ImageJob, state_of_image
+from builder.verify.machine_faults import is_disk_full
 
-_FULL = ("no space left on device", "disk quota exceeded")
+_GIB = 1 << 30
+# Seconds that a task takes before one was ever measured; emulated builds take longer.
+_EXPECTED_S = {"base": 30.0, "stage": 60.0, "image": 30.0, "pack": 25.0, "verify": 20.0}
+_EMULATED = 5.0
+# Bytes that a task takes at most, unless it compiles more than recipes mostly do.
+_MEMORY = {"base": _GIB // 2, "stage": _GIB, "image": _GIB, "pack": _GIB // 2, "verify": _GIB // 2}
+_DISK = {"base": _GIB, "stage": 2 * _GIB, "image": 3 * _GIB, "pack": 2 * _GIB, "verify": _GIB}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """What a run came to: manifests and errors by image, in build order."""
+    """The results of a run: manifests and errors by image, in build order."""
 
     manifests: Mapping[str, Manifest]
     errors: Mapping[str, BuildImagesError]
 
     def reasons(self, *, lacking: bool) -> dict[str, str]:
-        """Errors in words, by image: those for want of something on this machine, or the others."""
+        """Return errors as text, by image: those where this machine lacks something, or others."""
         return {name: str(error) for name, error in self.errors.items() if _lacks(error) is lacking}
 
     @property
@@ -39,133 +48,230 @@ class Results:
         """0 when all is verified, 4 when the machine gave out, else 1."""
         if any(_lacks(error) for error in self.errors.values()):
             return MissingPrerequisite.exit_code
-        bad = [one for one in self.manifests.values() if one.outcome == "failed"]
-        return 1 if self.errors or bad else 0
+        has_failed = any(manifest.outcome == "failed" for manifest in self.manifests.values())
+        return 1 if self.errors or has_failed else 0
 
 
 def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
     """Make and prove every image that is not done yet."""
-    with run.progress.running([spec.image.identifier for spec in specs]):
-        return _all_images(run, specs, jobs)
-
-
-def _lacks(error: BuildImagesError) -> bool:
-    """Whether it is the machine that lacks something, and nothing is wrong with the image."""
-    return error.exit_code == MissingPrerequisite.exit_code
-
-
-def _all_images(run: Run, specs: Sequence[Spec], jobs: int) -> Results:
-    found = _Found(run=run)
-    todo = [(spec, state) for spec in specs if (state := found.unchanged(spec)).work != "none"]
-    if todo:
-        _make(run, todo, found, jobs)
-    order = [spec.image.identifier for spec in specs]
+    names = [spec.image.identifier for spec in specs]
+    job = _MainJob(run)
+    with run.progress.running(names):
+        todo = [(spec, state) for spec in specs if (state := job.state(spec)).work != "none"]
+        if todo:
+            job.make(todo, limits_of(jobs))
     return Results(
-        manifests={name: found.manifests[name] for name in order if name in found.manifests},
-        errors={name: found.errors[name] for name in order if name in found.errors},
+        manifests={name: job.manifests[name] for name in names if name in job.manifests},
+        errors={name: job.errors[name] for name in names if name in job.errors},
     )
 
 
-def _make(run: Run, todo: Sequence[tuple[Spec, State]], found: _Found, jobs: int) -> None:
-    home = run.tools.home
-    stages = Stages(run=run, engine=words_of(home, run.engine))
-    durations = Durations.read(home.path)
-    job = tasks_of(run, stages, todo, durations)
-    limits = limits_of(jobs)
-    try:
-        run_all(
-            Schedule(job.tasks, limits),
-            threads=limits.tasks,
-            on_end=lambda task, error, dropped: found.end(job, task, error, dropped),
-            stop=run.tools.processes.stop,
-            free_disk=lambda: max(1, min(_free(home.path), _free(run.out))),  # 0 is no limit
-        )
-    finally:
-        durations.keep(home.path)
-        for cell in job.cells.values():
-            cell.close()
+def limits_of(jobs: int) -> TaskLimits:
+    """Return how much goes on at once, for so many builds.
+
+    Half as many tasks again may pack and verify meanwhile: builds wait for the network and the
+    disk. More emulated builds than there are cores only take each other's time.
+    """
+    return TaskLimits(
+        tasks=jobs + jobs // 2,
+        builds=jobs,
+        emulated=min(jobs, os.cpu_count() or 1),
+        groups=max(8, 4 * jobs),
+        memory=_free_memory() * 9 // 10,
+    )
 
 
-def _free(folder: Path) -> int:
-    """Bytes that are free on the file system of a folder."""
+def _free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes of memory that programs can still have; 0 if the kernel does not say."""
+    text = meminfo.read_text() if meminfo.exists() else ""
+    match = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _free_disk(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """What came of the images so far."""
+def _lacks(error: BuildImagesError) -> bool:
+    """Return whether the machine lacks something, and nothing is wrong with the image."""
+    return error.exit_code == MissingPrerequisite.exit_code
 
-    run: Run
-    manifests: dict[str, Manifest] = field(default_factory=dict)
-    errors: dict[str, BuildImagesError] = field(default_factory=dict)
 
-    def unchanged(self, spec: Spec) -> State:
-        """What there is to do for an image; one that is done is told of at once."""
-        run, name = self.run, spec.image.identifier
-        if not run.cache:
-            return State(work="build", text="")
-        state = proven_state(run.out, spec.image, wanted_by(run), spec_digests(spec))
+class _MainJob:
+    """The images of a run, the tasks that make them, and what came of each image so far."""
+
+    def __init__(self, run: Run) -> None:
+        self.manifests: dict[str, Manifest] = {}
+        self.errors: dict[str, BuildImagesError] = {}
+        self._run = run
+        self._jobs: dict[str, ImageJob] = {}
+        self._tasks: dict[str, Task] = {}
+        self._images: dict[str, list[str]] = {}  # that wait for a task, in build order
+        self._runtimes: dict[str, str] = {}  # tasks by the keys of the last development stages
+        self._durations = Durations.read(run.tools.home.path)
+
+    def state(self, spec: Spec) -> ImageState:
+        """Return what remains to be done for an image; one that is done is told of at once."""
+        if not self._run.cache:
+            return ImageState(work="build", text="")
+        state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
-            self._unchanged(name, state.manifest)
+            self._unchanged(spec.image.identifier, state.manifest)
         return state
+
+    def make(self, todo: Sequence[tuple[Spec, ImageState]], limits: TaskLimits) -> None:
+        """Make images that are not done yet. `todo` is in build order."""
+        run, home = self._run, self._run.tools.home
+        stages = RunStages(run=run, engine=words_of(home, run.engine))
+        declared = stages.declared([spec.image for spec, _ in todo])
+        for (spec, state), keyed in zip(todo, declared, strict=True):
+            self._add_image(stages, spec, state, keyed)
+        for name, (first, *others) in self._images.items():
+            for other in others if self._tasks[name].kind == "stage" else ():
+                run.progress.detail(other, f"for {self._tasks[name].label}, with {first}")
+        try:
+            run_all(
+                Schedule(self._tasks.values(), limits),
+                threads=limits.tasks,
+                on_end=self._end,
+                stop=run.tools.processes.stop,
+                free_disk=lambda: max(1, min(map(_free_disk, (home.path, run.out)))),  # 0: no limit
+            )
+        finally:
+            self._durations.keep(home.path)
+            for job in self._jobs.values():
+                job.close()
+
+    # ---- The tasks: bases, stages that images share, then each image's own steps ----
+
+    def _add_image(
+        self, stages: RunStages, spec: Spec, state: ImageState, keyed: Sequence[KeyedStage]
+    ) -> None:
+        image, name = spec.image, spec.image.identifier
+        job = self._jobs[name] = ImageJob(self._run, spec, stages)
+        add = partial(self._add, image)
+        if state.work == "verify":
+            add("verify", name, job.prove_again, group=name)
+            return
+        needs: tuple[str, ...] = ()
+        if image.is_bootstrapped:
+            make = partial(job.share, "base", partial(stages.make_base, image))
+            needs = add(
+                "base", f"{image.base.name} {image.cell.arch}", make, unique=image.base_image
+            )
+        for number, stage in enumerate(keyed[:-1]):
+            make = partial(job.share, "stages", partial(stages.make, spec, number))
+            needs = add("stage", stage.name, make, needs=needs, unique=stage.key)
+        after = self._ancestor(image, keyed)
+        needs = add("image", name, job.build, needs=needs, after=after, group=name)
+        needs = add("pack", name, job.pack, needs=needs, group=name)
+        add("verify", name, job.prove, needs=needs, group=name)
+
+    def _ancestor(self, image: PlannedImage, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
+        """Return the task that builds a run-time image's nearest ancestor, if this run does.
+
+        A run-time stage begins with the steps of its parent's, which the engine then has.
+        """
+        if image.cell.flavour != RUNTIME:
+            return ()
+        *ancestors, own = [stage.key for stage in keyed[:-1]]
+        tasks = [self._runtimes[key] for key in ancestors if key in self._runtimes]
+        self._runtimes[own] = f"image {image.identifier}"
+        return tuple(tasks[-1:])
+
+    def _add(
+        self,
+        image: PlannedImage,
+        kind: str,
+        about: str,
+        work: Callable[[], object],
+        *,
+        needs: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+        group: str = "",
+        unique: str = "",
+    ) -> tuple[str, ...]:
+        """Add a task, unless another image has brought it already; return its name."""
+        name = f"{kind} {unique or about}"
+        self._images.setdefault(name, []).append(image.identifier)
+        if name not in self._tasks:
+            measured = f"{self._run.engine.name} {kind} {about}"
+            emulated = image.cell.arch != self._run.host.arch
+            slower = _EMULATED if emulated and kind in {"base", "stage", "image"} else 1
+            self._tasks[name] = Task(
+                name=name,
+                kind=kind,
+                label=f"{kind} {about}",
+                work=partial(self._measure, measured, work),
+                needs=needs,
+                after=after,
+                group=group,
+                emulated=emulated,
+                seconds=self._durations.known.get(measured) or _EXPECTED_S[kind] * slower,
+                memory=_MEMORY[kind] * (2 if emulated else 1),
+                disk=_DISK[kind],
+            )
+        return (name,)
+
+    def _measure(self, label: str, work: Callable[[], object]) -> None:
+        """Do a task's work; its duration is noted if it did something."""
+        start = time.monotonic()
+        if work() is not False:
+            self._durations.measured[label] = round(time.monotonic() - start, 2)
+
+    # ---- What the end of a task means for images ----
+
+    def _end(self, task: Task, error: BaseException | None, dropped: Sequence[Task]) -> None:
+        images = self._images[task.name]
+        if error:
+            self._failed(images, task, error)
+        over = [*images, *(other.group for other in dropped if other.group)]
+        if task.kind == "verify" or error:
+            for name in over:
+                self._jobs[name].close()
+        if task.kind == "verify" and not error:
+            self._finished(images[0])
+
+    def _finished(self, name: str) -> None:
+        job = self._jobs[name]
+        assert job.manifest is not None
+        if job.was_made:
+            self.manifests[name] = job.manifest
+            text = _closing(job.manifest, job.seconds())
+            self._run.progress.finish(name, job.manifest.outcome, text)
+        else:  # by another builder, meanwhile
+            self._unchanged(name, job.manifest)
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest
-        self.run.progress.finish(name, "unchanged", manifest.outcome)
-
-    def end(
-        self, job: Job, task: Task, error: BaseException | None, dropped: Sequence[Task]
-    ) -> None:
-        """A task is over: what that means for images."""
-        images = job.images[task.name]
-        if error:
-            self._failed(images, task, error)
-            for one in dropped:
-                if one.group:
-                    job.cells[one.group].close()
-        if task.kind == "verify" or error:
-            for name in images:
-                job.cells[name].close()
-        if task.kind == "verify" and not error:
-            self._finished(images[0], job)
-
-    def _finished(self, name: str, job: Job) -> None:
-        cell = job.cells[name]
-        assert cell.manifest is not None
-        if cell.was_made:
-            self.manifests[name] = cell.manifest
-            text = _closing(cell.manifest, cell.seconds())
-            self.run.progress.finish(name, cell.manifest.outcome, text)
-        else:  # by another builder, meanwhile
-            self._unchanged(name, cell.manifest)
+        self._run.progress.finish(name, "unchanged", manifest.outcome)
 
     def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
-        """The first image has the error in full; others that wait for the task are told of it."""
+        """Give the first image the error in full; others that wait for the task are told of it."""
         first = images[0]
         for name in images:
             if name in self.errors:
                 continue
-            own = _as_error(self.run, name, error)
+            own = _as_error(self._run, name, error)
             if isinstance(own, StepFailed):
-                own = with_log(own, self.run.out / name)
+                own = with_log(own, self._run.out / name)
             if name != first:
-                own = _because(task, first, own)
+                log = own.log if isinstance(own, StepFailed) else None
+                shared = StepFailed(
+                    f"not built: its {task.label}, shared with {first}, failed", log=log
+                )
+                shared.exit_code = own.exit_code
+                own = shared
             self.errors[name] = own
-            self.run.progress.finish(name, "failed", str(own))
-
-
-def _because(task: Task, first: str, error: BuildImagesError) -> BuildImagesError:
-    """The error of an image that waits for a task which failed for another."""
-    log = error.log if isinstance(error, StepFailed) else None
-    made = StepFailed(f"not built: its {task.label}, shared with {first}, failed", log=log)
-    made.exit_code = error.exit_code
-    return made
+            self._run.progress.finish(name, "failed", str(own))
 
 
 def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
     if isinstance(error, OSError):
-        return _system_error(run, name, error)
-    if isinstance(error, StepFailed) and any(one in error.said() for one in _FULL):
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return _full(name, str(error.filename or run.tools.home.path))
+        return BuildImagesError(f"{name}: {error}")
+    if isinstance(error, StepFailed) and is_disk_full(error):
         return _full(name, error.message)
     if isinstance(error, BuildImagesError):
         return error
@@ -176,27 +282,21 @@ def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
     )
 
 
-def _system_error(run: Run, name: str, error: OSError) -> BuildImagesError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return _full(name, str(error.filename or run.tools.home.path))
-    return BuildImagesError(f"{name}: {error}")
-
-
-def _full(name: str, where: str) -> MissingPrerequisite:
+def _full(name: str, place: str) -> MissingPrerequisite:
     return MissingPrerequisite(
-        f"{name}: the disk is full ({where})",
+        f"{name}: the disk is full ({place})",
         hint="free some room and run the same command again: finished steps are kept "
         "('build-images gc' says what nothing refers to)",
     )
 
 
 def _closing(manifest: Manifest, seconds: float) -> str:
+    """Return the last line of an image, and a line for each check that failed."""
     failed = [
-        f"{name}/{one.check}: {one.reason}"
+        f"\n    {name}/{outcome.check}: {outcome.reason}"
         for name, outcomes in manifest.checks.items()
-        for one in outcomes
-        if one.outcome == "failed"
+        for outcome in outcomes
+        if outcome.outcome == "failed"
     ]
-    formats = ", ".join(manifest.artifacts)
     unproven = "; not proven on a GPU" if manifest.proven_on_gpu is False else ""
-    return f"{formats} in {seconds:.0f} s{unproven}" + "".join(f"\n    {one}" for one in failed)
+    return f"{', '.join(manifest.artifacts)} in {seconds:.0f} s{unproven}{''.join(failed)}"

@@ -1,4 +1,4 @@
-"""What formats say of an image beside its files: compared, as far as each of them can hold it.
+"""Metadata of an image in its formats, compared as far as each of them can hold it.
 
 The configuration of the OCI layout is what the others are held against. A SIF has a copy of it, its
 labels, and scripts that set variables, start programs and run tests; a tarball has the variables.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from builder.artifacts import sif
 from builder.artifacts.oci import Layout, labels_of, layout_faults, read_layout
-from builder.build.engines import charliecloud, sif_environment
+from builder.build.engines import apptainer, charliecloud
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, Outcome, contract, scripts
 from builder.model.architectures import ARCHITECTURES
@@ -24,44 +24,43 @@ from builder.verify.container_output import LONGEST, one_line
 from builder.verify.trees import FormatTree, equality
 
 _CONTRACT = contract.IN_IMAGE.lstrip("/")
-_SIF_ENVIRONMENT = ".singularity.d/env/"
-_VARIABLES = f"{_SIF_ENVIRONMENT}10-docker2singularity.sh"
-# What Apptainer writes for an image, which is compared line by line or does nothing.
+_SIF = ".singularity.d/"
+_LABELS = f"{_SIF}labels.json"
+_VARIABLES = f"{_SIF}env/10-docker2singularity.sh"
+# Apptainer writes these for an image; they are compared line by line, or do nothing.
 _OF_THE_IMAGE = frozenset(
     [
-        *(_VARIABLES, sif_environment.SCRIPT),
-        *(
-            f".singularity.d/{name}"
-            for name in ("Singularity", "runscript", "runscript.help", "test", "labels.json")
-        ),
+        *(_VARIABLES, apptainer.ENVIRONMENT_SCRIPT, _LABELS),
+        *(f"{_SIF}{name}" for name in ("Singularity", "runscript", "runscript.help", "test")),
     ]
 )
 _SET_BY_APPTAINER = "org.label-schema."
 # No key of https://github.com/opencontainers/image-spec/blob/v1.1.0/config.md
 _DOCKERS = ("Healthcheck", "OnBuild", "Shell")
-# What of a configuration says how programs are started.
+# These keys of a configuration say how programs are started.
 _STARTED = ("Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "ExposedPorts", "StopSignal")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """What is known of an image's formats: their files, and the contents that describe it."""
+    """An image's formats: their files, and the contents of those files in them that describe it."""
 
     arch: str
     files: Mapping[str, Path]
-    kept: Mapping[str, Mapping[str, bytes]]
+    contents: Mapping[str, Mapping[str, bytes]]
     has_checks: bool = True
 
 
 def metadata_faults(image: Described) -> list[str]:
-    """Where the formats of an image say different things of it; one line each, format first."""
-    layout = _layout(image)
-    found = {
-        name: [*_contract_faults(image, name, layout), *_FAULTS[name](image, layout)]
+    """Return where the formats of an image contradict each other; one line each, format first."""
+    layout = read_layout(image.files["oci"]) if "oci" in image.contents else None
+    return [
+        f"{name}: {fault}"
         for name in image.files
-        if name in image.kept
-    }
-    return [f"{name}: {fault}" for name, faults in found.items() for fault in faults]
+        if name in image.contents
+        for faults in (_contract_faults(image, name, layout), _FAULTS[name](image, layout))
+        for fault in faults
+    ]
 
 
 def compared(
@@ -72,13 +71,14 @@ def compared(
     arch: str,
     has_checks: bool,
 ) -> Outcome:
-    """Return whether all formats hold the same tree, and say the same of the image.
+    """Compare the trees of all formats, and what they say of the image.
 
     `broken` are those that could not be read, and why.
     """
     equal = equality(trees, broken)
-    kept = {name: tree.kept for name, tree in trees.items()}
-    faults = metadata_faults(Described(arch=arch, files=files, kept=kept, has_checks=has_checks))
+    contents = {name: tree.contents for name, tree in trees.items()}
+    image = Described(arch=arch, files=files, contents=contents, has_checks=has_checks)
+    faults = metadata_faults(image)
     if not faults:
         return equal
     before = [equal.reason] if equal.outcome == FAILED else []
@@ -87,160 +87,140 @@ def compared(
     return dataclasses.replace(equal, outcome=FAILED, reason=reason, output=output)
 
 
-def _layout(image: Described) -> Layout | None:
-    return read_layout(image.files["oci"]) if "oci" in image.kept else None
-
-
 def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
     arch = ARCHITECTURES.get(image.arch)
     yield from layout_faults(image.files["oci"], arch.oci if arch else image.arch)
-    settings = part(layout.config, "config") if layout else None
     for key in _DOCKERS:
-        if part(settings, key):
+        if layout and part(layout.config, "config", key):
             yield f"its configuration has {key}, which is Docker's alone: other formats have none"
 
 
 def _tarball_faults(image: Described, layout: Layout | None) -> Iterator[str]:
-    text = image.kept["charliecloud"].get(charliecloud.ENVIRONMENT)
+    text = image.contents["charliecloud"].get(charliecloud.ENVIRONMENT)
     expected = charliecloud.environment_text(layout.environment).encode() if layout else text
     if text is None or text != expected:
         yield f"/{charliecloud.ENVIRONMENT} does not have the variables of the image"
 
 
-# ---- The host contract ----
-
-
 def _contract_faults(image: Described, name: str, layout: Layout | None) -> Iterator[str]:
-    """Whether the labels are those of the contract in the file system; both may be missing."""
-    text = image.kept[name].get(_CONTRACT, b"{}")
-    labels = _labels(image, name, layout)
-    if labels is None:
+    """Compare labels with the host contract in the file system; both may be missing."""
+    if name == "oci" and layout:
+        labels: Mapping[str, object] = labels_of(layout)
+    elif name == "sif":
+        labels = _json(image.contents["sif"].get(_LABELS))
+    else:
         return
-    told = {key: value for key, value in labels.items() if key.startswith(contract.LABEL)}
+    actual = {key: str(text) for key, text in labels.items() if key.startswith(contract.LABEL)}
     try:
-        expected = contract.labels_of_document(json.loads(text))
+        document = json.loads(image.contents[name].get(_CONTRACT, b"{}"))
+        expected = contract.labels_of_document(document)
     except (ValueError, TypeError, AttributeError):
         yield f"{contract.IN_IMAGE} is no contract"
         return
-    wrong = sorted(
-        key for key in told.keys() | expected.keys() if told.get(key) != expected.get(key)
-    )
-    if wrong:
+    if wrong := _unlike(actual, expected):
         yield f"labels are not those of {contract.IN_IMAGE}: {', '.join(wrong)}"
 
 
-def _labels(image: Described, name: str, layout: Layout | None) -> Mapping[str, str] | None:
-    if name == "oci" and layout:
-        return labels_of(layout)
-    if name != "sif":
-        return None
-    labels = _json(image.kept["sif"].get(".singularity.d/labels.json"))
-    return {key: str(text) for key, text in labels.items()}
+def _unlike(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
+    """Return the keys whose values differ."""
+    return sorted(key for key in {*first, *second} if first.get(key) != second.get(key))
 
 
 # ---- The SIF ----
 
 
 def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
-    kept, objects = image.kept["sif"], sif.json_objects(image.files["sif"])
-    arch = sif.architecture_of(image.files["sif"])
+    contents, file = image.contents["sif"], image.files["sif"]
+    objects, arch = sif.json_objects(file), sif.architecture_of(file)
     if arch != image.arch:
         yield f"its file system is for {arch}, expected {image.arch}"
-    launch, said = sif.launch_and_architecture(image.files["sif"])
+    launch, header_arch = sif.launch_and_architecture(file)
     if launch != sif.LAUNCH:
         yield f"its first line is {launch!r}, expected {sif.LAUNCH!r}"
-    if said != arch:
-        yield f"its header is for {said}, and its file system for {arch}"
-    yield from _script_faults(kept, _runscripts(layout), has_checks=image.has_checks)
+    if header_arch != arch:
+        yield f"its header is for {header_arch}, and its file system for {arch}"
+    yield from _script_faults(contents, _runscripts(layout), has_checks=image.has_checks)
     if layout:
-        yield from _label_faults(kept, layout)
-        yield from _variable_faults(kept, layout)
+        yield from _label_faults(contents, layout)
+        yield from _variable_faults(contents, layout)
         yield from _configuration_faults(objects, layout)
-    yield from _inspected_faults(kept, objects)
+    yield from _inspected_faults(contents, objects)
 
 
 def _runscripts(layout: Layout | None) -> list[str]:
-    """The run scripts that a SIF of this image may have."""
+    """Return the run scripts that a SIF of this image may have."""
     if layout is None:
         return [scripts.RUNSCRIPT, scripts.OWN_RUNSCRIPT]
     settings = part(layout.config, "config")
-    runs_own = part(settings, "Entrypoint") or part(settings, "Cmd") not in (
-        None,
-        [],
-        ["/bin/bash"],
-    )
+    is_shell = part(settings, "Cmd") in (None, [], ["/bin/bash"])
+    runs_own = part(settings, "Entrypoint") or not is_shell
     return [scripts.OWN_RUNSCRIPT if runs_own else scripts.RUNSCRIPT]
 
 
 def _script_faults(
-    kept: Mapping[str, bytes], runscripts: Collection[str], *, has_checks: bool
+    contents: Mapping[str, bytes], runscripts: Collection[str], *, has_checks: bool
 ) -> Iterator[str]:
-    runscript, test = (_lines(kept.get(f".singularity.d/{name}")) for name in ("runscript", "test"))
+    runscript, test = (_lines(contents.get(f"{_SIF}{name}")) for name in ("runscript", "test"))
     if runscript and runscript not in [[line] for line in runscripts]:
         yield f"its runscript is another: {runscript[0]}"
     if test and (test != [scripts.TEST] or not has_checks):
         yield f"its test is another: {test[0]}"
-    yield from _own_faults(kept)
-
-
-def _own_faults(kept: Mapping[str, bytes]) -> Iterator[str]:
-    """Files beside those of the image: Apptainer's own, which are the same in all SIFs."""
-    for path in sorted(kept):
-        if path in SIF_SCRIPTS and hashlib.sha256(kept[path]).hexdigest() not in SIF_SCRIPTS[path]:
+    for path in sorted(contents):  # Apptainer's own scripts are the same in all SIFs
+        digest = hashlib.sha256(contents[path]).hexdigest()
+        if path in SIF_SCRIPTS and digest not in SIF_SCRIPTS[path]:
             yield f"/{path} is not what Apptainer ({VERSIONS}) writes"
-        if path.startswith(".singularity.d/") and path not in {*SIF_SCRIPTS, *_OF_THE_IMAGE}:
+        if path.startswith(_SIF) and path not in {*SIF_SCRIPTS, *_OF_THE_IMAGE}:
             yield f"/{path} is a file that Apptainer does not make"
 
 
-def _variable_faults(kept: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
+def _variable_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
     """Scripts run before every program, and may do as they like: so each line is compared."""
-    own = sif_environment.spoiled(layout.environment)
+    own = apptainer.spoiled(layout.environment)
     others = {name: text for name, text in layout.environment.items() if name not in own}
     expected = {
-        _VARIABLES: sif_environment.script(others),
-        sif_environment.SCRIPT: sif_environment.commands(own),
+        _VARIABLES: apptainer.environment_script(others),
+        apptainer.ENVIRONMENT_SCRIPT: apptainer.variable_commands(own),
     }
     for path, lines in expected.items():
-        more = [line for line in _lines(kept.get(path)) if line not in lines]
-        if more or _lines(kept.get(path)) != lines:
-            yield f"/{path} does something else than to set the image's variables: {more[:1]}"
+        actual = _lines(contents.get(path))
+        if actual != lines:
+            more = [line for line in actual if line not in lines][:1]
+            yield f"/{path} does something else than to set the image's variables: {more}"
 
 
-def _label_faults(kept: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
-    labels = labels_of(layout)
-    found = _json(kept.get(".singularity.d/labels.json"))
-    own = {key: text for key, text in found.items() if not key.startswith(_SET_BY_APPTAINER)}
-    expected = {key: text for key, text in labels.items() if not key.startswith(_SET_BY_APPTAINER)}
-    if wrong := sorted(key for key in {*own, *expected} if own.get(key) != expected.get(key)):
+def _label_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
+    labels = _json(contents.get(_LABELS))
+    unlike = _unlike(labels, labels_of(layout))
+    if wrong := [key for key in unlike if not key.startswith(_SET_BY_APPTAINER)]:
         yield f"its labels are others: {', '.join(wrong)}"
 
 
 def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
-    """Apptainer keeps a copy of the configuration that it packed."""
+    """Compare Apptainer's copy of the configuration that it packed."""
     copy, settings = _json(objects.get("oci-config.json")), part(layout.config, "config") or {}
     for key in (*_STARTED, "Labels") if copy else ():
         if (copy.get(key) or None) != (settings.get(key) or None):
             yield f"its {key} is {copy.get(key)!r}, and the OCI layout's {settings.get(key)!r}"
 
 
-def _inspected_faults(kept: Mapping[str, bytes], objects: Mapping[str, bytes]) -> Iterator[str]:
-    """What `apptainer inspect` prints is beside the file system, and has to be what is in it."""
+def _inspected_faults(contents: Mapping[str, bytes], objects: Mapping[str, bytes]) -> Iterator[str]:
+    """Compare the output of `apptainer inspect`, which is beside the file system, with that."""
     attributes = part(_json(objects.get("inspect-metadata.json")), "data", "attributes") or {}
-    inside = {name: kept.get(f".singularity.d/{name}") for name in ("runscript", "test")}
-    inside |= {path: kept.get(path.lstrip("/")) for path in attributes.get("environment", {})}
-    shown = {**attributes, **attributes.get("environment", {})}
-    for name, text in inside.items():
-        if name in shown and _lines(shown[name].encode()) != _lines(text):
+    environment = attributes.get("environment", {})
+    shown = {**attributes, **environment}
+    paths = {name: f"{_SIF}{name}" for name in ("runscript", "test")}
+    for name, path in (paths | {path: path.lstrip("/") for path in environment}).items():
+        if name in shown and _lines(shown[name].encode()) != _lines(contents.get(path)):
             yield f"what inspect shows of {name} is not what is in it"
-    labels = _json(kept.get(".singularity.d/labels.json"))
+    labels = _json(contents.get(_LABELS))
     if attributes.get("labels", labels) != labels:
         yield "what inspect shows of its labels is not what is in it"
 
 
 def _lines(script: bytes | None) -> list[str]:
-    """The lines of a script that do something."""
-    lines = (script or b"").decode(errors="replace").split("\n")
-    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    """Return the lines of a script that do something."""
+    lines = [line.strip() for line in (script or b"").decode(errors="replace").split("\n")]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _json(data: bytes | None) -> dict[str, object]:

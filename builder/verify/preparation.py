@@ -1,4 +1,4 @@
-"""What builds and proves images, after this machine was found to have all of it."""
+"""The run that builds and proves images, after this machine was found to have what it needs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts.settled import epoch_of
-from builder.build import native
+from builder.artifacts.layers import epoch_of
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.native.tools import lacking
 from builder.build.run import Run, downloading
 from builder.host import doctor as examination
-from builder.model import FORMATS, Plan, PlannedImage
+from builder.model import FORMATS, Plan
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -25,7 +25,7 @@ from builder.system.terminal import Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildSettings:
-    """How images are built. Without `cache`, every build step runs again.
+    """The settings of a build. Without `cache`, every build step runs again.
 
     `max_index_age` is in days, None for the default. With `verbose`, all subprocess output is
     shown.
@@ -48,7 +48,7 @@ class BuildSettings:
 def prepare(
     options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
 ) -> Run:
-    """Return what `todo` images of a plan are built with, if this machine has all of it.
+    """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
     `held` is to be closed when the run is over. Raises `MissingPrerequisite` with all that is
     missing.
@@ -56,28 +56,11 @@ def prepare(
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
     tools = Tools(processes=processes, home=home)
-    bootstrapped = any(image.is_bootstrapped for image in plan.images)
+    mirror = None
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
-        lent = _to_be_lent(options, plan)
-        examination.require(
-            diagnosis,
-            archs=sorted({image.cell.arch for image in plan.images}),
-            formats=options.formats,
-            engine=options.engine,
-            home=home.path,
-            out=options.out,
-            images=min(todo, options.jobs),
-            bases=any(_needs_base(options, home, image) for image in plan.images),
-            lent=lent,
-        )
-        for item in (diagnosis.items[f"native:{arch}"] for arch in lent):
-            if not item.ok:
-                progress.say(f"{item.title}: {item.text} ({item.remedy})")
-        if diagnosis.items["store"].data["driver"] == VFS:
-            progress.say(f"the store: {diagnosis.items['store'].text}")
+        _require(options, progress, plan, tools, images=min(todo, options.jobs))
         tools = held.enter_context(
             downloading(
                 tools,
@@ -88,9 +71,11 @@ def prepare(
                 max_index_age=options.max_index_age,
             )
         )
-    mirror = find_mirror() if bootstrapped and todo and not options.offline else None
-    if mirror and mirror.security == "" and any(map(_takes_security, plan.images)):
-        progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
+        if not options.offline and any(image.is_bootstrapped for image in plan.images):
+            mirror = find_mirror()
+            bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]
+            if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
+                progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
         tools=tools,
         engine=ENGINES[options.engine](tools),
@@ -110,34 +95,46 @@ def prepare(
     )
 
 
-def _takes_security(image: PlannedImage) -> bool:
-    return bool(image.base.bootstrap and SECURITY in image.base.bootstrap.pockets)
-
-
-def _needs_base(options: BuildSettings, home: Home, image: PlannedImage) -> bool:
-    """Return whether the base of an image may have to be made here."""
-    if not image.is_bootstrapped:
-        return False
-    return not (options.offline and kept_base(image.base_image, store=home.bases))
-
-
-def _to_be_lent(options: BuildSettings, plan: Plan) -> list[str]:
-    """The architectures whose build steps are to run native tools."""
-    if not (options.native_tools and ENGINES[options.engine].lends):
-        return []
-    host = platform.machine()
-    foreign = (image for image in plan.images if image.cell.arch != host)
-    return sorted(
-        {one.cell.arch for one in foreign if not native.lacking(one.base, one.cell.arch, host)}
+def _require(
+    options: BuildSettings, progress: Progress, plan: Plan, tools: Tools, *, images: int
+) -> None:
+    """Raise `MissingPrerequisite` unless this machine can build `images` images at once."""
+    home, host = tools.home, platform.machine()
+    lent = set()  # architectures whose build steps are to run native tools
+    if options.native_tools and ENGINES[options.engine].lends:
+        foreign = [image for image in plan.images if image.cell.arch != host]
+        lent = {
+            image.cell.arch for image in foreign if not lacking(image.base, image.cell.arch, host)
+        }
+    diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
+    examination.require(
+        diagnosis,
+        archs=sorted({image.cell.arch for image in plan.images}),
+        formats=options.formats,
+        engine=options.engine,
+        home=home.path,
+        out=options.out,
+        images=images,
+        bases=any(
+            image.is_bootstrapped
+            and not (options.offline and kept_base(image.base_image, store=home.bases))
+            for image in plan.images
+        ),
+        lent=sorted(lent),
     )
+    for item in (diagnosis.items[f"native:{arch}"] for arch in sorted(lent)):
+        if not item.ok:
+            progress.say(f"{item.title}: {item.text} ({item.remedy})")
+    if diagnosis.items["store"].data["driver"] == VFS:
+        progress.say(f"the store: {diagnosis.items['store'].text}")
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:
-    """The versions of the programs that have a part in the result."""
+    """Return the versions of the programs that have a part in the result."""
     names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
-    found = {name: tools.version(name) for name in names if tools.has(name)}
+    versions = {name: tools.version(name) for name in names if tools.has(name)}
     if engine == "docker":
-        found["docker"] = ENGINES["docker"](tools).version()
+        versions["docker"] = ENGINES["docker"](tools).version()
     if tools.has("qemu-ppc64le"):
-        found["qemu"] = tools.version("qemu-ppc64le")
-    return found
+        versions["qemu"] = tools.version("qemu-ppc64le")
+    return versions

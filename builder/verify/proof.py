@@ -6,27 +6,18 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
-from builder.verify import (
-    DEFAULTS,
-    RUNNERS,
-    FormatTree,
-    Setting,
-    host_facts,
-    images_own,
-    lost_gpus,
-    reading_trees,
-    write_evidence,
-)
+from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.checks import (
-    Target,
+    ProofTarget,
     after_a_loss,
     all_failed,
     not_started,
@@ -36,42 +27,45 @@ from builder.verify.checks import (
     why_no_gpu,
 )
 from builder.verify.container_output import LONGEST
+from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.harness import altered_harness, carried_harness, lacking_mpi, with_carried
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.metadata import compared
-from builder.verify.runners import Container, Kind, Runner
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.trees import FormatTree, reading_trees
 
 _AT_ONCE = 2  # each takes a core to unpack and one to hash or write
+Record = TypeVar("Record", bound=ProvenImage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proof:
-    """What the verification of one image found.
+class Verified(Generic[Record]):
+    """The result of a verification: `runs` are those that were tried, by name.
 
-    `outcomes` are by name: that of the format, or `FORMAT-RUNNER` where another program than the
-    usual one ran it. `evidence` are the files, relative to the image's folder. `checks` are those
-    of the image, `emulated` the names of the runs that were. `untried` says of runs, by name, what
-    this machine lacks for them: nothing is known of the image by those.
+    `untried` says of the others what this machine lacks for them: nothing is known of the image by
+    those, and `record` has what it had before.
     """
 
-    artifacts: Mapping[str, Artifact]
-    outcomes: Mapping[str, tuple[Outcome, ...]]
-    equal: Outcome
-    evidence: tuple[str, ...]
-    checks: tuple[InImageCheck, ...]
-    emulated: tuple[str, ...]
-    untried: Mapping[str, str] = field(default_factory=dict)
+    record: Record
+    runs: tuple[str, ...]
+    untried: Mapping[str, str]
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a check of these runs failed."""
+        return not all(passed(self.record.checks[name]) for name in self.runs)
 
 
 def prove(
     run: Run,
-    target: Target,
+    target: ProofTarget,
     artifacts: Mapping[str, Artifact],
     *,
     work: Path,
     folder: Path,
     runners: Sequence[str] = (),
-) -> Proof:
+) -> Verified[ProvenImage]:
     """Verify an image's artifacts; evidence goes to `folder`/evidence, two files a run.
 
     All artifacts are read and compared. The checks are run by `runners`, or by the usual one of
@@ -80,52 +74,62 @@ def prove(
     """
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
-    paths = {name: one.path for name, one in artifacts.items()}
-    with contextlib.ExitStack() as open_ones:
+    paths = {name: artifact.path for name, artifact in artifacts.items()}
+    untried: dict[str, str] = {}
+    runs: dict[str, RunEvidence] = {}
+    with contextlib.ExitStack() as held:
         with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
             trees_read = reading_trees(paths, work=work, tools=run.tools, pool=pool)
-            making = [
-                pool.submit(_Container.made, run, target, kind, paths[kind.format], work, open_ones)
+            opening = [
+                pool.submit(_opened, run, target, kind, paths[kind.format], work, held)
                 for kind in kinds
             ]
             trees, broken = trees_read()
-            containers = [one.result() for one in making]
-        proven = {name: _proven(one, trees.get(name)) for name, one in artifacts.items()}
+            containers = [future.result() for future in opening]
+        proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
         target = with_carried(target, trees.values())
         equal = compared(trees, broken, paths, arch=target.arch, has_checks=bool(target.checks))
-        equal = dataclasses.replace(equal, data={"harness": _harness(trees)})
-        altered = altered_harness(target, trees)
-        tried = {one.name: one.run(run, target) for one in containers}
-    untried = {name: one for name, one in tried.items() if isinstance(one, str)}
-    runs = {name: one for name, one in tried.items() if not isinstance(one, str)}
+        harness = carried_harness(next(iter(trees.values()))) if trees else {}
+        equal = dataclasses.replace(equal, data={"harness": harness})
+        shared = (equal, *altered_harness(target, trees))
+        for container in containers:
+            try:
+                evidence = _run(run, target, container)
+            except MissingPrerequisite as error:
+                untried[container.name] = str(error.args[0])
+                continue
+            runs[container.name] = dataclasses.replace(
+                evidence,
+                artifacts=list(proven.values()),
+                outcomes=(*shared, *evidence.outcomes),
+                scripts=_scripts(target, trees.get(evidence.format)),
+            )
     if not runs:
         raise not_tried(target.identifier, untried)
-    outcomes = {name: (equal, *altered, *one.outcomes) for name, one in runs.items()}
-    evidence = [
-        write_evidence(
-            folder / "evidence",
-            name,
-            identifier=target.identifier,
-            artifacts=list(proven.values()),
-            outcomes=outcomes[name],
-            scripts=_scripts(target, trees.get(one.setting.format)),
-            setting=one.setting,
-        )
-        for name, one in runs.items()
-    ]
-    return Proof(
-        artifacts=proven,
-        outcomes=outcomes,
-        equal=equal,
-        evidence=tuple(path.relative_to(folder).as_posix() for path in evidence),
-        checks=target.checks,
-        emulated=tuple(sorted(name for name, one in runs.items() if one.setting.emulator)),
-        untried=untried,
+    files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
+    checks = {name: tuple(evidence.outcomes) for name, evidence in runs.items()}
+    emulated = tuple(sorted(name for name, evidence in runs.items() if evidence.emulator))
+    gpu_checks = {check.name for check in target.checks if check.needs_gpu}
+    has_passed = all(passed(checks[name]) for name in required_runs(checks))
+    record = ProvenImage(
+        image=target.identifier,
+        artifacts=in_folder(proven),
+        tree_digest=next(iter(proven.values())).tree_digest,
+        formats_equal=None if equal.outcome == SKIPPED else equal.outcome == PASSED,
+        emulated=bool(emulated),
+        emulated_runs=emulated,
+        in_image_checks=target.checks,
+        tools=run.versions,
+        checks=checks,
+        outcome="verified" if has_passed else "failed",
+        proven_on_gpu=proven_on_gpu(gpu_checks, proven, checks),
+        evidence=files,
     )
+    return Verified(record=record, runs=tuple(runs), untried=untried)
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
-    """An artifact with the digests that reading its tree gave; it may have been damaged before."""
+    """Return an artifact with the digests of the tree that was read; it may have been damaged."""
     if tree is None:
         return dataclasses.replace(artifact, digest=artifact.digest or file_digest(artifact.path))
     digest = artifact.digest or tree.artifact
@@ -134,7 +138,7 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
 
 @contextlib.contextmanager
 def _pool(run: Run) -> Iterator[Executor]:
-    """Threads for what is read and unpacked; Ctrl-C does not wait for them to come to their end."""
+    """Threads for reading and unpacking; Ctrl-C does not wait for them to come to their end."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
             yield pool
@@ -144,15 +148,7 @@ def _pool(run: Run) -> Iterator[Executor]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
-    """The outcomes of checks in one container, and where and how they were found."""
-
-    outcomes: tuple[Outcome, ...]
-    setting: Setting
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Container:
+class _Opened:
     """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
 
     kind: Kind
@@ -160,90 +156,82 @@ class _Container:
     runner: Runner | StepFailed | MissingPrerequisite
     no_gpu: str
 
-    @classmethod
-    def made(
-        cls,
-        run: Run,
-        target: Target,
-        kind: Kind,
-        artifact: Path,
-        work: Path,
-        open_ones: contextlib.ExitStack,
-    ) -> _Container:
-        """Make it; it is gone when `open_ones` is closed."""
-        tools = run.tools
-        no_gpu = why_no_gpu(target, kind, host=run.host, tools=tools)
-        container = Container(
-            artifact=artifact,
-            work=work,
-            tools=tools,
-            directory=target.directory,
-            gpu=not no_gpu,
-        )
-        opening = kind.open(container)
-        try:
-            runner = opening.__enter__()
-        except (StepFailed, MissingPrerequisite) as error:
-            return cls(kind=kind, container=container, runner=error, no_gpu=no_gpu)
-        open_ones.push(opening)
-        return cls(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
-
     @property
     def name(self) -> str:
-        """What its outcomes and evidence are called."""
+        """The name of its outcomes and evidence."""
         usual = DEFAULTS[self.kind.format] == self.kind.name
         return self.kind.format if usual else f"{self.kind.format}-{self.kind.name}"
 
-    def run(self, run: Run, target: Target) -> _Run | str:
-        """Run the checks; or why this machine cannot."""
-        kind, runner, started = self.kind, self.runner, now()
-        if isinstance(runner, MissingPrerequisite):
-            return str(runner.args[0])
-        run.progress.step(target.identifier, f"verifying in {kind.program}")
-        if isinstance(runner, StepFailed):
-            found = not_started(target, runner)
-        else:
-            found = (
-                *outcomes_in(target, kind, runner, gpu=not self.no_gpu),
-                *withheld(target, kind, self.container),
-            )
-        error = runner if isinstance(runner, StepFailed) else None
-        if fault := machines_fault(kind, self.container, target.arch, found, error):
-            return fault
-        found = (*found, *lacking_mpi(target))
-        if lost := lost_gpus(run.host, host_facts()):
-            found = after_a_loss(found, target, lost)
-        version = run.versions.get(kind.program) or run.tools.version(kind.program)
-        setting = Setting(
-            format=kind.format,
-            runner=kind.program,
-            runner_version=version,
-            host=run.host,
-            started=started,
-            finished=now(),
-            emulator=emulator_of(run, target.arch, seen_arch(found, target.arch)),
-            launcher=images_own(found),
-            gpu=not self.no_gpu,
-            no_gpu=self.no_gpu,
-            tools=run.versions,
-            indices=target.indices,
-        )
-        return _Run(outcomes=found, setting=setting)
+
+def _opened(
+    run: Run,
+    target: ProofTarget,
+    kind: Kind,
+    artifact: Path,
+    work: Path,
+    held: contextlib.ExitStack,
+) -> _Opened:
+    """Make a container, which is gone when `held` is closed."""
+    no_gpu = why_no_gpu(target, kind, host=run.host, tools=run.tools)
+    container = Container(
+        artifact=artifact,
+        work=work,
+        tools=run.tools,
+        directory=target.directory,
+        gpu=not no_gpu,
+    )
+    runner: Runner | StepFailed | MissingPrerequisite
+    try:
+        runner = held.enter_context(kind.open(container))
+    except (StepFailed, MissingPrerequisite) as error:
+        runner = error
+    return _Opened(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
+
+
+def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
+    """Run the checks in a container; raises `MissingPrerequisite` if this machine cannot."""
+    kind, runner, started = opened.kind, opened.runner, now()
+    if isinstance(runner, MissingPrerequisite):
+        raise runner
+    run.progress.step(target.identifier, f"verifying in {kind.program}")
+    error = runner if isinstance(runner, StepFailed) else None
+    if isinstance(runner, StepFailed):
+        outcomes = not_started(target, runner)
+    else:
+        outcomes = outcomes_in(target, kind, runner, gpu=not opened.no_gpu)
+        outcomes += withheld(target, kind, opened.container)
+    if fault := machines_fault(kind, opened.container, target.arch, outcomes, error):
+        raise MissingPrerequisite(fault)
+    outcomes += lacking_mpi(target)
+    if lost := lost_gpus(run.host, host_facts()):
+        outcomes = after_a_loss(outcomes, target, lost)
+    return RunEvidence(
+        identifier=target.identifier,
+        artifacts=(),
+        outcomes=outcomes,
+        format=kind.format,
+        runner=kind.program,
+        runner_version=run.versions.get(kind.program) or run.tools.version(kind.program),
+        host=run.host,
+        started=started,
+        finished=now(),
+        emulator=emulator_of(run, target.arch, seen_arch(outcomes, target.arch)),
+        launcher=images_own(outcomes),
+        gpu=not opened.no_gpu,
+        no_gpu=opened.no_gpu,
+        tools=run.versions,
+        indices=target.indices,
+    )
 
 
 def emulator_of(run: Run, *archs: str) -> str:
-    """What runs the code of some architectures, if one is not that of this machine's processor."""
+    """Return what runs the code of some architectures, if one is not this machine's."""
     is_foreign = any(arch != run.host.arch for arch in archs)
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
 
 
-def _harness(trees: Mapping[str, FormatTree]) -> dict[str, str]:
-    """The digests of the harness in the first format that could be read; all formats are equal."""
-    return carried_harness(next(iter(trees.values()))) if trees else {}
-
-
-def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
-    """The SHA-256 of the checks' scripts, by name, as they are in the artifact."""
+def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:
+    """Return the SHA-256 of the checks' scripts, by name, as they are in the artifact."""
     entries = tree.entries if tree else {}
     paths = {check.name: check.script.lstrip("/") for check in target.checks}
     return {
@@ -254,54 +242,37 @@ def _scripts(target: Target, tree: FormatTree | None) -> dict[str, str]:
 
 
 def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
-    """The architecture that programs saw (`uname`), or else `arch`, that of the image."""
-    return next((str(one.data["uname"]) for one in outcomes if "uname" in one.data), arch)
-
-
-def proven_part(image: str, run: Run, proof: Proof) -> ProvenImage:
-    """What a manifest says of the proof."""
-    gpu = {check.name for check in proof.checks if check.needs_gpu}
-    has_passed = all(passed(proof.outcomes[name]) for name in required_runs(proof.outcomes))
-    return ProvenImage(
-        image=image,
-        artifacts=in_folder(proof.artifacts),
-        tree_digest=next(iter(proof.artifacts.values())).tree_digest,
-        formats_equal=None if proof.equal.outcome == SKIPPED else proof.equal.outcome == PASSED,
-        emulated=bool(proof.emulated),
-        emulated_runs=proof.emulated,
-        in_image_checks=proof.checks,
-        tools=run.versions,
-        checks=proof.outcomes,
-        outcome="verified" if has_passed else "failed",
-        proven_on_gpu=proven_on_gpu(gpu, proof.artifacts, proof.outcomes),
-        evidence=proof.evidence,
-    )
+    """Return the architecture that programs saw (`uname`), or else `arch`, that of the image."""
+    seen = (str(outcome.data["uname"]) for outcome in outcomes if "uname" in outcome.data)
+    return next(seen, arch)
 
 
 def proven_on_gpu(
-    gpu: Collection[str], formats: Iterable[str], found: Mapping[str, Iterable[Outcome]]
+    gpu: Collection[str], formats: Iterable[str], runs: Mapping[str, Iterable[Outcome]]
 ) -> bool | None:
     """Return whether the checks `gpu` passed in some run of each format, and failed in none.
 
-    `found` are outcomes by the names of runs. None if the image has no such check. The negative
+    `runs` are outcomes by the names of runs. None if the image has no such check. The negative
     control is none of the image's checks: if it failed, the others prove nothing.
     """
     if not gpu:
         return None
-    runs: dict[str, list[set[str]]] = {name: [] for name in formats}
-    for name, outcomes in found.items():
-        own = list(outcomes)
-        mine = {one.outcome for one in own if one.check in gpu and one.applies}
-        if FAILED in mine | {one.outcome for one in own if one.check == WITHHELD_CHECK}:
+    has_passed = dict.fromkeys(formats, False)
+    for name, outcomes in runs.items():
+        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
+        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
+        if FAILED in results | controls:
             return False
-        runs.setdefault(name.partition("-")[0], []).append(mine)
-    return all(any(SKIPPED not in mine for mine in some) for some in runs.values())
+        form = name.partition("-")[0]
+        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
+    return all(has_passed.values())
 
 
 def in_folder(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
-    """Artifacts as manifests hold them: their paths are relative to the image's folder."""
+    """Return artifacts as manifests hold them: their paths are relative to the image's folder."""
     return {
-        name: dataclasses.replace(one, path=Path(one.path.name)) for name, one in artifacts.items()
+        name: dataclasses.replace(artifact, path=Path(artifact.path.name))
+        for name, artifact in artifacts.items()
     }
 
 
@@ -311,12 +282,13 @@ _FOUND = "gpu-found"  # passes where the driver gives a GPU
 _SCRIPT = "/opt/build-images/src/gpu-control.sh"
 
 
-def withheld(target: Target, kind: Kind, container: Container) -> tuple[Outcome, ...]:
-    """The outcome of the program in a second container, without the GPUs that `container` has.
+def withheld(target: ProofTarget, kind: Kind, container: Container) -> tuple[Outcome, ...]:
+    """Run the program of `gpu-control` in a second container, without GPUs; return its outcome.
 
-    None where that has no GPUs either, so that `gpu-control` saw what there is to see, and for an
-    image without that check. Skipped where the GPUs are there although nobody handed them over:
-    Docker with NVIDIA's runtime as its own gives them to all images that ask by their variables.
+    None where `container` has no GPUs either, so that `gpu-control` saw what there is to see, and
+    for an image without that check. Skipped where the GPUs are there although nobody handed them
+    over: Docker with NVIDIA's runtime as its own gives them to all images that ask by their
+    variables.
     """
     checks = {check.name: check for check in target.checks}
     if not container.gpu or _CONTROL not in checks:
@@ -326,14 +298,10 @@ def withheld(target: Target, kind: Kind, container: Container) -> tuple[Outcome,
     )
     try:
         with kind.open(dataclasses.replace(container, gpu=False)) as runner:
-            there = outcome_of(checks[_FOUND], runner) if _FOUND in checks else None
-            if there and there.outcome == PASSED:
-                return (_not_withheld(there),)
+            search = outcome_of(checks[_FOUND], runner) if _FOUND in checks else None
+            if search and search.outcome == PASSED:
+                reason = f"not judged: GPUs are there though none was handed over: {search.reason}"
+                return (Outcome(check=WITHHELD_CHECK, outcome=SKIPPED, reason=reason[:LONGEST]),)
             return (outcome_of(script, runner, ["sh", _SCRIPT, "start"]),)
     except StepFailed as error:
         return all_failed([WITHHELD_CHECK], "a container without GPUs could not be started", error)
-
-
-def _not_withheld(there: Outcome) -> Outcome:
-    reason = f"not judged: GPUs are there though none was handed over: {there.reason}"
-    return Outcome(check=WITHHELD_CHECK, outcome=SKIPPED, reason=reason[:LONGEST])

@@ -17,7 +17,7 @@ from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched, sources_of, store_of
-from builder.build.packing import Packer, file_digest
+from builder.build.packing import ImagePacker, file_digest
 from builder.build.run import Run, Timer, downloading
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
@@ -42,7 +42,7 @@ COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What building again came to: digests by format, and what differs."""
+    """The result of building again: digests by format, and the differences."""
 
     image: str
     before: Mapping[str, str]
@@ -66,8 +66,8 @@ def build_again(
 ) -> Comparison:
     """Build an image again from what it was built from, and compare the two.
 
-    `options` say what is lent and what is asked of the network; formats, engine and epoch are the
-    manifest's.
+    `options` say whether native tools are lent and the network is asked; formats, engine and epoch
+    are the manifest's.
     """
     start = time.monotonic()
     base = _base(folder, manifest, spec)
@@ -80,21 +80,22 @@ def build_again(
         _scratch(options, progress, spec, manifest) as run,
     ):
         bases = (base,) if base else brought_bases(spec.image, home)
-        after, bill = _built(run, options, spec, bases)
-        same = {name: artifact.digest for name, artifact in after.items()} == before
-        differences = [] if same else _differences(folder, before, after, run.tools)
+        artifacts, bill = _built(run, options, spec, bases)
+        after = {name: artifact.digest for name, artifact in artifacts.items()}
+        paths = {name: artifact.path for name, artifact in artifacts.items()}
+        differences = [] if after == before else _differences(folder, paths, run.tools)
     return Comparison(
         image=manifest.image,
         before=before,
-        after={name: artifact.digest for name, artifact in after.items()},
+        after=after,
         differences=differences,
-        packages=[] if same else _changed_packages(folder, bill),
+        packages=[] if after == before else _changed_packages(folder, bill),
         duration_s=round(time.monotonic() - start, 1),
     )
 
 
 def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
-    """The base that lies with the image; None if it comes from a registry."""
+    """Return the base that lies with the image; None if it comes from a registry."""
     image, known = spec.image, manifest.inputs.base
     if not image.is_bootstrapped:
         return None
@@ -122,13 +123,13 @@ def _formats(manifest: Manifest) -> tuple[str, ...]:
     return tuple(name for name in COMPARED if name in manifest.artifacts)
 
 
-def _check(path: Path, digest: str) -> None:
-    """Raise `BadInput` unless an artifact is the one that the manifest names."""
+def _check(path: Path, expected: str) -> None:
+    """Raise `BadInput` unless an artifact has the digest that the manifest names."""
     if not path.exists():
         raise BadInput(f"{path}: the manifest names this artifact, and it is not there")
-    found = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
-    if found != digest:
-        raise BadInput(f"{path}: its digest is {found}, the manifest says {digest}")
+    digest = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
+    if digest != expected:
+        raise BadInput(f"{path}: its digest is {digest}, the manifest says {expected}")
 
 
 @contextmanager
@@ -195,49 +196,50 @@ def _scratch(
 def _built(
     run: Run, options: BuildSettings, spec: Spec, bases: Sequence[StoredBase]
 ) -> tuple[dict[str, Artifact], Mapping[str, object]]:
-    """The artifacts of a build without any cache, and their bill of materials.
+    """Return the artifacts of a build without any cache, and their bill of materials.
 
     `bases` are those that are here: the one that was made, or those of registries.
     """
-    image, sources = spec.image, {}
-    if wanted := sources_of([spec]):
-        store = store_of(options.project, read_site(options.project, Faults()), wanted)
-        sources = fetched(wanted, store, run.progress, offline=options.offline)
+    image, files = spec.image, {}
+    if sources := sources_of([spec]):
+        store = store_of(options.project, read_site(options.project, Faults()), sources)
+        files = fetched(sources, store, run.progress, offline=options.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None
-        text = on_images(spec.dockerfile, {one.name: one.tag for one in bases})
+        text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})
         own = dataclasses.replace(spec, dockerfile=text)
-        write_spec(own, archive, work.context, base_archive(image), sources)
-        packer = Packer(run=run, image=image, work=work, timer=Timer())
+        write_spec(own, archive, work.context, base_archive(image), files)
+        packer = ImagePacker(run=run, image=image, work=work, timer=Timer())
         artifacts = packer.artifacts(*packer.layout(bases))
         return artifacts, work.remember("sbom", dict)
 
 
-def _differences(
-    folder: Path, before: Mapping[str, str], after: Mapping[str, Artifact], tools: Tools
-) -> list[Difference]:
-    """What differs, layer by layer; in the tarball only where the layers are the same."""
-    if before["oci"] != after["oci"].digest:
-        layouts = (oci.read_layout(folder / FILES["oci"]), oci.read_layout(after["oci"].path))
+def _differences(folder: Path, paths: Mapping[str, Path], tools: Tools) -> list[Difference]:
+    """Compare layer by layer; in the tarball only where the layers are the same."""
+    layouts = (oci.read_layout(folder / FILES["oci"]), oci.read_layout(paths["oci"]))
+    if layouts[0].digest != layouts[1].digest:
         return layout_differences(*layouts)
     unpack = [tools.program("pigz"), "--decompress", "--stdout"]
-    paths = (folder / FILES["charliecloud"], after["charliecloud"].path)
+    reading_from = tools.processes.reading_from
     with (
-        tools.processes.reading_from([*unpack, paths[0]]) as one,
-        tools.processes.reading_from([*unpack, paths[1]]) as other,
+        reading_from([*unpack, folder / FILES["charliecloud"]]) as before,
+        reading_from([*unpack, paths["charliecloud"]]) as after,
     ):
-        return [tarball_difference(one, other)]
+        return [tarball_difference(before, after)]
 
 
 def _changed_packages(folder: Path, bill: Mapping[str, object]) -> list[str]:
-    """Packages of other versions than the image's, as `name version, not version`."""
+    """Return packages of other versions than the image's, as `name version, not version`."""
     try:
-        old = json.loads((folder / SBOM).read_text())
+        noted = json.loads((folder / SBOM).read_text())
     except (OSError, ValueError):
         return []
-    one, other = (
-        {one["name"]: one["version"] for one in part(some, "components") or []}
-        for some in (old, bill)
+    before, after = (
+        {package["name"]: package["version"] for package in part(sbom, "components") or []}
+        for sbom in (noted, bill)
     )
-    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-    return [f"{name} {other.get(name, 'none')}, not {one.get(name, 'none')}" for name in names]
+    return [
+        f"{name} {after.get(name, 'none')}, not {before.get(name, 'none')}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
 from builder.build.run import lent_to
-from builder.build.stages import Stages, stage_alone
+from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.lint.reading import DockerStage
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
@@ -23,11 +23,10 @@ from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings, prepare
-from builder.verify.rehearse import Trial
 from builder.verify.rehearse.packages import STAND_INS
-from builder.verify.rehearse.source_urls import Ask
+from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
-from builder.verify.rehearse.trials import STEPS, not_tried
+from builder.verify.rehearse.trials import STEPS, Trial, not_tried
 
 _WAITING = "waiting for another build-images that runs the same steps"
 _STEP = "step"
@@ -50,7 +49,12 @@ def steps_on_stand_ins(
         if isinstance(base := chosen[spec.image.identifier], BaseImage)
     }
     with contextlib.ExitStack() as held:
-        stages = _stages(options, images, progress, held) if images else None
+        stages = None
+        if images:
+            plan = Plan(images=tuple(images.values()), left_out=())
+            run = prepare(options, progress, plan, todo=1, held=held)
+            held.enter_context(at_work(run.tools, options.project, progress.say))
+            stages = RunStages(run=run, engine="")
 
         def steps_of(spec: Spec) -> list[Trial]:
             image = images.get(spec.image.identifier)
@@ -61,19 +65,43 @@ def steps_on_stand_ins(
         yield steps_of
 
 
-def _trials(stages: Stages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
-    """The trials of a spec's steps on the base of `image`, which is made first if need be."""
+def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
+    """Return the trials of a spec's steps on the base of `image`, which is made if need be."""
     try:
         stages.make_base(image)
     except StepFailed as error:
         name = f"{image.base.name} for {image.cell.arch}"
         return [not_tried(STEPS, "all steps", f"{name} cannot be made here: {error.message}")]
-    with _stand_in(stages, spec, image) as stand_in:
-        return list(step_trials(spec, stand_in, ask))
+    run, name = stages.run, f"rehearsal-{image.identifier}"
+    home, base = run.tools.home, stages.bases[image.base_image]
+    log, context = home.rehearsals / f"{image.identifier}.log", home.work / name
+    with locked(
+        home.work,
+        name,
+        waiting=lambda: run.progress.step(image.identifier, _WAITING),
+        stopped=lambda: run.tools.processes.stopping,
+    ):
+        log.unlink(missing_ok=True)
+        try:
+            sources = stored_sources(spec)
+            write_spec(spec, None, context, base_archive(spec.image), sources)
+            run.engine.provide_base(base, log=log)
+            stand_in = _StandIn(
+                name=image.base.name,
+                log=str(log),
+                sources=sources,
+                stages=stages,
+                image=image,
+                context=context,
+                tags=dict.fromkeys(spec.image.registry_bases.values(), base.tag),
+            )
+            return list(step_trials(spec, stand_in, ask))
+        finally:
+            remove(context)
 
 
 def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
-    """An image as if it started from another base, which has no CUDA."""
+    """Return an image as if it started from another base, which has no CUDA."""
     name = base_name(base, image.cell.arch)
     return dataclasses.replace(
         image,
@@ -86,84 +114,42 @@ def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
     )
 
 
-def _stages(
-    options: BuildSettings,
-    images: Mapping[str, PlannedImage],
-    progress: Progress,
-    held: contextlib.ExitStack,
-) -> Stages:
-    """What the main job makes bases with, after this machine was found to have all of it."""
-    plan = Plan(images=tuple(images.values()), left_out=())
-    run = prepare(options, progress, plan, todo=1, held=held)
-    held.enter_context(at_work(run.tools, options.project, progress.say))
-    return Stages(run=run, engine="")
-
-
-@contextlib.contextmanager
-def _stand_in(stages: Stages, spec: Spec, image: PlannedImage) -> Iterator[_StandIn]:
-    """The stand-in for a spec's base, held by this run alone."""
-    run, name = stages.run, f"rehearsal-{image.identifier}"
-    home = run.tools.home
-    with locked(
-        home.work,
-        name,
-        waiting=lambda: run.progress.step(image.identifier, _WAITING),
-        stopped=lambda: run.tools.processes.stopping,
-    ):
-        log, context = home.rehearsals / f"{image.identifier}.log", home.work / name
-        log.unlink(missing_ok=True)
-        try:
-            sources = stored_sources(spec)
-            write_spec(spec, None, context, base_archive(spec.image), sources)
-            yield _StandIn(stages, spec, image, context, log, sources)
-        finally:
-            remove(context)
-
-
+@dataclasses.dataclass(kw_only=True)
 class _StandIn:
-    """A base of this machine on which a spec's stages grow, each under a tag of its own."""
+    """A base of this machine on which a spec's stages grow: `tags` has each one's by its name."""
 
-    def __init__(
-        self,
-        stages: Stages,
-        spec: Spec,
-        image: PlannedImage,
-        context: Path,
-        log: Path,
-        sources: Collection[str],
-    ) -> None:
-        self.name, self.log, self.sources = image.base.name, str(log), sources
-        self._stages, self._image, self._context, self._log = stages, image, context, log
-        base = stages.bases[image.base_image]
-        stages.run.engine.provide_base(base, log=log)
-        self._names = dict.fromkeys(spec.image.registry_bases.values(), base.tag)
+    name: str
+    log: str
+    sources: Collection[str]
+    stages: RunStages
+    image: PlannedImage
+    context: Path
+    tags: dict[str, str]
 
     def begin(self, stage: DockerStage) -> None:
-        self._names[stage.name] = self._names.get(stage.source, stage.source)
+        self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
     def run(self, stage: str, text: str) -> StepEnd:
         """Build a Dockerfile of this step alone, on what the stage has come to."""
-        run, image = self._stages.run, self._image
+        run, image, log = self.stages.run, self.image, Path(self.log)
         run.progress.step(image.identifier, f"on {self.name}: {shortened(text, _SHOWN)}")
         step = f"FROM {stage} AS {_STEP}\n{text}\n"
-        native = self._stages.native_of(image)
-        (self._context / "Dockerfile").write_text(
-            stage_alone(step, _STEP, self._names, native=native)
-        )
-        name = rehearsal_tag(image.identifier, stage)
+        alone = stage_alone(step, _STEP, self.tags, native=self.stages.native_of(image))
+        (self.context / "Dockerfile").write_text(alone)
+        tag = rehearsal_tag(image.identifier, stage)
         try:
             with run.tools.installing():
                 run.engine.build(
                     image,
-                    self._context,
-                    log=self._log,
+                    self.context,
+                    log=log,
                     on_line=lambda line: run.progress.detail(image.identifier, line),
-                    name=name,
-                    lent=lent_to(run, image, log=self._log, name=name),
+                    name=tag,
+                    lent=lent_to(run, image, log=log, name=tag),
                 )
         except StepFailed as error:
             return StepEnd(has_passed=False, tail=error.tail)
-        self._names[stage] = name
+        self.tags[stage] = tag
         return StepEnd(has_passed=True)
 
 
@@ -171,7 +157,7 @@ _FAMILY = frozenset({"debian", "ubuntu"})
 
 
 def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage | str:
-    """The base among a project's `bases` that stands in for an image's; else why none does.
+    """Return the base of a project's that stands in for an image's; else why none does.
 
     It is the Debian release that the Ubuntu release was made from, or the oldest that is made here:
     the nearest one.
@@ -181,12 +167,17 @@ def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage |
         return f"{base.name} is made here, so the image can be built"
     if base.distribution not in _FAMILY:
         return f"no base of the family of {base.name} is made here"
-    near = STAND_INS.get(base.version, ())
-    made = [
-        (one.bootstrap.suite not in near, version_order(one.version), one.name, one)
-        for one in bases
-        if one.bootstrap and one.distribution in _FAMILY and arch in one.architectures
+    candidates = [
+        each
+        for each in bases
+        if each.bootstrap and each.distribution in _FAMILY and arch in each.architectures
     ]
-    if not made:
+    if not candidates:
         return f"no base of Debian's family is made here for {arch}"
-    return min(made, key=lambda entry: entry[:3])[3]
+    near = STAND_INS.get(base.version, ())
+
+    def distance(each: BaseImage) -> tuple[object, ...]:
+        is_far = not each.bootstrap or each.bootstrap.suite not in near
+        return is_far, version_order(each.version), each.name
+
+    return min(candidates, key=distance)

@@ -19,7 +19,7 @@ import pytest
 from harness import PROJECT, Ended, manifest_of, passed, run_program
 
 from builder.host.doctor.diagnosis import Roots
-from builder.host.doctor.subids import FILES, free_range
+from builder.host.doctor.machine import ID_FILES, free_range
 from builder.system.locks import locked
 
 _MASKED = 'umask 077 && cd && exec "$@"'
@@ -106,13 +106,13 @@ def _add(name: str, home: Path, *, with_ids: bool) -> None:
     _without_ids(name)
     if with_ids:
         ids = free_range(name, Roots())
-        options = [f"--add-{file}s={ids}" for file in FILES]
+        options = [f"--add-{file}s={ids}" for file in ID_FILES]
         passed(run_program("usermod", *options, name))
 
 
 def _without_ids(name: str) -> None:
     """Take the ranges away that `useradd` may have given."""
-    for file in (Path("/etc", kind) for kind in FILES):
+    for file in (Path("/etc", kind) for kind in ID_FILES):
         lines = file.read_text().splitlines(keepends=True)
         file.write_text("".join(line for line in lines if line.partition(":")[0] != name))
 

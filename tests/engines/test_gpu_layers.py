@@ -15,7 +15,7 @@ import pytest
 from check_programs import FAKES, SOURCES, compiled, program_with_gpu_code
 from harness import Ended, run_program, tool_of_tests
 
-from builder.facts import CUDA_ERRORS
+from builder.facts import cuda_errors
 
 pytestmark = pytest.mark.engines
 
@@ -399,9 +399,9 @@ def test_a_library_that_holds_its_version(host: Host, held: str, ending: str) ->
     assert host.layer("library")[:2] == (0, f"libcuda.so.1 is {path}, {ending}")
 
 
-@pytest.mark.parametrize("number", sorted({*CUDA_ERRORS} - {35, 100}))
+@pytest.mark.parametrize("number", sorted({*cuda_errors()} - {35, 100}))
 def test_each_error_of_the_driver_is_named(host: Host, number: int) -> None:
-    error = CUDA_ERRORS[number]
+    error = cuda_errors()[number]
     host.answers["init"] = number
     host.fails_at(
         "library",

@@ -40,7 +40,7 @@ from projects import copy_of_project
 from builder.build.engines import Tools
 from builder.cli.schema import schema_of
 from builder.system.home import ORDINARY_USER
-from builder.verify import DEFAULTS, RUNNERS
+from builder.verify.runners import DEFAULTS, RUNNERS
 
 pytestmark = pytest.mark.engines
 

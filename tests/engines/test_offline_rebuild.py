@@ -17,7 +17,7 @@ from published import SIGNING, Pair, made_key, repository
 from real_registry import RealRegistry, real_registry
 from small_base import write_tiny
 
-from builder.build import binfmt
+from builder.build import native
 from builder.build.base_store import StoredBase
 from builder.build.engines import Tools
 from builder.system.home import Home
@@ -155,7 +155,7 @@ def test_a_base_of_a_registry_is_carried(
 def test_the_native_tools_of_an_emulated_build_are_carried(
     homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools, pair: Pair
 ) -> None:
-    if not binfmt.is_open("ppc64le"):
+    if not native.is_open("ppc64le"):
         pytest.skip("the kernel's handler of ppc64le is not that of 'make setup'")
     here, empty = homes
     write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged", base="debian13")
@@ -165,12 +165,12 @@ def test_the_native_tools_of_an_emulated_build_are_carried(
     for path in (*tools.home.bases.glob("debian13-ppc64le-*"), *lent):
         shutil.copytree(path, here / path.relative_to(tools.home.path), symlinks=True)
     before = built(site, here, EMULATED)
-    native = manifest_of(site / "out" / EMULATED)["inputs"]["native_tools"]
-    assert native
+    tools_lent = manifest_of(site / "out" / EMULATED)["inputs"]["native_tools"]
+    assert tools_lent
     carried(homes, site, tmp_path, pair)
     assert rebuilt(tmp_path / "project", empty, EMULATED) == before
     again = manifest_of(tmp_path / "project/out" / EMULATED)
-    assert again["inputs"]["native_tools"] == native
+    assert again["inputs"]["native_tools"] == tools_lent
 
 
 def without_tls(registry: RealRegistry, folder: Path) -> dict[str, str]:

@@ -23,22 +23,13 @@ from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.registry import MANIFEST, Registry
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    PrivateKey,
-    Signer,
-    TrustedKey,
-    Verdict,
-    keyless_proofs,
-    private_key,
-    proofs,
-    public_key,
-    signer_of,
-    statements,
-    verified,
-)
-from builder.trust.proof.cosign import by_cosign
+from builder.trust.proof import statements
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, VerifiedProof
+from builder.trust.proof.attestations import proofs
+from builder.trust.proof.cosign import CosignSigner, keyless_attestations, signer_of
+from builder.trust.proof.keys import PrivateKey, Signer, private_key, public_key
+from builder.trust.proof.statements import signature_statement
+from builder.trust.proof.verification import TrustedKey, verified
 
 pytestmark = pytest.mark.engines
 NO_LOG = ("--insecure-ignore-tlog=true", "--allow-http-registry")
@@ -110,7 +101,7 @@ class Image:
 
     registry: Registry
     name: str
-    image: Descriptor
+    image: BlobDescriptor
     folder: Path
 
     @property
@@ -129,13 +120,13 @@ class Image:
             predicate=PREDICATES[predicate_type],
         )
 
-    def proofs(self, signer: Signer, *predicate_types: str) -> list[Attachment]:
+    def proofs(self, signer: Signer, *predicate_types: str) -> list[ProofManifest]:
         statements = [self.statement(one) for one in predicate_types or [TEST_RESULT]]
         created = "2026-11-21T12:00:00Z"
         made = proofs(self.image, statements, signer, reference=self.name, created=created)
         return list(made)
 
-    def attach(self, attachments: Sequence[Attachment]) -> None:
+    def attach(self, attachments: Sequence[ProofManifest]) -> None:
         """Push proof; this registry has no referrers, so their tag is used."""
         for attachment in attachments:
             for content in attachment.blobs.values():
@@ -145,11 +136,11 @@ class Image:
                 self.registry.write_manifest(manifest, media_type, attachment.tag)
         self.registry.attach_all([each.manifest for each in attachments if not each.tag])
 
-    def attached(self) -> list[Attachment]:
+    def attached(self) -> list[ProofManifest]:
         """What is in the registry now, whoever pushed it."""
         return list(attached(self.registry, self.image.digest))
 
-    def verdict(self, *pairs: Pair) -> Verdict:
+    def verdict(self, *pairs: Pair) -> VerifiedProof:
         trusted = [one.trusted for one in pairs]
         now = dt.datetime.now(tz=dt.timezone.utc)
         return verified(self.image.digest, self.attached(), trusted, now=now)
@@ -171,11 +162,11 @@ def image(host: str, request: pytest.FixtureRequest, tmp_path: Path) -> Image:
     name = str(abs(hash(request.node.name)))
     registry = repository(host, name)
     written = write_image(registry, "ppc64le")
-    descriptor = Descriptor(media_type=MANIFEST, digest=written["digest"], size=written["size"])
+    descriptor = BlobDescriptor(media_type=MANIFEST, digest=written["digest"], size=written["size"])
     return Image(registry=registry, name=f"{host}/site/{name}", image=descriptor, folder=tmp_path)
 
 
-def of_format(found: Sequence[Attachment], form: str) -> list[Attachment]:
+def of_format(found: Sequence[ProofManifest], form: str) -> list[ProofManifest]:
     return [one for one in found if bool(one.tag) == (form == CLASSIC)]
 
 
@@ -213,8 +204,8 @@ def test_we_accept_what_cosign_signs(image: Image, pair: Pair, other: Pair, form
     verdict = image.verdict(pair)
     assert verdict.rejected == ()
     assert [one.format for one in verdict.signatures] == [form]
-    [found] = verdict.of_type(TEST_RESULT)
-    assert found.predicate == RESULT
+    [found] = verdict.attestations
+    assert found.statement["predicate"] == RESULT
     refused = image.verdict(other)
     assert (refused.signatures, refused.attestations) == ((), ())
     assert len(refused.rejected) == 2
@@ -232,7 +223,7 @@ def test_ours_and_cosigns_live_side_by_side(image: Image, pair: Pair) -> None:
     assert len(attested.stdout.splitlines()) == 2
 
 
-def changed_blob(one: Attachment, change: Callable[[bytes], bytes]) -> Attachment:
+def changed_blob(one: ProofManifest, change: Callable[[bytes], bytes]) -> ProofManifest:
     """A manifest made anew for a blob that was changed, as one who owns the registry can."""
     manifest = json.loads(one.manifest)
     [layer] = manifest["layers"]
@@ -270,7 +261,7 @@ def test_a_changed_attestation_is_refused_by_both(
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (len(verdict.signatures), verdict.attestations) == (1, ())
-    assert [one.kind for one in verdict.rejected] == ["wrong key"]
+    assert ["no trusted key" in one.reason for one in verdict.rejected] == [True]
     assert image.verify(pair).status == 0  # the signature is whole
 
 
@@ -291,12 +282,12 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (verdict.signatures, verdict.attestations) == ((), ())
-    assert {one.kind for one in verdict.rejected} == {"other subject"}
+    assert all("another image" in one.reason or " is of " in one.reason for one in verdict.rejected)
 
 
 def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> None:
     assert image.verify(pair).status != 0
-    assert image.verdict(pair) == Verdict()
+    assert image.verdict(pair) == VerifiedProof()
 
 
 def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pair) -> None:
@@ -305,7 +296,7 @@ def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pai
     path = Home.of_environment().search_path()
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    signer = by_cosign(str(pair.private), processes, path=path)
+    signer = CosignSigner(str(pair.private), processes, path=path)
     image.attach(image.proofs(signer))
     assert image.verify(pair).status == 0
     assert image.verify_attestation(pair).status == 0
@@ -318,9 +309,12 @@ def test_cosigns_bundles_of_our_statements(image: Image, pair: Pair) -> None:
     (image.folder / "config.json").write_text(json.dumps(CONFIG))
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    made = keyless_proofs(
+    made = keyless_attestations(
         image.image,
-        [image.statement(one) for one in PREDICATES],
+        [
+            signature_statement(image.image.digest),
+            *(image.statement(one) for one in PREDICATES),
+        ],
         processes,
         created="2026-11-21T12:00:00Z",
         path=Home.of_environment().search_path(),

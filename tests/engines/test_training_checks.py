@@ -15,7 +15,8 @@ from harness import FORMATS, PROJECT, build_images, manifest_of, passed
 
 from builder.build.engines import Tools
 from builder.system.process import Completed
-from builder.verify.runners import RUNNERS, Container, Runner
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Container, Runner
 
 pytestmark = [
     pytest.mark.engines,

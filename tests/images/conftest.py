@@ -16,13 +16,15 @@ from builder.build.at_work import at_work
 from builder.build.engines import Tools
 from builder.model import FAILED, SKIPPED, Outcome
 from builder.model.errors import BadInput
+from builder.model.manifest import InImageCheck
 from builder.system.home import Home
+from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
-from builder.verify import DEFAULTS, RUNNERS, InImageCheck, Kind, host_facts
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
 from builder.verify.finished_images import OpenImage, check_runners, finished, opened
 from builder.verify.proof import withheld
-from builder.verify.runners import Container, Runner
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
 
 NO_IMAGE = "no image was named: pytest tests/images --image out/IDENTIFIER"
 

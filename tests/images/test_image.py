@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builder.verify import trees_of
 from builder.verify.metadata import compared
+from builder.verify.trees import trees_of
 
 
 def test_formats_hold_the_same_tree(image, tools, expect):

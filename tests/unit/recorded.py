@@ -40,6 +40,7 @@ class Commands:
         self.output: dict[str, str] = {}  # what a command prints, by words that are in it
         self.failing: set[str] = set()  # words of commands that fail
         self.hanging: set[str] = set()  # and of those that are ended when their time is over
+        self.interrupted: set[str] = set()  # and of those during which Ctrl-C comes
         self._patch = patch
         self._text = ""
         for name in ("bin", "home", "work"):
@@ -69,6 +70,11 @@ class Commands:
             patch.setattr(Tools, "ordinary_user", ORDINARY_USER if is_root else None)
             yield
 
+    @property
+    def lines(self) -> list[str]:
+        """All that was noted."""
+        return self._text.splitlines()
+
     def note(self, line: str) -> None:
         self._text += f"{self._normal(line)}\n"
 
@@ -81,6 +87,8 @@ class Commands:
         words = self._started(argv, options)
         if words[0] == "mkdir":
             Path(words[-1]).mkdir(parents=True, exist_ok=True)
+        if not self.interrupted.isdisjoint(words):
+            raise KeyboardInterrupt
         hangs = not self.hanging.isdisjoint(words)
         if hangs and look:
             look(os.getpid())

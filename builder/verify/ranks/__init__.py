@@ -2,10 +2,3 @@
 
 https://apptainer.org/docs/user/latest/mpi.html
 """
-
-from __future__ import annotations
-
-from builder.verify.ranks.launchers import LAUNCHERS, ImageMpi, Start
-from builder.verify.ranks.running import PROGRAM, Ranks, verify_ranks
-
-__all__ = ["LAUNCHERS", "PROGRAM", "ImageMpi", "Ranks", "Start", "verify_ranks"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from builder.facts.mpi import launcher_family
 from builder.model.versions import first_version
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
+from builder.verify.evidence import Machine
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
@@ -30,19 +32,27 @@ _NAMES = {
 _HYDRA = "Hydra"  # which starts what any kin of MPICH made
 # The caller's variables that a launcher is given: the allocation that it starts ranks in, what
 # tunes MPI and fabric, where Apptainer works.
-_KEPT = re.compile(
+_PASSED_ON = re.compile(
     r"(SLURM|SBATCH|SLURMD|PBS|LSB|OMPI|OPAL|PMIX|PRTE|HYDRA|MPIEXEC|MPICH|MPIR|MPIO|I_MPI|MV2|UCX"
     r"|FI|PSM2?|NCCL|IBV|RDMAV|APPTAINER|SINGULARITY)_\w+"
     r"|LANG|LC_ALL|LD_LIBRARY_PATH|HOME|USER|LOGNAME|XDG_RUNTIME_DIR"
 )
-# What nothing here needs: the SIF is a file, and not encrypted.
+# Nothing here needs these: the SIF is a file, and not encrypted.
 _SECRET = re.compile(r"(APPTAINER|SINGULARITY)_\w*(PASSWORD|PASSPHRASE|PEM_DATA)")
-# What Slurm's commands ask its controller with, which a launcher needs and its ranks do not:
+_TUNING = re.compile(r"(OMPI_MCA|PMIX_MCA|UCX|FI|PSM2?|MPICH|MPIR_CVAR|I_MPI|MV2)_")
+# Slurm's commands ask its controller with a token, which a launcher needs and its ranks do not:
 # https://slurm.schedmd.com/jwt.html
-TOKENS = ("SLURM_JWT",)
+WITHOUT_TOKENS = ("env", "--unset=SLURM_JWT")
 # PMIx's store in shared memory crosses neither architectures nor mount namespaces: a rank in a
 # container does not see the server's folder, and hangs or complains.
 _RANKS_STORE = {"PMIX_MCA_gds": "hash"}
+# Options and variables that name other hosts, or a file of them: mpirun(1), mpiexec(1).
+_OPTION = re.compile(r"--?(?:\w+[-_]?)*(?:host|machine)\w*(?:=.*)?|-H|-f")
+_VARIABLE = re.compile(
+    r"\w*_MCA_\w*hostfile|HYDRA_HOST_FILE|I_MPI_HYDRA_HOST_FILE|PBS_NODEFILE|LSB_DJOB_HOSTFILE"
+    r"|LSB_HOSTS|PE_HOSTFILE|OAR_NODEFILE|COBALT_NODEFILE"
+)
+_SLURM = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,151 +76,138 @@ class ImageMpi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """How ranks are to be started.
+    """A way to start ranks.
 
     On `nodes` nodes, or on as many as the launcher likes if that is 0. `options` go to the
-    launcher as they are. A rank is ended after `timeout_s` seconds.
+    launcher as they are. A rank is ended after `timeout_s` seconds, by default those of the image's
+    check. `bind` is the folder of the host's MPI, or `auto`; empty for the image's own library.
     """
 
     launcher: str
     ranks: int
-    timeout_s: int
+    timeout_s: int = 0
     nodes: int = 0
     options: tuple[str, ...] = ()
+    bind: str = ""
+
+    @property
+    def check(self) -> str:
+        """The name of the outcome."""
+        return f"mpi-{'bind' if self.bind else 'hybrid'}-{self.launcher}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
     """A launcher of this host: `command` is what stands before what each rank runs.
 
-    `name` is what the caller called it, `product` says whose it is.
+    `name` is what the caller called it, `product` says whose it is. `job` names what Slurm starts.
     """
 
     name: str
     product: str
     version: str
     command: tuple[str, ...]
+    job: str = ""
 
-    @property
-    def title(self) -> str:
-        """`Open MPI 4.1.4`."""
-        return f"{self.product} {self.version}".strip()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unfit:
-    """Why this host cannot start the ranks of an image in that way."""
-
-    reason: str
+    def __str__(self) -> str:
+        return f"{self.name} of {self.product} {self.version}".rstrip()
 
 
-def find(start: Start, mpi: ImageMpi, tools: Tools, *, job: str) -> Launcher | Unfit:
-    """The launcher that starts programs of the image's MPI; `job` names what it starts."""
-    if start.launcher == SRUN:
-        return _srun(start, mpi, tools, job)
-    return _mpirun(start, mpi, tools)
+class Unfit(Exception):
+    """Raised where this host cannot start the ranks of an image in that way; its text says why."""
+
+
+def find(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
+    """Find the launcher that starts programs of the image's MPI; raises `Unfit`."""
+    return _srun(start, mpi, tools) if start.launcher == SRUN else _mpirun(start, mpi, tools)
 
 
 def environment(tools: Tools) -> dict[str, str]:
-    """All that a launcher is given: the search path, and what is kept of the caller's."""
-    kept = {
+    """Return the variables of a launcher: the search path, and some of the caller's."""
+    of_the_caller = {
         name: value
         for name, value in os.environ.items()
-        if _KEPT.fullmatch(name) and not _SECRET.fullmatch(name)
+        if _PASSED_ON.fullmatch(name) and not _SECRET.fullmatch(name)
     }
-    return {**_RANKS_STORE, **kept, **tools.environment, **tools.processes.mark}
+    return {**_RANKS_STORE, **of_the_caller, **tools.environment, **tools.processes.mark}
 
 
-def tuning(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of a launcher's variables that change how ranks find each other and talk."""
-    return {
-        name: value
-        for name, value in given.items()
-        if re.match(r"(OMPI_MCA|PMIX_MCA|UCX|FI|PSM2?|MPICH|MPIR_CVAR|I_MPI|MV2)_", name)
-    }
+def tuning(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return a launcher's variables that change how ranks find each other and talk."""
+    return {name: value for name, value in variables.items() if _TUNING.match(name)}
 
 
-# ---- mpirun ----
-
-
-def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher | Unfit:
+def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
     has = nodes_of(os.environ, start.options)
     if 0 < has < start.nodes:
         nodes = "this node alone" if has == 1 else f"{has} nodes"
-        return Unfit(reason=f"mpirun has {nodes} here, and {start.nodes} are asked for")
+        raise Unfit(f"mpirun has {nodes} here, and {start.nodes} are asked for")
     others = []
     for name in _NAMES[mpi.family.abi]:
         program = tools.which(name)
         if program is None:
             continue
-        abi, product, version = _about(ask(tools, program, "--version"))
-        if abi == mpi.family.abi:
-            return Launcher(
-                name=MPIRUN,
-                product=product,
-                version=version,
-                command=(program, *_ranks(start, mpi.family), *start.options),
-            )
+        done = ask(tools, program, "--version")
+        output = done.stdout + done.stderr
+        family = MPI_FAMILIES.get(launcher_family(output))
+        if family is None:
+            others.append(f"{name} is of an MPI that does not name itself")
+            continue
+        product = _HYDRA if family.name == "mpich" else family.title
+        version = first_version(output)
+        if family.abi == mpi.family.abi:
+            command = (program, *_ranks(start, mpi.family), *start.options)
+            return Launcher(name=MPIRUN, product=product, version=version, command=command)
         others.append(f"{name} is {product} {version}".rstrip())
-    found = f"this host's {others[0]}" if others else "there is no mpirun on this host"
-    return Unfit(reason=f"{found}, and the image has {mpi.title}")
+    seen = f"this host's {others[0]}" if others else "there is no mpirun on this host"
+    raise Unfit(f"{seen}, and the image has {mpi.title}")
 
 
-def _about(done: Completed) -> tuple[str, str, str]:
-    """The binary interface of the programs that a launcher starts, whose it is, its version."""
-    said = done.stdout + done.stderr
-    family = MPI_FAMILIES.get(launcher_family(said))
-    if family is None:
-        return "", "of an MPI that does not name itself", ""
-    product = _HYDRA if family.name == "mpich" else family.title
-    return family.abi, product, first_version(said)
+def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
+    """Return how many nodes mpirun has; 0 if options or another batch system say which."""
+    is_named = any(_OPTION.fullmatch(word) for word in options)
+    if is_named or any(_VARIABLE.fullmatch(name) for name in environment):
+        return 0
+    allocated = next((environment[name] for name in _SLURM if name in environment), "1")
+    return int(allocated) if allocated.isdecimal() else 0
 
 
 def _ranks(start: Start, family: MpiFamily) -> list[str]:
-    words = family.launch.format(ranks=start.ranks).split()[1:]
-    if not start.nodes:
-        return words
-    many, fills = _on_each(start)
-    if family.abi != "openmpi":
-        return ["-ppn", str(many), *words]
-    return ["--map-by", f"ppr:{many}:node" if fills else "node", *words]
-
-
-def _on_each(start: Start) -> tuple[int, bool]:
-    """How many ranks a node gets, and whether so many a node are on as many nodes as asked for.
+    """Return the options for as many ranks, on as many nodes, as were asked for.
 
     Nodes are filled one after the other, in an allocation that may have more. 4 ranks fill no 3
-    nodes: then they are dealt out, to all nodes of the allocation. Hydra deals out what is left
-    over in another round, Open MPI with `--map-by node`: mpiexec(1), mpirun(1).
+    nodes: then they are dealt out, to all nodes of the allocation. Hydra deals out the remaining
+    ones in another round, Open MPI with `--map-by node`: mpiexec(1), mpirun(1).
     """
-    many = -(-start.ranks // start.nodes)
-    if -(-start.ranks // many) == start.nodes:
-        return many, True
-    return max(1, start.ranks // start.nodes), False
+    options = family.launch.format(ranks=start.ranks).split()[1:]
+    if not start.nodes:
+        return options
+    on_each = -(-start.ranks // start.nodes)
+    fills = -(-start.ranks // on_each) == start.nodes
+    if family.abi == "openmpi":
+        return ["--map-by", f"ppr:{on_each}:node" if fills else "node", *options]
+    return ["-ppn", str(on_each if fills else max(1, start.ranks // start.nodes)), *options]
 
 
-# ---- srun ----
-
-
-def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher | Unfit:
-    program = tools.which(SRUN)
+def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
+    program, job = tools.which(SRUN), f"build-images-{uuid.uuid4().hex[:8]}"
     if program is None:
-        return Unfit(reason="there is no srun on this host")
+        raise Unfit("there is no srun on this host")
     if not mpi.pmix:
-        why = f"srun starts ranks by PMIx, and {mpi.title} brings none: its own launcher is mpirun"
-        return Unfit(reason=why)
+        reason = f"{mpi.title} brings none: its own launcher is mpirun"
+        raise Unfit(f"srun starts ranks by PMIx, and {reason}")
     offered = ask(tools, program, "--mpi=list")
     if "pmix" not in (offered.stdout + offered.stderr).split():
-        return Unfit(reason="this host's srun has no plugin pmix (srun --mpi=list)")
+        raise Unfit("this host's srun has no plugin pmix (srun --mpi=list)")
     ping = ask(tools, "scontrol", "ping")
     if " is UP" not in ping.stdout:
-        said = (ping.stdout + ping.stderr).strip().splitlines()
-        return Unfit(reason=f"no Slurm controller answers: {said[0] if said else 'scontrol ping'}")
-    version = tools.version(program)
+        answer = (ping.stdout + ping.stderr).strip().splitlines() or ["scontrol ping"]
+        raise Unfit(f"no Slurm controller answers: {answer[0]}")
     return Launcher(
         name=SRUN,
         product="Slurm",
-        version=version,
+        version=tools.version(program),
+        job=job,
         command=(
             program,
             "--mpi=pmix",
@@ -224,21 +221,21 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools, job: str) -> Launcher | Unf
     )
 
 
-def cancel(job: str, home: Home) -> None:
-    """End what is left of a job by its name, also where `srun` was a step of another job.
+def cancel(launcher: Launcher, home: Home) -> None:
+    """End what remains of Slurm's job by its name, also where it was a step of another job.
 
     An interrupted run starts nothing more by itself, and this is its last.
     """
-    tools = Tools(processes=Processes(), home=home)
-    listed = ask(tools, "squeue", "--noheader", "--steps", f"--name={job}", "--format=%i")
-    steps = listed.stdout.split()
-    ask(tools, "scancel", "--quiet", f"--name={job}")
-    if steps:
-        ask(tools, "scancel", "--quiet", *steps)
+    if launcher.job:
+        tools, name = Tools(processes=Processes(), home=home), f"--name={launcher.job}"
+        listed = ask(tools, "squeue", "--noheader", "--steps", name, "--format=%i")
+        ask(tools, "scancel", "--quiet", name)
+        if steps := listed.stdout.split():
+            ask(tools, "scancel", "--quiet", *steps)
 
 
 def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
-    """What a program of this host says, to an ordinary user; its failure is returned."""
+    """Run a program of this host as an ordinary user; its failure is returned."""
     return tools.processes.capture(
         command,
         env=tools.environment,
@@ -249,28 +246,55 @@ def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
     )
 
 
-# Options and variables that name other hosts, or a file of them: mpirun(1), mpiexec(1).
-_OPTION = re.compile(r"--?(?:\w+[-_]?)*(?:host|machine)\w*(?:=.*)?|-H|-f")
-_VARIABLE = re.compile(
-    r"\w*_MCA_\w*hostfile|HYDRA_HOST_FILE|I_MPI_HYDRA_HOST_FILE|PBS_NODEFILE|LSB_DJOB_HOSTFILE"
-    r"|LSB_HOSTS|PE_HOSTFILE|OAR_NODEFILE|COBALT_NODEFILE"
-)
-_SLURM = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-# What srun says when it is given no nodes at all: https://slurm.schedmd.com/srun.html
-_REFUSED = re.compile(
-    r"srun: error: (?:Unable to (?:allocate resources|create step)|[^:]*: Requested)"
-)
+_MARK = "build-images-machine"
+# One line a rank: fields with tabs between them, the models of GPUs with semicolons.
+# https://docs.kernel.org/filesystems/proc.html, and NVIDIA's own files beside it
+_LOOK = rf"""
+exec 2>/dev/null
+of() {{ sed -n "s/^\($1\)[[:blank:]]*$2[[:blank:]]*//p" "$3" | tr -d '\t"' | head -n 1; }}
+nvidia=/proc/driver/nvidia
+driver=$(sed -n 's/.*Kernel Module[^0-9]*\([0-9][0-9.]*\).*/\1/p' $nvidia/version)
+[ -n "$driver" ] || [ ! -f $nvidia/version ] || driver=loaded
+gpus=$(cat $nvidia/gpus/*/information | sed -n 's/^Model:[[:blank:]]*//p' | tr '\n' ';')
+printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "$(uname -r)" \
+    "$(of 'model name\|cpu' : /proc/cpuinfo)" "$(getconf _NPROCESSORS_ONLN)" \
+    "$(of PRETTY_NAME = /etc/os-release)" "$driver" "$gpus"
+"""
 
 
-def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
-    """The nodes that mpirun has; 0 if options, or a batch system other than Slurm, say which."""
-    named = any(_OPTION.fullmatch(word) for word in options)
-    if named or any(_VARIABLE.fullmatch(name) for name in environment):
-        return 0
-    allocated = next((environment[name] for name in _SLURM if name in environment), "1")
-    return int(allocated) if allocated.isdecimal() else 0
+def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
+    """Return the machines that a launcher starts ranks on, by name; none if they do not say.
+
+    They are asked by the launcher itself, with the options that the ranks are started with.
+    """
+    done = tools.processes.capture(
+        [*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK],
+        env=environment(tools),
+        user=tools.ordinary_user,
+        cwd=Path("/"),
+        timeout_s=60.0,
+        check=False,
+    )
+    if done.timed_out:
+        cancel(launcher, tools.home)
+    return () if done.returncode or done.timed_out else machines_in(done.stdout)
 
 
-def was_refused(complaints: str) -> bool:
-    """Return whether srun was given no nodes: then no rank was started."""
-    return _REFUSED.search(complaints) is not None
+def machines_in(output: str) -> tuple[Machine, ...]:
+    """Return the machines that say what they are, each once; other lines are passed over."""
+    by_name: dict[str, Machine] = {}
+    for line in output.splitlines():
+        if not re.fullmatch(rf"{_MARK}(\t[^\t]*){{8}}", line):
+            continue
+        _, name, arch, kernel, cpu, cores, system, driver, gpus = line.split("\t")
+        by_name[name] = Machine(
+            name=name,
+            arch=arch,
+            kernel=kernel,
+            cpu=cpu or "unknown",
+            cores=int(cores) if cores.isdecimal() else 1,
+            os=system or "unknown",
+            driver=driver,
+            gpus=tuple(filter(None, gpus.split(";"))),
+        )
+    return tuple(by_name[name] for name in sorted(by_name))

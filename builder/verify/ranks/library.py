@@ -10,113 +10,112 @@ import contextlib
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.engines import Tools
 from builder.facts.mpi import OPEN_MPI_SYMBOL
 from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit, ask
-from builder.verify.runners import Mount
 
 AUTO = "auto"
 _AT = "/host-mpi"
-_OWN, _OTHERS = "mpi", "others"  # folders below it
 _SYSTEM = Path("/usr/bin")  # where the programs are whose library is in a system's folder
 
-# The libraries that are the MPI's; what else they need, the container may have too.
+# The libraries that are the MPI's; the container may have the others that they need.
 _IS_MPI = re.compile(r"lib(mpi|open-|mca_|oshmem|ompi|pmix|prrte|mpl|opa)[\w.+-]*\.so[\d.]*")
 # The C library is the container's: two of them in one process do not work.
 _IS_LIBC = re.compile(
     r"(linux-vdso|ld-linux[\w-]*|ld64|lib(c|m|mvec|dl|rt|pthread|resolv|util|nsl|anl))\.so[\d.]*"
 )
-_LDD = re.compile(r"^\s*(?P<name>\S+) => (?P<path>/\S+)", re.MULTILINE)
-_LDCONFIG = re.compile(r"^\s*(?P<name>\S+) \(.*\) => (?P<path>/\S+)$", re.MULTILINE)
+_LDD = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)  # names and paths
+_LDCONFIG = re.compile(r"^\s*(\S+) \(.*\) => (/\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostMpi:
-    """The host's library as containers are shown it.
+class BoundLibrary:
+    """The host's MPI library as containers are shown it.
 
     `search` are the folders that come first where the container looks for libraries; `loaded` is
     the file that a rank then has to have, by its path in the container, and `inode` its number.
+    `mounts` are folders of the host by their paths in the container.
     """
 
     source: Path
     loaded: str
     inode: int
     search: tuple[str, ...]
-    mounts: tuple[Mount, ...]
+    mounts: Mapping[str, Path]
 
-    def program(self, *words: str) -> tuple[str, ...]:
-        """A command in the container whose libraries are looked for there first."""
+    def program(self, *argv: str) -> tuple[str, ...]:
+        """Return a command in the container whose libraries are looked for there first."""
         script = (
             'LD_LIBRARY_PATH="$0${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; '
             'export LD_LIBRARY_PATH; exec "$@"'
         )
-        return ("sh", "-c", script, ":".join(self.search), *words)
+        return ("sh", "-c", script, ":".join(self.search), *argv)
 
 
 @contextlib.contextmanager
-def shown(
+def bound_library(
     where: str, mpi: ImageMpi, launcher: Launcher, *, work: Path, tools: Tools
-) -> Iterator[HostMpi | Unfit]:
+) -> Iterator[BoundLibrary]:
     """The host's MPI below the folder `where`, or wherever this host has it (`auto`).
 
-    A folder is shown to containers whole and at its own path, since libraries know the path that
+    A folder is shown to containers as it is and at its own path, since libraries know the path that
     they were installed to. Of a system's library folder, and of one of links to a library elsewhere
     (a view of Spack's), only the files are shown that belong to the MPI, copies of them, and what
-    they need where the container lacks it.
+    they need where the container lacks it. Raises `Unfit`.
     """
     library = _library(where, mpi, launcher, tools)
-    if isinstance(library, Unfit):
-        yield library
-        return
     folder = work / "host-mpi"
-    whole = None if where == AUTO else Path(where).resolve()
-    if whole and (_is_system(whole) or not library.is_relative_to(whole)):
-        whole = None
+    prefix = None if where == AUTO else Path(where).resolve()
+    if prefix and (_is_system(prefix) or not library.is_relative_to(prefix)):
+        prefix = None
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        yield _staged(library, whole, mpi, folder, tools)
+        yield _staged(library, prefix, mpi, folder, tools)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _names(mpi: ImageMpi) -> list[str]:
+    """Return the names by which programs of an image may ask for the library."""
+    return list(dict.fromkeys((mpi.soname, *mpi.family.sonames)))
 
 
 # ---- Where it is ----
 
 
-def _library(where: str, mpi: ImageMpi, launcher: Launcher, tools: Tools) -> Path | Unfit:
-    names = tuple(dict.fromkeys((mpi.soname, *mpi.family.sonames)))
+def _library(where: str, mpi: ImageMpi, launcher: Launcher, tools: Tools) -> Path:
+    names = _names(mpi)
     if where == AUTO:
         candidates = _of_the_host(names, launcher, tools)
-        looked = "beside its launcher and where ldconfig knows libraries"
-    else:
-        if not Path(where).is_dir():
-            return Unfit(reason=f"{where}: no such folder on this host")
+        places = "beside its launcher and where ldconfig knows libraries"
+    elif Path(where).is_dir():
         candidates = (path for name in names for path in sorted(Path(where).rglob(name)))
-        looked = f"below {where}"
+        places = f"below {where}"
+    else:
+        raise Unfit(f"{where}: no such folder on this host")
     for path in candidates:
         if path.is_file() and _is_of(mpi.family.abi, path):
             return path.resolve()
-    wanted = " or ".join(names)
-    return Unfit(
-        reason=f"this host has no {wanted} of {mpi.family.title}'s binary interface ({looked})"
-    )
+    interface = f"{mpi.family.title}'s binary interface"
+    raise Unfit(f"this host has no {' or '.join(names)} of {interface} ({places})")
 
 
-def _of_the_host(names: tuple[str, ...], launcher: Launcher, tools: Tools) -> Iterator[Path]:
+def _of_the_host(names: Iterable[str], launcher: Launcher, tools: Tools) -> Iterator[Path]:
     prefix = Path(launcher.command[0]).resolve().parent.parent
     known = tools.processes.capture(
         ["ldconfig", "-p"], env=tools.environment, timeout_s=20, check=False
     ).stdout
     for name in names:
         yield from (prefix / folder / name for folder in ("lib", "lib64"))
-        yield from (Path(one["path"]) for one in _LDCONFIG.finditer(known) if one["name"] == name)
+        yield from (Path(path) for known_as, path in _LDCONFIG.findall(known) if known_as == name)
 
 
 def _is_of(abi: str, library: Path) -> bool:
-    """By what is in the file, since Open MPI 1.10 and MPICH give their libraries one name."""
+    """Look into the file, since Open MPI 1.10 and MPICH give their libraries one name."""
     is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
     return is_open_mpi is (abi == "openmpi")
 
@@ -125,58 +124,55 @@ def _is_of(abi: str, library: Path) -> bool:
 
 
 def _staged(
-    library: Path, whole: Path | None, mpi: ImageMpi, folder: Path, tools: Tools
-) -> HostMpi:
-    for shown_to_ranks in (folder, folder / _OWN, folder / _OTHERS):
-        shown_to_ranks.mkdir(parents=True)
-        shown_to_ranks.chmod(0o755)  # whatever the caller's umask
-    plugins = [one for one in _plugins(library, tools) if not _is_below(one, whole)]
-    needed = _needed([library, *_objects(plugins)], tools)
-    needed[library.name] = library
+    library: Path, prefix: Path | None, mpi: ImageMpi, folder: Path, tools: Tools
+) -> BoundLibrary:
+    """Copy to `folder` all that containers need beside what is below `prefix`."""
+    own, others = folder / "mpi", folder / "others"
+    for staged in (folder, own, others):
+        staged.mkdir(parents=True)
+        staged.chmod(0o755)  # whatever the caller's umask
+    plugins = [path for path in _plugins(library, tools) if not _is_below(path, prefix)]
+    needed = _needed([library, *_objects(plugins)], tools) | {library.name: library}
     for name, path in needed.items():
-        if not _is_below(path, whole) and not _IS_LIBC.fullmatch(name):
-            part = _OWN if _IS_MPI.fullmatch(name) else _OTHERS
-            shutil.copy(path, folder / part / name)
-    loaded = str(library) if whole else f"{_AT}/{_OWN}/{library.name}"
-    for name in dict.fromkeys((mpi.soname, *mpi.family.sonames)):
-        link = folder / _OWN / name
+        if not _is_below(path, prefix) and not _IS_LIBC.fullmatch(name):
+            shutil.copy(path, (own if _IS_MPI.fullmatch(name) else others) / name)
+    loaded = str(library) if prefix else f"{_AT}/{own.name}/{library.name}"
+    for name in _names(mpi):
         if name != library.name:
-            link.unlink(missing_ok=True)
-            link.symlink_to(loaded if whole else library.name)
-    mounts = [Mount(path=folder, at=_AT), *_in_place(plugins, whole)]
-    if whole:
-        mounts.append(Mount(path=whole, at=str(whole)))
-    return HostMpi(
+            (own / name).unlink(missing_ok=True)
+            (own / name).symlink_to(loaded if prefix else library.name)
+    # Plugins at their own paths; where `prefix` has but a link to them, at that of its end.
+    ends = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
+    return BoundLibrary(
         source=library,
         loaded=loaded,
-        inode=(library if whole else folder / _OWN / library.name).stat().st_ino,
+        inode=(library if prefix else own / library.name).stat().st_ino,
         search=(
-            f"{_AT}/{_OWN}",
-            *([str(library.parent)] if whole else []),
+            f"{_AT}/{own.name}",
+            *([str(library.parent)] if prefix else []),
             *_usual_folders(),
-            f"{_AT}/{_OTHERS}",
+            f"{_AT}/{others.name}",
         ),
-        mounts=tuple(mounts),
+        mounts={
+            _AT: folder,
+            **{str(path): path for path in (*ends, *([prefix] if prefix else []))},
+        },
     )
 
 
-def _in_place(plugins: list[Path], whole: Path | None) -> list[Mount]:
-    """Folders at their own paths; where `whole` has but a link to one, at that of its end."""
-    ends = [one.resolve() if whole and one.is_relative_to(whole) else one for one in plugins]
-    return [Mount(path=one, at=str(one)) for one in ends]
-
-
 def _plugins(library: Path, tools: Tools) -> list[Path]:
-    """The folders of components that the library and its PMIx load when they start."""
-    found = [library.parent / "openmpi", library.parent / "pmix"]
+    """Return the folders of components that the library and its PMIx load when they start."""
+    folders = [library.parent / "openmpi", library.parent / "pmix"]
     if program := _ompi_info(library):
-        told = _told(tools, str(program), "--parsable", "--path", "pkglibdir")
-        found += [Path(line.rpartition(":")[2]) for line in told.splitlines()[:1]]
-    objects = _objects(one for one in found if one.is_dir())
-    for name, path in _needed(objects, tools).items():
-        if name.startswith("libpmix.so"):
-            found.append(path.resolve().parent / "pmix")
-    return [one for one in dict.fromkeys(found) if list(_objects([one]))]
+        output = _output(tools, str(program), "--parsable", "--path", "pkglibdir")
+        folders += [Path(line.rpartition(":")[2]) for line in output.splitlines()[:1]]
+    needed = _needed(_objects(folders), tools)
+    folders += [
+        path.resolve().parent / "pmix"
+        for name, path in needed.items()
+        if name.startswith("libpmix.so")
+    ]
+    return [folder for folder in dict.fromkeys(folders) if _objects([folder])]
 
 
 def _ompi_info(library: Path) -> Path | None:
@@ -199,34 +195,30 @@ def _objects(folders: Iterable[Path]) -> list[Path]:
 
 
 def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
-    """Everything that shared objects are linked to, by name, as this host finds it."""
+    """Return all that shared objects are linked to, by name, as this host finds it."""
     names = [str(path) for path in objects]
-    if not names:
-        return {}
-    found: dict[str, Path] = {}
-    for one in _LDD.finditer(_told(tools, "ldd", *names)):
-        found.setdefault(one["name"], Path(one["path"]))  # the library's own come first
-    return found
+    links = _LDD.findall(_output(tools, "ldd", *names)) if names else []
+    return {name: Path(path) for name, path in reversed(links)}  # the library's own have precedence
 
 
-def _told(tools: Tools, *command: str) -> str:
-    """What a program says, as an ordinary user: ldd starts files of folders that a caller named."""
+def _output(tools: Tools, *command: str) -> str:
+    """Run a program as an ordinary user: ldd starts files of folders that a caller named."""
     return ask(tools, *command, timeout_s=120).stdout
 
 
 def _usual_folders() -> list[str]:
     """Return where containers have their libraries: what they have too comes before the host's."""
     triplets = (f"{arch}-linux-gnu" for arch in (platform.machine(), "powerpc64le"))
-    multiarch = [f"{root}/{one}" for one in triplets for root in ("/lib", "/usr/lib")]
+    multiarch = [f"{root}/{triplet}" for triplet in triplets for root in ("/lib", "/usr/lib")]
     return [*multiarch, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 
 
 def _is_system(folder: Path) -> bool:
-    """Whether a folder is the system's: no container survives having its own replaced by it."""
-    own = {Path(one) for one in ("/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64")}
+    """Return whether a folder is the system's: no container survives its own being replaced."""
+    own = {Path(path) for path in ("/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64")}
     return folder in own or (folder.parent in own and folder.name.endswith("-linux-gnu"))
 
 
-def _is_below(path: Path, whole: Path | None) -> bool:
-    """Return whether a file is in the folder that is shown whole: a link in there is not enough."""
-    return whole is not None and path.resolve().is_relative_to(whole)
+def _is_below(path: Path, prefix: Path | None) -> bool:
+    """Return whether a file is in the folder that is shown: a link in there is not enough."""
+    return prefix is not None and path.resolve().is_relative_to(prefix)

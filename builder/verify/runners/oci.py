@@ -11,14 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.engines import Buildah
+from builder.build.engines import Buildah, Tools
 from builder.build.engines.buildah import limits
 from builder.system.descendants import waiting, waiting_below
 from builder.system.files import remove_tree
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.verify.runners import commands
-from builder.verify.runners.protocol import NOBODY, Container, Prefixed, Runner, scratch
+from builder.verify.runners.protocol import (
+    CDI_GPUS,
+    HOME_IN_CONTAINER,
+    NOBODY,
+    Container,
+    Prefixed,
+    Runner,
+    cdi_problem,
+    offers,
+    scratch,
+)
 
 _TRIES = 3
 _MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; exit $status'
@@ -40,10 +49,10 @@ class Chroot:
         for _ in range(_TRIES):
             mark = f"ended-{secrets.token_hex(8)}"
             done = self.inner.run(["sh", "-c", _MARKED, mark, *argv], timeout_s=timeout_s)
-            before, found, after = done.stdout.rpartition(f"\n{mark}\n")
-            if found or done.timed_out:
+            before, ended, after = done.stdout.rpartition(f"\n{mark}\n")
+            if ended or done.timed_out:
                 return dataclasses.replace(
-                    done, argv=tuple(argv), stdout=before + after if found else done.stdout
+                    done, argv=tuple(argv), stdout=before + after if ended else done.stdout
                 )
         lost = f"{done.stderr}buildah lost the end of the output {_TRIES} times\n"
         return dataclasses.replace(done, argv=tuple(argv), returncode=1, stderr=lost)
@@ -52,36 +61,35 @@ class Chroot:
 @contextlib.contextmanager
 def buildah_runner(container: Container) -> Iterator[Runner]:
     """A working container of buildah's, in which each command runs below a chroot."""
-    tools = container.tools
-    buildah = Buildah(tools)
-    capture = tools.processes.capture
-    artifact = container.artifact
+    tools, artifact = container.tools, container.artifact
+    buildah, capture = Buildah(tools), tools.processes.capture
     # Buildah names what it pulls after the path, and not every path is a valid name: so the
     # reference is relative, and shared by all images until the container stands.
     with locked(tools.home.path, "oci-runner"):
-        made = capture(
+        pulled = capture(
             buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}"),
             env=buildah.environment,
             cwd=artifact.parent,
         )
-    name = made.stdout.split()[-1]
-    inspected = capture(
+    name = pulled.stdout.split()[-1]
+    image = capture(
         buildah.command("inspect", "--format", "{{.FromImageID}}", name), check=False
-    )
-    options = commands.buildah_run(
+    ).stdout.strip()
+    command = buildah.command(
+        "run",
+        "--isolation=chroot",  # it needs neither cgroups nor a runtime
+        f"--env=HOME={HOME_IN_CONTAINER}",
+        f"--workingdir={container.directory}",
+        *_user(),
+        *([f"--device={CDI_GPUS}"] if container.gpu else []),
+        *container.data_option("volume"),
         name,
-        user=_user(),
-        directory=container.directory,
-        gpu=container.gpu,
-        data=container.shown,
+        "--",
     )
     try:
         yield Chroot(
             inner=Prefixed(
-                prefix=tuple(buildah.command(*options)),
-                tools=tools,
-                env=buildah.environment,
-                cwd=container.work,
+                prefix=tuple(command), tools=tools, env=buildah.environment, cwd=container.work
             )
         )
     finally:
@@ -89,64 +97,71 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
         # a layer that another image shares, and is just adding: "layer not known".
         with contextlib.suppress(Exception), locked(tools.home.path, "oci-runner"):
             capture(buildah.command("rm", name), check=False)
-            capture(buildah.command("rmi", inspected.stdout.strip()), check=False)
+            capture(buildah.command("rmi", image), check=False)
+
+
+def buildah_problem(tools: Tools) -> str:
+    """Return why Buildah cannot hand over this machine's GPUs; empty if it can."""
+    if not offers(tools, ["buildah", "run"], "--device"):
+        return "this buildah cannot hand over devices"
+    return cdi_problem()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Named:
-    """A runner whose containers have names, by which they are removed when they hang."""
+    """A runner whose containers have names, by which they are removed when they hang.
+
+    What runs in a container of a daemon's is not started by us.
+    """
 
     engine: tuple[str, ...]
+    options: Sequence[str]
     container: Container
     image: str
     env: Mapping[str, str]
-    is_daemon: bool = False  # whether it is not us who starts what runs in the container
+    is_daemon: bool = False
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
         name = f"build-images-{secrets.token_hex(8)}"
-        ended = False
+        done = None
         try:
             done = self._capture(name, argv, timeout_s)
-            ended = not done.timed_out
         finally:
-            if not ended:  # also when the run is interrupted, and its processes start nothing more
+            if not done or done.timed_out:  # interrupted, too: then its processes start nothing
                 Processes().capture(
                     [*self.engine, "rm", "--force", name], env=self.env, check=False, timeout_s=60
                 )
         return done
 
     def _capture(self, name: str, argv: Sequence[str], timeout_s: float) -> Completed:
-        tools = self.container.tools
-        return tools.processes.capture(
-            [*self.engine, *self._options(name, argv[0]), *argv[1:]],
+        container = self.container
+        command = [
+            *self.engine,
+            "run",
+            "--rm",
+            f"--name={name}",
+            "--network=host",
+            "--ipc=host",
+            f"--env=HOME={HOME_IN_CONTAINER}",
+            f"--workdir={container.directory}",
+            *self.options,
+            *container.data_option("volume"),
+            f"--entrypoint={argv[0]}",
+            self.image,
+            *argv[1:],
+        ]
+        return container.tools.processes.capture(
+            command,
             env=self.env,
-            cwd=self.container.work,
+            cwd=container.work,
             timeout_s=timeout_s,
             check=False,
             supervised=True,
             look=(lambda _pid: self._waiting(name)) if self.is_daemon else waiting_below,
         )
 
-    def _options(self, name: str, program: str) -> list[str]:
-        container, image = self.container, self.image
-        directory, gpu, data = container.directory, container.gpu, container.shown
-        if self.is_daemon:
-            return commands.docker_run(
-                image, name, program, user=NOBODY, directory=directory, gpu=gpu, data=data
-            )
-        return commands.podman_run(
-            image,
-            name,
-            program,
-            user=_user(),
-            directory=directory,
-            gpu=gpu,
-            data=data,
-            limits=limits(),
-        )
-
     def _waiting(self, name: str) -> tuple[str, ...]:
-        """What runs below a daemon, which may be on another machine: then nothing is known."""
+        """Look below a daemon, which may be on another machine: then nothing is known."""
         listed = Processes().capture(
             [*self.engine, "top", name, "-eo", "pid"], env=self.env, check=False, timeout_s=10
         )
@@ -160,17 +175,24 @@ def podman_runner(container: Container) -> Iterator[Runner]:
     tools = container.tools
     artifact, env = container.artifact, Buildah(tools).environment
     capture = tools.processes.capture
+    gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
     with _podman_storage(container) as options:
         engine = (tools.program("podman"), *options)
         with locked(tools.home.path, "oci-runner"):
-            made = capture(
+            pulled = capture(
                 [*engine, "pull", "--quiet", f"oci:{artifact.name}"],
                 env=env,
                 cwd=artifact.parent,
             )
-        image = made.stdout.split()[-1]
+        image = pulled.stdout.split()[-1]
         try:
-            yield _Named(engine=engine, container=container, image=image, env=env)
+            yield _Named(
+                engine=engine,
+                options=(*_user(), *limits(), *gpus),
+                container=container,
+                image=image,
+                env=env,
+            )
         finally:
             with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
                 Processes().capture([*engine, "rmi", "--force", image], env=env, check=False)
@@ -219,6 +241,7 @@ def docker_runner(container: Container) -> Iterator[Runner]:
     try:
         yield _Named(
             engine=(docker,),
+            options=(f"--user={NOBODY}", *(["--gpus=all"] if container.gpu else [])),
             container=container,
             image=image,
             env=tools.environment,
@@ -229,6 +252,6 @@ def docker_runner(container: Container) -> Iterator[Runner]:
             Processes().capture([docker, "rmi", "--force", image], check=False)
 
 
-def _user() -> str:
-    """Whom to be inside; an ordinary caller is root there, and himself to the machine."""
-    return NOBODY if os.geteuid() == 0 else ""
+def _user() -> list[str]:
+    """Return the option for the user inside; an ordinary caller is root there, without one."""
+    return [f"--user={NOBODY}"] if os.geteuid() == 0 else []

@@ -1,14 +1,20 @@
-"""What a runner is given, and what it must do."""
+"""What a runner is given, and what it must do.
+
+The same is asked of all of them: the image's environment and nothing of the caller's, HOME, the
+working directory, an ordinary user, the host's network and shared memory, and, where requested, its
+GPUs and a folder of data. Those that a launcher can start let its variables in, and no others.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from builder.build.engines import Tools
 from builder.system.process import Completed
@@ -19,36 +25,11 @@ DATA_AT = "/mnt"  # where a folder of the host is shown: every image has it (FHS
 # The ordinary user of engines that could also run as root: images have an entry for it, without
 # which Python's getpass, and so PyTorch, does not know who it is.
 NOBODY = "65534:65534"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Container:
-    """An artifact to run commands in.
-
-    `directory` is the image's working directory, which not every format can hold. With `gpu` the
-    host's GPUs are handed over. `work` is a folder for temporary files. `data` is a folder of this
-    machine that commands find at `DATA_AT`, to read and write there.
-    """
-
-    artifact: Path
-    work: Path
-    tools: Tools
-    directory: str = "/"
-    gpu: bool = False
-    data: Path | None = None
-
-    @property
-    def shown(self) -> str:
-        """The folder `data` as command lines have it; empty if there is none."""
-        return str(self.data or "")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mount:
-    """A folder of the host that containers are shown, at a path of theirs."""
-
-    path: Path
-    at: str
+# All of NVIDIA's GPUs, as a specification of the Container Device Interface names them:
+# https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
+CDI_GPUS = "nvidia.com/gpu=all"
+# https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+_CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +38,40 @@ class Around:
 
     `command` stands before the container's own. `environment` is all that it is given, but for the
     container's own settings; with what it adds, that reaches the programs in the containers.
+    `mounts` are folders of the host by the paths at which containers are shown them.
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    mounts: tuple[Mount, ...] = ()
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Container:
+    """An artifact to run commands in.
+
+    `directory` is the image's working directory, which not every format can hold. With `gpu` the
+    host's GPUs are handed over. `work` is a folder for temporary files. `data` is a folder of this
+    machine that commands find at `DATA_AT`, to read and write there. `around` is the launcher that
+    starts the container; only the runners of sites can be started by one.
+    """
+
+    artifact: Path
+    work: Path
+    tools: Tools
+    directory: str = "/"
+    gpu: bool = False
+    data: Path | None = None
+    around: Around | None = None
+
+    def data_option(self, name: str) -> list[str]:
+        """Return the option that shows `data` to commands; none without."""
+        return [f"--{name}={self.data}:{DATA_AT}"] if self.data else []
+
+    @property
+    def mounts(self) -> Mapping[str, Path]:
+        """The folders that the launcher has containers shown."""
+        return self.around.mounts if self.around else {}
 
 
 class Runner(Protocol):
@@ -74,21 +84,12 @@ class Runner(Protocol):
         """
 
 
-@runtime_checkable
-class CopiesDriver(Runner, Protocol):
-    """A runner that hands over GPUs by changing the image: what is run before knows it as it is."""
-
-    def copy_driver(self) -> None:
-        """Copy the driver's files into the image; raises `StepFailed`."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
     """A program that runs one format.
 
     `own` are patterns (fnmatch) of the variables that it sets by itself. `no_gpu` says why it
-    cannot hand over GPUs on this machine; nothing if it can. `launched` is for what a launcher can
-    start: a container that is one process of the ordinary user's, on whichever node.
+    cannot hand over GPUs on this machine; nothing if it can.
     """
 
     name: str
@@ -97,7 +98,6 @@ class Kind:
     open: Callable[[Container], AbstractContextManager[Runner]]
     own: tuple[str, ...] = ()
     no_gpu: Callable[[Tools], str] = field(default=lambda _tools: "")
-    launched: Callable[[Container, Around], AbstractContextManager[Runner]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +122,20 @@ class Prefixed:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopiesDriver:
+    """A runner that hands over GPUs by changing the image: what is run before knows it as it is.
+
+    `copy_driver` copies the driver's files into the image; it raises `StepFailed`.
+    """
+
+    inner: Runner
+    copy_driver: Callable[[], object]
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        return self.inner.run(argv, timeout_s=timeout_s)
+
+
 @contextmanager
 def scratch(container: Container) -> Iterator[Path]:
     """A folder that the ordinary user owns, gone afterwards."""
@@ -131,3 +145,36 @@ def scratch(container: Container) -> Iterator[Path]:
         if container.tools.ordinary_user:
             shutil.chown(folder, container.tools.ordinary_user)
         yield folder
+
+
+# ---- Can this machine's GPUs be handed over? docs/gpus.md says what has been tried. ----
+
+
+def cdi_problem(folders: tuple[Path, ...] = _CDI_FOLDERS, *, kind: str = "*") -> str:
+    """Return why GPUs cannot be named by the Container Device Interface; empty if they can.
+
+    `kind` is a pattern of the files that are read: the standard has JSON and YAML.
+    """
+    vendor = CDI_GPUS.partition("=")[0]
+    files = [file for folder in folders for file in folder.glob(kind) if file.is_file()]
+    if any(vendor in file.read_text(errors="replace") for file in files):
+        return ""
+    places = " or ".join(f"{folder}/{kind}" for folder in folders)
+    return f"no specification of {vendor} in {places}: nvidia-ctk makes it"
+
+
+def offers(tools: Tools, command: Sequence[str], option: str) -> bool:
+    """Return whether a program's help names an option."""
+    done = tools.processes.capture(
+        [tools.program(command[0]), *command[1:], "--help"],
+        env={**tools.environment, "USER": tools.ordinary_user or "user"},
+        check=False,
+        timeout_s=20,
+    )
+    return option in re.split(r"[\s,=\[]+", done.stdout + done.stderr)
+
+
+def missing(tools: Tools, *names: str) -> str:
+    """Name the first of some programs that this machine does not have; empty if it has all."""
+    absent = [name for name in names if not tools.has(name)]
+    return f"there is no {absent[0]} on this machine" if absent else ""

@@ -6,108 +6,80 @@ import contextlib
 import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
-from builder.system.process import Completed
-from builder.verify.runners import commands
-from builder.verify.runners.commands import has_cdi
-from builder.verify.runners.protocol import Around, Container, Prefixed, Runner, scratch
+from builder.verify.runners.protocol import (
+    CDI_GPUS,
+    HOME_IN_CONTAINER,
+    Container,
+    CopiesDriver,
+    Prefixed,
+    Runner,
+    cdi_problem,
+    missing,
+    offers,
+    scratch,
+)
 
 # Ranks would look for the launcher's folder under a path that they do not have.
-_NOT_OF_RANKS = ("TMPDIR",)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _WithoutCdi:
-    """A ch-run that finds GPUs by the driver's files in the unpacked image."""
-
-    line: Prefixed
-    image: Path
-
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
-        return self.line.run(argv, timeout_s=timeout_s)
-
-    def copy_driver(self) -> None:
-        _copy_driver(self.line.tools, self.image)
+_NOT_OF_RANKS = {"TMPDIR"}
 
 
 @contextlib.contextmanager
 def apptainer_runner(container: Container) -> Iterator[Runner]:
-    """`apptainer exec` on the SIF."""
-    tools = container.tools
-    options = commands.apptainer_exec(
+    """`apptainer exec` on the SIF. HOME is set by --home alone; --no-home keeps the folder out."""
+    line = [
+        container.tools.program("apptainer"),
+        "--silent",
+        "exec",
+        *([] if container.around else ["--cleanenv"]),
+        "--no-home",
+        f"--home={HOME_IN_CONTAINER}",
+        f"--pwd={container.directory}",
+        *(["--nv"] if container.gpu else []),
+        *container.data_option("bind"),
+        *(f"--bind={path}:{at}:ro" for at, path in container.mounts.items()),
         str(container.artifact),
-        directory=container.directory,
-        gpu=container.gpu,
-        data=container.shown,
-    )
+    ]
     with scratch(container) as folder:
-        yield Prefixed(
-            prefix=(tools.program("apptainer"), *options),
-            tools=tools,
-            env=apptainer_environment(folder),
-            user=tools.ordinary_user,
-            cwd=folder,
-        )
-
-
-@contextlib.contextmanager
-def apptainer_launched(container: Container, around: Around) -> Iterator[Runner]:
-    """`apptainer exec` on the SIF, started by a launcher."""
-    options = commands.apptainer_exec(
-        str(container.artifact),
-        directory=container.directory,
-        gpu=container.gpu,
-        launched=True,
-        mounts=around.mounts,
-    )
-    line = [container.tools.program("apptainer"), *options]
-    with scratch(container) as folder:
-        yield _launched(container, around, line, apptainer_environment(folder), folder)
+        yield _runner(container, line, apptainer_environment(folder), folder)
 
 
 @contextlib.contextmanager
 def charliecloud_runner(container: Container) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked."""
-    tools = container.tools
+    tools, around = container.tools, container.around
     cdi = container.gpu and has_cdi(tools)
     with unpacked(container, user=tools.ordinary_user) as image:
-        options = commands.ch_run(
-            str(image), directory=container.directory, cdi=cdi, data=container.shown
-        )
-        line = Prefixed(
-            prefix=(tools.program("ch-run"), *options),
-            tools=tools,
-            env=_name(container),
-            user=tools.ordinary_user,
-            cwd=image.parent,
-        )
-        yield _WithoutCdi(line=line, image=image) if container.gpu and not cdi else line
 
+        def copy_driver() -> None:
+            fromhost = [tools.program("ch-fromhost"), "--nvidia", str(image)]
+            tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
 
-@contextlib.contextmanager
-def charliecloud_launched(container: Container, around: Around) -> Iterator[Runner]:
-    """`ch-run` on a folder into which the tarball is unpacked, started by a launcher."""
-    tools = container.tools
-    cdi = container.gpu and has_cdi(tools)
-    with unpacked(container, user=tools.ordinary_user) as image:
-        if container.gpu and not cdi:
-            _copy_driver(tools, image)
-        for mount in around.mounts:  # ch-run mounts on what is there
-            folder = f"{image}{mount.at}"
-            tools.processes.capture(["mkdir", "-p", folder], user=tools.ordinary_user)
-        options = commands.ch_run(
+        if around and container.gpu and not cdi:
+            copy_driver()
+        for at in container.mounts:  # ch-run mounts on what is there
+            tools.processes.capture(["mkdir", "-p", f"{image}{at}"], user=tools.ordinary_user)
+        line = [
+            tools.program("ch-run"),
+            # The launcher's own path of libraries is none of the container's.
+            "--unset-env=LD_LIBRARY_PATH" if around else "--unset-env=*",
+            "--set-env",
+            f"--set-env=HOME={HOME_IN_CONTAINER}",
+            f"--cd={container.directory}",
+            *([f"--cdi={CDI_GPUS}"] if cdi else []),
+            *container.data_option("bind"),
+            *(f"--bind={path}:{at}" for at, path in container.mounts.items()),
             str(image),
-            directory=container.directory,
-            cdi=cdi,
-            launched=True,
-            mounts=around.mounts,
-        )
-        line = [tools.program("ch-run"), *options]
-        yield _launched(container, around, line, _name(container), image.parent)
+            "--",
+        ]
+        runner = _runner(container, line, {"USER": _user(tools)}, image.parent)
+        if container.gpu and not cdi and not around:
+            yield CopiesDriver(inner=runner, copy_driver=copy_driver)
+        else:
+            yield runner
 
 
 @contextlib.contextmanager
@@ -132,37 +104,39 @@ def unpacked(container: Container, *, user: str | None) -> Iterator[Path]:
                 capture(["chmod", "-R", "u+rwX", str(image)], check=False)
 
 
-def _copy_driver(tools: Tools, image: Path) -> None:
-    fromhost = [tools.program("ch-fromhost"), *commands.ch_fromhost(str(image))]
-    tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
+def charliecloud_problem(tools: Tools) -> str:
+    """Return why Charliecloud cannot hand over this machine's GPUs; empty if it can."""
+    if has_cdi(tools):
+        return cdi_problem(kind="*.json")
+    return missing(tools, "ch-fromhost", "nvidia-container-cli")
 
 
-def _name(container: Container) -> dict[str, str]:
-    """Who the user is: ch-run does not start without that."""
-    return {"USER": container.tools.ordinary_user or _own_name()}
+def has_cdi(tools: Tools) -> bool:
+    """Return whether this ch-run knows the Container Device Interface, as those after 0.39 may."""
+    return offers(tools, ["ch-run"], "--cdi")
 
 
-def _own_name() -> str:
+def _user(tools: Tools) -> str:
+    """Return the user's name, without which ch-run does not start."""
     try:
-        return getpass.getuser()
+        return tools.ordinary_user or getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user that it has no entry for
         return str(os.getuid())
 
 
-def _launched(
-    container: Container,
-    around: Around,
-    line: Sequence[str],
-    own: Mapping[str, str],
-    folder: Path,
+def _runner(
+    container: Container, line: Sequence[str], own: Mapping[str, str], folder: Path
 ) -> Prefixed:
-    given = {**around.environment, **own}
-    names = given.keys() - {*_NOT_OF_RANKS}
-    outer = {*os.environ, *container.tools.environment, *given}
-    return Prefixed(
-        prefix=(*commands.around(around.command, names, outer), *line),
-        tools=container.tools,
-        env=given,
-        user=container.tools.ordinary_user,
-        cwd=folder,
-    )
+    """Run what `line` starts in a folder, below the container's launcher if it has one.
+
+    What the launcher gets is in its environment, not in a command line that anybody could read; the
+    other variables are taken away.
+    """
+    tools, around = container.tools, container.around
+    prefix, env = tuple(line), own
+    if around:
+        env = {**around.environment, **own}
+        outer = {*os.environ, *tools.environment, *env}
+        others = sorted(outer - (env.keys() - _NOT_OF_RANKS))
+        prefix = ("env", *(f"--unset={name}" for name in others), *around.command, *line)
+    return Prefixed(prefix=prefix, tools=tools, env=env, user=tools.ordinary_user, cwd=folder)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from manifest_samples import document
-from samples import ROOT
+from samples import ROOT, a_file, tar_bytes
 from test_again import MANIFEST
+from test_proving import TREE, Unpacks, write_formats
 
+from builder.build.engines import Tools
 from builder.cli import main
 from builder.cli.reproduce import _as_json, _as_text
+from builder.system.home import Home
+from builder.verify import reproduction
 from builder.verify.reproduction import Comparison
 
 Capture = pytest.CaptureFixture[str]
+LIBC = {"name": "libc", "version": "2.35"}
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 CELL = {
     "recipe": "hpc-base",
@@ -68,6 +74,27 @@ def test_an_image_whose_recipe_changed(tmp_path: Path, capsys: Capture) -> None:
 def test_an_image_without_its_base(tmp_path: Path, capsys: Capture) -> None:
     said = refusal(tmp_path, capsys, content_key=content_key(capsys))
     assert "debian13-x86_64.oci.tar: not the base that it was built from" in said
+
+
+def test_tarballs_are_compared_where_the_layers_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
+    tools = Tools(processes=Unpacks(b""), home=Home(path=tmp_path))
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        folder.mkdir()
+        write_formats(folder)
+    tarball = after / "image.tar.gz"
+    tarball.write_bytes(gzip.compress(tar_bytes(*TREE, a_file("bin/more", "x"))))
+    paths = {"oci": after / "image.oci", "charliecloud": tarball}
+    [difference] = reproduction._differences(before, paths, tools)
+    assert (difference.where, difference.path) == ("tarball", "/bin/more")
+    (before / "sbom.cdx.json").write_text(json.dumps({"components": [LIBC]}))
+    bill = {"components": [{**LIBC, "version": "2.36"}, {"name": "more", "version": "1"}]}
+    packages = ["libc 2.36, not 2.35", "more 1, not none"]
+    assert reproduction._changed_packages(before, bill) == packages
+    assert reproduction._changed_packages(after, bill) == []
 
 
 def test_the_result_as_text_and_as_data() -> None:

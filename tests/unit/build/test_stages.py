@@ -30,9 +30,9 @@ from builder.plan import make_plan
 from builder.plan.keys import StageKeys
 from builder.system.files import write_atomically
 from builder.system.home import Home
+from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
-from builder.verify import host_facts
 from builder.verify.main_job import Results, run_job
 
 
@@ -208,16 +208,16 @@ def test_a_base_names_no_indices_of_the_base_before_it(
     ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
     asked = set[tuple[str, bool]]()
 
-    def made(*words: Any, told: Callable[[], object], **named: Any) -> StoredBase:
-        told()
+    def ensure(*words: Any, indices: Callable[[], object], **named: Any) -> StoredBase:
+        indices()
         return ensured(*words, **named)
 
-    def told(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
+    def states(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
         asked.add(("base" if name == image.base_image else "stage", named.get("earlier", True)))
         return ()
 
-    monkeypatch.setattr(stages_module, "ensure_base", made)
-    monkeypatch.setattr(stages_module, "told", told)
+    monkeypatch.setattr(stages_module, "ensure_base", ensure)
+    monkeypatch.setattr(stages_module, "index_states", states)
     assert site.job().exit_code == 0
     assert asked == {("base", False), ("stage", True)}
 

@@ -12,7 +12,7 @@ import pytest
 from manifest_samples import document
 from samples import image
 
-from builder.artifacts.manifests import Wanted, read_manifest, size_of, state_of, why_none
+from builder.artifacts.manifests import ImageGoal, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
 
 FORMATS = ("oci", "sif")
@@ -53,7 +53,7 @@ def change(out: Path, planned: PlannedImage, **changes: Any) -> None:
 
 
 def state(out: Path, planned: PlannedImage, **asked: Any) -> tuple[str, str]:
-    current = state_of(out, planned, Wanted(**{"formats": FORMATS, **asked}))
+    current = state_of(out, planned, ImageGoal(**{"formats": FORMATS, **asked}))
     assert (current.manifest is None) is (current.work == "build")
     return current.work, current.text
 

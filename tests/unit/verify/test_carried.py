@@ -19,11 +19,12 @@ from builder.cli import main
 from builder.compile.spec.image_scripts import SCRIPTS
 from builder.model import FAILED, PASSED, Outcome
 from builder.model.errors import BadInput
-from builder.verify import FormatTree, Target
+from builder.verify.checks import ProofTarget
 from builder.verify.expected import expected_target
 from builder.verify.finished_images import check_cell
 from builder.verify.harness import lacking_mpi, with_carried
 from builder.verify.proof import emulator_of, seen_arch
+from builder.verify.trees import FormatTree
 
 SHIPPED = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 
@@ -35,12 +36,12 @@ def tree_of(*scripts: str) -> FormatTree:
     return FormatTree.of(comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
-def target(*names: str, **more: Any) -> Target:
+def target(*names: str, **more: Any) -> ProofTarget:
     checks = tuple(a_check(name) for name in names)
-    return Target(identifier="x", arch="x86_64", environment={}, checks=checks, **more)
+    return ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks, **more)
 
 
-def scripts(found: Target) -> dict[str, str]:
+def scripts(found: ProofTarget) -> dict[str, str]:
     return {check.name: check.script for check in found.checks}
 
 

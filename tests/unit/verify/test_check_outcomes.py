@@ -13,18 +13,21 @@ import pytest
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
+from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
-from builder.verify import RUNNERS, InImageCheck, Target
 from builder.verify.checks import (
+    ProofTarget,
     after_a_loss,
-    environment_outcome,
+    environment_of,
     not_started,
     outcomes_in,
     passed,
     why_no_gpu,
 )
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Runner
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
 
@@ -71,6 +74,16 @@ def a_check(name: str = "mpi", needs: tuple[str, ...] = ()) -> InImageCheck:
     return InImageCheck(name=name, script=f"/checks/{name}", needs=needs, timeout_s=60)
 
 
+def environment_in(
+    runner: Runner, environment: Mapping[str, str], directory: str = "/", *, own: tuple[str, ...]
+) -> Outcome:
+    """The outcome of looking at a container's variables, of which a runner sets its `own`."""
+    target = ProofTarget(
+        identifier="x", arch="x86_64", environment=environment, checks=(), directory=directory
+    )
+    return environment_of(target, dataclasses.replace(RUNNERS["docker"], own=own), runner)
+
+
 Verify = Callable[..., tuple[Outcome, ...]]
 
 
@@ -88,7 +101,7 @@ def verifying() -> Verify:
         commands = dict(zip([check.script for check in checks], results, strict=True))
         runner = FakeRunner({"sh": env or done(ENV_OUTPUT), **commands})
 
-        target = Target(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
+        target = ProofTarget(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
         found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
         assert [call for call in runner.calls if call[0][0] not in {"sh", "cat"}] == [
             ((check.script,), 60) for check in checks
@@ -239,7 +252,7 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
 
 
 def test_a_container_that_does_not_start_fails_every_check() -> None:
-    target = Target(
+    target = ProofTarget(
         identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
     )
     found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
@@ -293,7 +306,7 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
 def test_an_image_that_sets_home_is_sound() -> None:
     """Each runner is told another HOME, so that nothing can be said of the image's."""
     runner = FakeRunner({"sh": done(env("HOME=/tmp"))})
-    target = Target(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
+    target = ProofTarget(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
     [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
     assert outcome.outcome == PASSED
 
@@ -305,7 +318,7 @@ def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
     printed: str, expected: str
 ) -> None:
     runner = FakeRunner({"sh": done(env(printed))})
-    target = Target(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
+    target = ProofTarget(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
     [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
     assert outcome.outcome == expected
 
@@ -325,9 +338,7 @@ def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
             return done(ran.stdout.decode(), ran.returncode, ran.stderr.decode())
 
     for name, outcome in (("work", PASSED), ("data", PASSED), ("none", FAILED), (".", FAILED)):
-        found = environment_outcome(
-            Here(), {"A": "b"}, directory=str(tmp_path / name), own=("*PATH",)
-        )
+        found = environment_in(Here(), {"A": "b"}, str(tmp_path / name), own=("*PATH",))
         assert found.outcome == outcome, found.reason
 
 
@@ -350,7 +361,7 @@ def an_outcome(outcome: str, check: str = "mpi") -> Outcome:
 
 def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> None:
     checks = (a_check("gpu", ("gpu",)), a_check("compute", ("gpu",)), a_check("mpi", ("mpi",)))
-    target = Target(identifier="x", arch="x86_64", environment={}, checks=checks)
+    target = ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks)
     found = after_a_loss(
         [an_outcome(PASSED, "gpu"), an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi")],
         target,
@@ -364,9 +375,7 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
     """A script of a SIF may behave as long as it is `env` that looks."""
     for other in (["PATH=/usr/bin:/bin", "MODE=other"], ["PATH=/usr/bin:/bin"]):
         results = {"sh": done(ENV_OUTPUT), "cat": done("\0".join([*other, "CH_RUNNING=x"]))}
-        outcome = environment_outcome(
-            FakeRunner(results), ENVIRONMENT, directory="/", own=("CH_RUNNING",)
-        )
+        outcome = environment_in(FakeRunner(results), ENVIRONMENT, own=("CH_RUNNING",))
         assert outcome.outcome == FAILED
         assert "MODE depends on the program that is started: " in outcome.reason
 
@@ -382,7 +391,9 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
 def test_why_gpus_are_not_handed_over(
     needs: tuple[str, ...], driver: str, why: str, tmp_path: Path
 ) -> None:
-    target = Target(identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),))
+    target = ProofTarget(
+        identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),)
+    )
     kind = dataclasses.replace(RUNNERS["docker"], no_gpu=lambda _: "there is no toolkit")
     host = HostFacts(arch="x86_64", kernel="6", cpu="c", cores=1, os="o", driver=driver)
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))

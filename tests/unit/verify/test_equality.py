@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import io
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
+from samples import a_file, tar_bytes
 
 from builder.artifacts.tree import Entry
 from builder.build.engines import Tools
-from builder.model import FAILED, PASSED, SKIPPED
+from builder.model import FAILED, PASSED, SKIPPED, Artifact
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify import FormatTree, digest_of_file, equality
+from builder.verify.launched import PROGRAM, program_digest
+from builder.verify.trees import FormatTree, equality
 
 
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
@@ -112,25 +112,22 @@ class Unpacks(Processes):
             yield cast("IO[bytes]", stream)
 
 
-def test_the_digest_of_one_file_of_a_tarball(
+def program_in(artifact_format: str, path: Path, tools: Tools) -> str:
+    artifact = Artifact(format=artifact_format, path=path, digest="", size=1)
+    return program_digest(artifact, work=path.parent, tools=tools)
+
+
+def test_the_digest_of_the_ranks_program_in_a_tarball(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
     tools = Tools(processes=Unpacks(), home=Home(path=tmp_path))
     tarball = tmp_path / "image.tar.gz"
-    with tarfile.open(tarball, "w:gz") as archive:
-        for name, text in (("./opt/bin/mpi", b"program"), ("./opt/bin/other", b"another")):
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text))
-
-    def digest(path: str) -> str:
-        return digest_of_file("charliecloud", tarball, path, work=tmp_path, tools=tools)
-
-    assert digest("/opt/bin/mpi") == hashlib.sha256(b"program").hexdigest()
-    assert digest("/opt/bin/none") == ""
+    for name, digest in ((PROGRAM, hashlib.sha256(b"program").hexdigest()), ("/opt/other", "")):
+        tarball.write_bytes(gzip.compress(tar_bytes(a_file(f".{name}", "program"))))
+        assert program_in("charliecloud", tarball, tools) == digest
     tarball.write_bytes(gzip.compress(b"no tar"))
-    assert digest("/opt/bin/mpi") == ""
+    assert program_in("charliecloud", tarball, tools) == ""
 
 
 def test_no_digest_where_this_machine_cannot_look_into_an_artifact(
@@ -140,7 +137,7 @@ def test_no_digest_where_this_machine_cannot_look_into_an_artifact(
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     (tmp_path / "image.sif").write_bytes(b"no sif")
     for name, file in (("charliecloud", "image.tar.gz"), ("sif", "image.sif")):
-        assert digest_of_file(name, tmp_path / file, "/x", work=tmp_path, tools=tools) == ""
+        assert program_in(name, tmp_path / file, tools) == ""
 
 
 def test_a_name_with_a_newline_forges_no_line() -> None:

@@ -12,14 +12,8 @@ import pytest
 
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.verify import (
-    HostFacts,
-    Setting,
-    host_facts,
-    images_own,
-    lost_gpus,
-    write_evidence,
-)
+from builder.system.host_facts import HostFacts, host_facts, lost_gpus
+from builder.verify.evidence import RunEvidence, images_own, write_evidence
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")
 V100 = "Tesla V100-SXM2-32GB"
@@ -60,28 +54,25 @@ def evidence(
     host: HostFacts = HOST,
     gpu: bool = False,
 ) -> dict[str, Any]:
-    path = write_evidence(
-        folder / "evidence",
-        "sif",
+    run = RunEvidence(
         identifier="core-1.0-x86_64",
         artifacts=artifacts or ARTIFACTS,
         outcomes=outcomes,
         scripts={"mpi": "c3"},
-        setting=Setting(
-            format="sif",
-            runner="apptainer",
-            runner_version="1.4.5",
-            host=host,
-            started=STARTED,
-            finished=FINISHED,
-            emulator=emulator,
-            gpu=gpu,
-            no_gpu="" if gpu else "no check of the image needs one",
-            tools={"apptainer": "1.4.5"},
-        ),
+        format="sif",
+        runner="apptainer",
+        runner_version="1.4.5",
+        host=host,
+        started=STARTED,
+        finished=FINISHED,
+        emulator=emulator,
+        gpu=gpu,
+        no_gpu="" if gpu else "no check of the image needs one",
+        tools={"apptainer": "1.4.5"},
     )
-    assert path == folder / "evidence/sif.json"
-    assert {one.name for one in path.parent.iterdir()} == {"sif.json", "sif.xml"}
+    assert write_evidence(folder, "sif", run) == "evidence/sif.json"
+    path = folder / "evidence/sif.json"
+    assert {file.name for file in path.parent.iterdir()} == {"sif.json", "sif.xml"}
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 

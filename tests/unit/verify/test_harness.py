@@ -18,8 +18,9 @@ from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
 from builder.model import FAILED, SKIPPED
 from builder.model.digests import digest_of
-from builder.verify import FormatTree, Target
+from builder.verify.checks import ProofTarget
 from builder.verify.harness import altered_harness, carried_harness, harness_of
+from builder.verify.trees import FormatTree
 
 FILES = {
     "files/checks/10-mpi": "#!/bin/sh\nsh $SRC/quiet.sh mpi\n",
@@ -29,7 +30,7 @@ FILES = {
 }
 OTHERS = {"Dockerfile": "FROM x\n", "files/environment.yaml": "of a recipe\n"}
 SPECS = {name: digest_of(text.encode()) for name, text in (FILES | OTHERS).items()}
-TARGET = Target(
+TARGET = ProofTarget(
     identifier="x",
     arch="x86_64",
     environment={},

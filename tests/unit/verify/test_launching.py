@@ -17,10 +17,10 @@ from manifest_samples import CELL
 from builder.cli import main
 from builder.cli import verify as verifying
 from builder.cli.schema import schema_of
-from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.verify import launched as launching
 from builder.verify.evidence import Machine, StartedBy
-from builder.verify.ranks import Ranks
+from builder.verify.launched import Ranks
 
 SIF = b"a sif"
 Asked = list[Ranks]
@@ -96,7 +96,7 @@ def answer_with(
             nodes=start.nodes,
             machines=there,
         )
-        return Outcome(check=ranks.check, outcome=answer(ranks), reason="because"), started_by
+        return Outcome(check=ranks.start.check, outcome=answer(ranks), reason="because"), started_by
 
     monkeypatch.setattr(launching, "verify_ranks", verify)
 
@@ -110,7 +110,7 @@ def test_each_launcher_and_each_depth_has_an_outcome_and_evidence(
 ) -> None:
     assert verify(folder, "--launcher=mpirun", "--launcher=srun", "--bind-mpi=auto") == 0
     names = ["mpi-hybrid-mpirun", "mpi-bind-mpirun", "mpi-hybrid-srun", "mpi-bind-srun"]
-    assert [one.check for one in asked] == names
+    assert [ranks.start.check for ranks in asked] == names
     manifest = manifest_of(folder)
     assert [one["check"] for one in manifest["launched"]["sif"]] == names
     assert manifest["checks"] == {"sif": []}
@@ -153,18 +153,18 @@ def test_the_evidence_names_the_program_that_ran(
     del asked
     looked: list[str] = []
 
-    def digest_of(name: str, artifact: Path, path: str, **_: Any) -> str:
-        assert artifact.read_bytes() == SIF
-        looked.append(f"{name}:{path}")
+    def digest_of(artifact: Artifact, **_: Any) -> str:
+        assert artifact.path.read_bytes() == SIF
+        looked.append(artifact.format)
         return "c3" * 32
 
     def descriptor() -> Any:
         text = (folder / "evidence/sif-mpi-hybrid-srun.json").read_text()
         return json.loads(text)["predicate"]["configuration"][1]
 
-    monkeypatch.setattr(launching, "digest_of_file", digest_of)
+    monkeypatch.setattr(launching, "program_digest", digest_of)
     assert verify(folder, "--launcher=srun", "--bind-mpi=auto") == 0
-    assert looked == ["sif:/opt/build-images/bin/mpi"]  # once for all outcomes
+    assert looked == ["sif"]  # once for all outcomes
     assert descriptor()["digest"] == {"sha256": "c3" * 32}
 
 

@@ -1,4 +1,4 @@
-"""What an image that fails is told to have failed of, and what one that is done is told to be."""
+"""What an image that fails is shown to have failed of, and what one that is done is shown to be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.build.engines import Tools
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify import main_job, tasks
+from builder.verify import main_job
 
 RUN = cast("Any", SimpleNamespace(tools=Tools(processes=Processes(), home=Home(path=Path("/h")))))
 FULL = (
@@ -39,30 +39,30 @@ FULL = (
     ],
 )
 def test_a_full_disk_is_what_this_machine_lacks(error: Exception, text: str) -> None:
-    told = main_job._as_error(RUN, "tools-1", error)
-    assert isinstance(told, MissingPrerequisite)
-    assert told.exit_code == 4
-    assert told.args[0].startswith(f"tools-1: the disk is full ({text})")
-    assert told.hint == FULL
+    shown = main_job._as_error(RUN, "tools-1", error)
+    assert isinstance(shown, MissingPrerequisite)
+    assert shown.exit_code == 4
+    assert shown.args[0].startswith(f"tools-1: the disk is full ({text})")
+    assert shown.hint == FULL
 
 
-def test_other_errors_are_told_as_they_are() -> None:
+def test_other_errors_are_shown_as_they_are() -> None:
     for error in (BadInput("no"), StepFailed("make: exit status 2", tail=["no rule"])):
         assert main_job._as_error(RUN, "tools-1", error) is error
-    told = main_job._as_error(RUN, "tools-1", OSError(errno.EIO, "Input/output error", "/a"))
-    assert type(told) is BuildImagesError
-    assert str(told) == "tools-1: [Errno 5] Input/output error: '/a'"
+    shown = main_job._as_error(RUN, "tools-1", OSError(errno.EIO, "Input/output error", "/a"))
+    assert type(shown) is BuildImagesError
+    assert str(shown) == "tools-1: [Errno 5] Input/output error: '/a'"
 
 
 def test_a_fault_of_the_program_ends_one_image_and_says_so() -> None:
     with pytest.raises(ValueError, match="odd") as raised:
         int("odd")
-    told = main_job._as_error(RUN, "tools-1", raised.value)
-    assert isinstance(told, StepFailed)
-    assert told.message.startswith("unexpected ValueError: invalid literal for int()")
-    assert told.tail[-1].startswith("ValueError: invalid literal")
-    assert 'int("odd")' in "\n".join(told.tail)
-    assert told.hint == "this is a fault of build-images itself; please report it"
+    shown = main_job._as_error(RUN, "tools-1", raised.value)
+    assert isinstance(shown, StepFailed)
+    assert shown.message.startswith("unexpected ValueError: invalid literal for int()")
+    assert shown.tail[-1].startswith("ValueError: invalid literal")
+    assert 'int("odd")' in "\n".join(shown.tail)
+    assert shown.hint == "this is a fault of build-images itself; please report it"
 
 
 def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("found", "text"),
+    ("content", "text"),
     [
         (manifest("passed"), "oci, sif in 12 s"),
         (manifest("skipped", proven_on_gpu=True), "oci, sif in 12 s"),
@@ -83,8 +83,8 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
         (manifest("failed"), "oci, sif in 12 s\n    oci/mpi: 3 of 4 ranks"),
     ],
 )
-def test_the_last_line_of_an_image(found: dict[str, Any], text: str) -> None:
-    assert main_job._closing(record(found), 12.3) == text
+def test_the_last_line_of_an_image(content: dict[str, Any], text: str) -> None:
+    assert main_job._closing(record(content), 12.3) == text
 
 
 # How much goes on at once.
@@ -92,11 +92,11 @@ def test_the_last_line_of_an_image(found: dict[str, Any], text: str) -> None:
 
 def test_memory_that_is_free_is_read_of_the_kernel(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    assert tasks._free_memory(meminfo) == 0
+    assert main_job._free_memory(meminfo) == 0
     meminfo.write_text("MemTotal:       99999 kB\nMemFree:  7 kB\nMemAvailable:   2048 kB\n")
-    assert tasks._free_memory(meminfo) == 2048 * 1024
+    assert main_job._free_memory(meminfo) == 2048 * 1024
     meminfo.write_text("MemTotal:       99999 kB\n")
-    assert tasks._free_memory(meminfo) == 0
+    assert main_job._free_memory(meminfo) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
     jobs: int, at_once: int, emulated: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    monkeypatch.setattr(tasks, "_free_memory", lambda: 1000)
-    limits = tasks.limits_of(jobs)
+    monkeypatch.setattr(main_job, "_free_memory", lambda: 1000)
+    limits = main_job.limits_of(jobs)
     assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
     assert (limits.groups, limits.memory) == (groups, 900)

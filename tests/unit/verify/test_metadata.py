@@ -13,7 +13,7 @@ from made_formats import ENV, SifPart, sif_scripts, write_sif
 from samples import a_file, tar_bytes
 from test_sif import TREE
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.build.engines import charliecloud
 from builder.model import FAILED, PASSED
@@ -47,7 +47,7 @@ def sif_of(file: Path, objects: Mapping[str, bytes], arch: bytes = b"02") -> Pat
 def layout_of(folder: Path, config: Mapping[str, Any], **more: Any) -> Path:
     start_layout(folder)
     tar = tar_bytes(a_file("f", "x"))
-    layer = Layer(diff_id=digest_of(tar), digest=digest_of(tar), size=len(tar))
+    layer = LayerBlob(diff_id=digest_of(tar), digest=digest_of(tar), size=len(tar))
     blob_path(folder, layer.digest).write_bytes(tar)
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
     finish_layout(folder, {"rootfs": rootfs, **config}, [layer], **more)
@@ -97,7 +97,7 @@ class Made:
                 "sif": sif_of(folder / "image.sif", objects, self.sif_arch),
                 "charliecloud": folder / "image.tar.gz",
             },
-            kept={
+            contents={
                 "oci": contract,
                 "sif": {**packed, **contract},
                 "charliecloud": {"ch/environment": self.tarball.encode(), **contract},
@@ -289,22 +289,26 @@ def test_a_layer_of_another_kind_and_an_annotation_that_contradicts(tmp_path: Pa
 def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
     image = Made.sound().described(tmp_path)
     for name in image.files:
-        alone = dataclasses.replace(image, kept={name: image.kept[name]})
+        alone = dataclasses.replace(image, contents={name: image.contents[name]})
         assert metadata_faults(alone) == []
-    spoilt = {"sif": {**image.kept["sif"], ".singularity.d/labels.json": b"{}"}}
-    found = metadata_faults(dataclasses.replace(image, kept=spoilt))
+    spoilt = {"sif": {**image.contents["sif"], ".singularity.d/labels.json": b"{}"}}
+    found = metadata_faults(dataclasses.replace(image, contents=spoilt))
     assert any("labels are not those of" in one for one in found)
 
 
 def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:
     made = Made.sound()
     image = made.described(tmp_path)
-    trees = {name: FormatTree.of({}, kept=kept) for name, kept in image.kept.items()}
+    trees = {
+        name: FormatTree.of({}, contents=contents) for name, contents in image.contents.items()
+    }
     words = {"arch": "x86_64", "has_checks": True}
     assert compared(trees, {}, image.files, **words).outcome == PASSED  # type: ignore[arg-type]
     made.sif[".singularity.d/runscript"] = "exec /bin/evil"
     image = made.described(tmp_path)
-    trees = {name: FormatTree.of({}, kept=kept) for name, kept in image.kept.items()}
+    trees = {
+        name: FormatTree.of({}, contents=contents) for name, contents in image.contents.items()
+    }
     outcome = compared(trees, {}, image.files, **words)  # type: ignore[arg-type]
     assert outcome.outcome == FAILED
     assert outcome.reason.startswith("sif: its runscript is another: exec /bin/evil")

@@ -25,23 +25,33 @@ from samples import a_file, a_folder, compare_with_golden, tar_bytes
 from test_check_outcomes import FakeRunner, done, env
 
 from builder import __version__
-from builder.artifacts.oci import Layer, Layout, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import (
+    LayerBlob,
+    Layout,
+    blob_path,
+    finish_layout,
+    read_layout,
+    start_layout,
+)
 from builder.artifacts.sif import JSON
 from builder.build.engines import Tools, charliecloud
 from builder.build.packing import file_digest
 from builder.build.run import Run
-from builder.model import FORMATS, Artifact
+from builder.model import FORMATS, Artifact, Outcome
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
+from builder.model.manifest import InImageCheck, ProvenImage
 from builder.model.records import write as as_json
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
-from builder.verify import RUNNERS, InImageCheck, Target, finished_images, machine_faults
+from builder.verify import finished_images, machine_faults
+from builder.verify.checks import ProofTarget
 from builder.verify.finished_images import prove_again
-from builder.verify.proof import Proof, prove, proven_part
-from builder.verify.runners import Container
+from builder.verify.proof import Verified, prove
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Container
 
 VARIABLES = {"PATH": "/bin", "MODE": "fast"}
 LABELS = {"title": "x", "build-images.identifier": "tools-1-x86_64"}
@@ -57,7 +67,7 @@ TREE = [
     a_file(SCRIPT[1:], "#!/bin/sh\necho hello\n", mode=0o755),
 ]
 HELLO = InImageCheck(name="hello", script=SCRIPT, needs=(), timeout_s=60)
-TARGET = Target(
+TARGET = ProofTarget(
     identifier="tools-1-x86_64",
     arch="x86_64",
     environment=VARIABLES,
@@ -109,7 +119,7 @@ class Machine:
             "charliecloud": artifact("charliecloud", tarball, file_digest(tarball)),
         }
 
-    def prove(self, *runners: str, target: Target = TARGET) -> Proof:
+    def prove(self, *runners: str, target: ProofTarget = TARGET) -> Verified[ProvenImage]:
         return prove(
             self.run,
             target,
@@ -128,7 +138,9 @@ def write_formats(folder: Path) -> bytes:
     """The image in three formats; what sqfs2tar prints of the SIF."""
     layer_tar = tar_bytes(*TREE)
     start_layout(folder / "image.oci")
-    layer = Layer(diff_id=digest_of(layer_tar), digest=digest_of(layer_tar), size=len(layer_tar))
+    layer = LayerBlob(
+        diff_id=digest_of(layer_tar), digest=digest_of(layer_tar), size=len(layer_tar)
+    )
     blob_path(folder / "image.oci", layer.digest).write_bytes(layer_tar)
     config = {"architecture": "amd64", "os": "linux", "config": SETTINGS}
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
@@ -188,22 +200,29 @@ def as_text(value: object) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
-def manifest_part(machine: Machine, proof: Proof) -> dict[str, Any]:
+def manifest_part(proof: Verified[ProvenImage]) -> dict[str, Any]:
     """What a manifest says of a proof, as JSON."""
-    part: dict[str, Any] = as_json(proven_part(TARGET.identifier, machine.run, proof))
+    part: dict[str, Any] = as_json(proof.record)
     assert part.pop("image") == TARGET.identifier
     return part
+
+
+def equal_of(proof: Verified[ProvenImage]) -> Outcome:
+    """The outcome of comparing the formats, which is the first of each run."""
+    return next(iter(proof.record.checks.values()))[0]
 
 
 def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
     proof = machine.prove()
     assert proof.untried == {}
-    assert proof.emulated == ()
-    compare(machine, as_text(manifest_part(machine, proof)), "manifest.json")
+    assert proof.record.emulated_runs == ()
+    compare(machine, as_text(manifest_part(proof)), "manifest.json")
     files = [str(path.relative_to(machine.folder)) for path in machine.folder.glob("evidence/*")]
     for name in files:
         compare(machine, (machine.folder / name).read_text(), name)
-    assert sorted(files) == sorted([*proof.evidence, *(f"evidence/{name}.xml" for name in FORMATS)])
+    assert sorted(files) == sorted(
+        [*proof.record.evidence, *(f"evidence/{name}.xml" for name in FORMATS)]
+    )
     assert len(machine.opened) == 3
     for container in machine.opened:
         assert (container.directory, container.gpu, container.data) == ("/srv", False, None)
@@ -211,7 +230,7 @@ def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
 
 def test_a_check_that_fails_in_one_format_fails_the_image(machine: Machine) -> None:
     machine.results["apptainer"] = {**RIGHT, SCRIPT: done("", 1, "no such file\n")}
-    part = manifest_part(machine, machine.prove())
+    part = manifest_part(machine.prove())
     assert part["outcome"] == "failed"
     outcomes = {name: [one["outcome"] for one in part["checks"][name]] for name in part["checks"]}
     assert outcomes == {
@@ -224,17 +243,17 @@ def test_a_check_that_fails_in_one_format_fails_the_image(machine: Machine) -> N
 
 def test_another_runner_has_evidence_of_its_own(machine: Machine) -> None:
     proof = machine.prove("docker", "apptainer")
-    assert [*proof.outcomes] == ["oci-docker", "sif"]
-    names = [name for name in proof.evidence if name.endswith("-docker.json")]
+    assert [*proof.runs] == ["oci-docker", "sif"]
+    names = [name for name in proof.record.evidence if name.endswith("-docker.json")]
     assert names == ["evidence/oci-docker.json"]
     statement = json.loads((machine.folder / names[0]).read_text())
     assert "docker of this machine" in json.dumps(statement)
-    assert [*proof.artifacts] == ["oci", "sif", "charliecloud"]
+    assert [*proof.record.artifacts] == ["oci", "sif", "charliecloud"]
 
 
 def test_a_container_that_does_not_start_fails_its_format(machine: Machine) -> None:
     machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
-    part = manifest_part(machine, machine.prove())
+    part = manifest_part(machine.prove())
     assert part["outcome"] == "failed"
     assert {one["outcome"] for one in part["checks"]["charliecloud"][1:]} == {"failed"}
     assert {one["outcome"] for one in part["checks"]["oci"]} == {"passed"}
@@ -247,12 +266,12 @@ def test_what_the_machine_lacks_says_nothing_of_the_image(
     machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
     monkeypatch.setattr(machine_faults, "_lacking", lambda kind, *_: f"{kind.name}: too old")
     proof = machine.prove()
-    assert [*proof.outcomes] == ["oci"]
+    assert [*proof.runs] == ["oci"]
     assert proof.untried == {
         "sif": "apptainer: no such program",
         "charliecloud": "charliecloud: too old",
     }
-    assert manifest_part(machine, proof)["outcome"] == "verified"
+    assert manifest_part(proof)["outcome"] == "verified"
     machine.results["buildah"] = MissingPrerequisite("buildah: no such program")
     with pytest.raises(MissingPrerequisite, match="tools-1-x86_64: this machine lacks what its"):
         machine.prove()
@@ -262,10 +281,10 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
     other = tar_bytes(*TREE, a_file("bin/more", "x"), a_folder("ch"))
     (machine.folder / "image.tar.gz").write_bytes(gzip.compress(other))
     proof = machine.prove()
-    part = manifest_part(machine, proof)
+    part = manifest_part(proof)
     assert (part["formats_equal"], part["outcome"]) == (False, "failed")
-    assert "/bin/more: only in the second" in proof.equal.reason
-    assert [outcomes[0] for outcomes in proof.outcomes.values()] == [proof.equal] * 3
+    assert "/bin/more: only in the second" in equal_of(proof).reason
+    assert [outcomes[0] for outcomes in proof.record.checks.values()] == [equal_of(proof)] * 3
 
 
 @pytest.mark.parametrize(
@@ -278,18 +297,18 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
 def test_an_artifact_that_is_damaged_is_not_equal(name: str, reason: str, machine: Machine) -> None:
     (machine.folder / name).write_bytes((machine.folder / name).read_bytes()[:30])
     proof = machine.prove()
-    assert proof.equal.outcome == "failed"
-    assert reason in proof.equal.reason
+    assert equal_of(proof).outcome == "failed"
+    assert reason in equal_of(proof).reason
 
 
 def test_a_foreign_image_is_emulated_and_says_by_what(machine: Machine) -> None:
     host = dataclasses.replace(HOST, arch="aarch64")
     machine.run = dataclasses.replace(machine.run, host=host)
     proof = machine.prove()
-    assert proof.emulated == ("charliecloud", "oci", "sif")
-    part = manifest_part(machine, proof)
+    assert proof.record.emulated_runs == ("charliecloud", "oci", "sif")
+    part = manifest_part(proof)
     assert (part["emulated"], part["emulated_runs"]) == (True, ["charliecloud", "oci", "sif"])
-    assert "qemu 9.2" in (machine.folder / proof.evidence[0]).read_text()
+    assert "qemu 9.2" in (machine.folder / proof.record.evidence[0]).read_text()
 
 
 def test_a_gpu_that_disappears_ends_what_needs_it(
@@ -302,7 +321,7 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     target = dataclasses.replace(TARGET, checks=(check,))
     machine.results["apptainer"] = {**RIGHT, SCRIPT: done("no GPU is left\n", 77)}
     proof = machine.prove("apptainer", target=target)
-    [outcome] = [one for one in proof.outcomes["sif"] if one.check == "hello"]
+    [outcome] = [one for one in proof.record.checks["sif"] if one.check == "hello"]
     assert outcome.outcome == "failed"
     assert "a GPU disappeared during the run: V100, V100 before, none after" in outcome.reason
     assert [container.gpu for container in machine.opened] == [True]
@@ -332,7 +351,7 @@ MANIFEST = {
 @pytest.fixture
 def manifest(machine: Machine) -> dict[str, Any]:
     """What the main job notes of the image."""
-    part = manifest_part(machine, machine.prove())
+    part = manifest_part(machine.prove())
     return document({**MANIFEST, "artifacts": part["artifacts"]})
 
 
@@ -349,12 +368,12 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert (verified.runs, verified.untried) == (("oci", "sif", "charliecloud"), {})
     assert not verified.has_failed
     written = (machine.folder / "manifest.json").read_text()
-    assert json.loads(written) == as_json(verified.found)
+    assert json.loads(written) == as_json(verified.record)
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
-    for name, digest in verified.found.digests.items():
+    for name, digest in verified.record.digests.items():
         assert file_digest(machine.folder / name) == digest
-    assert {*verified.found.evidence} <= verified.found.digests.keys()
+    assert {*verified.record.evidence} <= verified.record.digests.keys()
     for container in machine.opened:
         assert not container.artifact.exists(), "what was proven is a copy, which is gone"
     assert not [*(machine.folder / "home/work").iterdir()]
@@ -368,8 +387,8 @@ def test_what_another_runner_finds_is_kept_beside(
     machine.results["docker"] = {**RIGHT, SCRIPT: done("", 1, "no\n")}
     verified = prove_again(machine.run, machine.folder, ["docker"])
     assert verified.has_failed
-    assert verified.found.checks.keys() == {"oci", "sif", "charliecloud", "oci-docker"}
-    assert verified.found.outcome == "verified"
+    assert verified.record.checks.keys() == {"oci", "sif", "charliecloud", "oci-docker"}
+    assert verified.record.outcome == "verified"
 
 
 def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[str, Any]) -> None:
@@ -377,7 +396,7 @@ def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[st
     other = dataclasses.replace(HELLO, timeout_s=5)
     expected = dataclasses.replace(TARGET, checks=(other,), environment={}, directory="/")
     verified = prove_again(machine.run, machine.folder, expected=expected)
-    [check] = verified.found.in_image_checks
+    [check] = verified.record.in_image_checks
     assert check.timeout_s == 5
     assert not verified.has_failed, "its variables and directory are the layout's"
 

@@ -21,10 +21,11 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
 from builder.verify.evidence import StartedBy
-from builder.verify.ranks import ImageMpi, Ranks, Start, launchers, library, outcomes, verify_ranks
-from builder.verify.ranks.launchers import Launcher, Unfit
-from builder.verify.ranks.running import PROGRAM, _not_unpacked, machines, said
-from builder.verify.runners import RUNNERS, Around, Container
+from builder.verify.launched import PROGRAM, Ranks, verify_ranks
+from builder.verify.ranks import launchers, library, outcomes
+from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit, machines, machines_in
+from builder.verify.runners import RUNNERS
+from builder.verify.runners.protocol import Around, Container
 
 OPEN_MPI = ImageMpi(
     family=facts.MPI_FAMILIES["openmpi"], version="4.1", soname="libmpi.so.40", pmix="3.2"
@@ -75,12 +76,18 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
 
 def start(launcher: str = "mpirun", **options: Any) -> Start:
-    return Start(launcher=launcher, **{"ranks": 4, "timeout_s": 90, **options})
+    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, **options})
 
 
-def words(found: Launcher | Unfit) -> list[str]:
-    assert isinstance(found, Launcher), found
-    return [Path(found.command[0]).name, *found.command[1:]]
+def words(launcher: Launcher) -> list[str]:
+    return [Path(launcher.command[0]).name, *launcher.command[1:]]
+
+
+def unfit(start: Start, mpi: ImageMpi, tools: Tools) -> str:
+    """Why no launcher of a host starts the ranks."""
+    with pytest.raises(Unfit) as raised:
+        launchers.find(start, mpi, tools)
+    return str(raised.value)
 
 
 # ---- Which launcher ----
@@ -90,7 +97,7 @@ def test_mpirun_of_the_images_family_is_taken(
     host: Callable[..., Tools], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
-    found = launchers.find(start(), OPEN_MPI, tools, job="j")
+    found = launchers.find(start(), OPEN_MPI, tools)
     assert words(found) == [
         "mpirun.openmpi",
         "--allow-run-as-root",
@@ -98,11 +105,10 @@ def test_mpirun_of_the_images_family_is_taken(
         "-n",
         "4",
     ]
-    assert isinstance(found, Launcher)
-    assert (found.name, found.title) == ("mpirun", "Open MPI 4.1.4")
+    assert str(found) == "mpirun of Open MPI 4.1.4"
     assert (found.product, found.version) == ("Open MPI", "4.1.4")
     monkeypatch.setenv("SLURM_NNODES", "3")
-    other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools, job="j")
+    other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools)
     assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
 
 
@@ -122,9 +128,9 @@ def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "8")
     tools = host(mpirun=HYDRA, **{"mpirun.openmpi": ORTE})
     asked = start(ranks=ranks, nodes=nodes)
-    found = words(launchers.find(asked, OPEN_MPI, tools, job="j"))
+    found = words(launchers.find(asked, OPEN_MPI, tools))
     assert found[:3] == ["mpirun.openmpi", "--map-by", ppr]
-    assert words(launchers.find(asked, MPICH, tools, job="j"))[:3] == ["mpirun", "-ppn", ppn]
+    assert words(launchers.find(asked, MPICH, tools))[:3] == ["mpirun", "-ppn", ppn]
 
 
 @pytest.mark.parametrize(
@@ -154,37 +160,34 @@ def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     tools = host(**{"mpirun.openmpi": ORTE})
-    found = launchers.find(start(nodes=2, options=options), OPEN_MPI, tools, job="j")
+    asked = start(nodes=2, options=options)
     if fits:
-        assert isinstance(found, Launcher)
+        assert launchers.find(asked, OPEN_MPI, tools).name == "mpirun"
     else:
-        assert found == Unfit(reason="mpirun has this node alone here, and 2 are asked for")
+        reason = "mpirun has this node alone here, and 2 are asked for"
+        assert unfit(asked, OPEN_MPI, tools) == reason
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
-    found = launchers.find(start(), MPICH, host(mpirun=INTEL), job="j")
-    assert isinstance(found, Launcher)
-    assert found.title == "Intel MPI 2021.13"
+    found = launchers.find(start(), MPICH, host(mpirun=INTEL))
+    assert str(found) == "mpirun of Intel MPI 2021.13"
 
 
 def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
-    found = launchers.find(start(), MPICH, host(mpirun=ORTE), job="j")
-    assert found == Unfit(
-        reason="this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0"
-    )
+    reason = "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0"
+    assert unfit(start(), MPICH, host(mpirun=ORTE)) == reason
 
 
 def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
     tools = host()
-    found = launchers.find(start(), OPEN_MPI, tools, job="j")
-    assert found == Unfit(reason="there is no mpirun on this host, and the image has Open MPI 4.1")
-    found = launchers.find(start("srun"), OPEN_MPI, tools, job="j")
-    assert found == Unfit(reason="there is no srun on this host")
+    reason = "there is no mpirun on this host, and the image has Open MPI 4.1"
+    assert unfit(start(), OPEN_MPI, tools) == reason
+    assert unfit(start("srun"), OPEN_MPI, tools) == "there is no srun on this host"
 
 
 def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
     tools = host(**{"srun_--mpi=list": PLUGINS, "scontrol": UP, "srun_--version": "slurm 22.05.8"})
-    found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools, job="j")
+    found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools)
     assert words(found) == [
         "srun",
         "--mpi=pmix",
@@ -192,12 +195,11 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         "--nodes=2",
         "--kill-on-bad-exit=1",
         "--time=3",
-        "--job-name=j",
+        f"--job-name={found.job}",
         "-p",
         "x",
     ]
-    assert isinstance(found, Launcher)
-    assert found.title == "Slurm 22.05.8"
+    assert str(found) == "srun of Slurm 22.05.8"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
 def test_a_host_whose_slurm_cannot(
     mpi: ImageMpi, answers: dict[str, str], reason: str, host: Callable[..., Tools]
 ) -> None:
-    assert launchers.find(start("srun"), mpi, host(**answers), job="j") == Unfit(reason=reason)
+    assert unfit(start("srun"), mpi, host(**answers)) == reason
 
 
 def test_nothing_of_the_caller_reaches_ranks_but_what_mpi_needs(
@@ -341,31 +343,36 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
     """The outcome of ranks that end in a given way, in an allocation of two nodes."""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
 
-    def run(*, image: Mapping[str, Any] | None = None, **done: Any) -> tuple[Outcome, StartedBy]:
+    def run(
+        *, image: Mapping[str, Any] | None = None, bind: str = "", **done: Any
+    ) -> tuple[Outcome, StartedBy]:
         runners: list[Said] = []
 
         @contextlib.contextmanager
-        def opened(container: Container, around: Around) -> Iterator[Said]:
+        def opened(container: Container) -> Iterator[Said]:
             assert container.artifact == tmp_path / "image.sif"
-            runners.append(Said(around, done))
+            assert container.around is not None
+            runners.append(Said(container.around, done))
+            if error := done.get("error"):
+                raise error
             yield runners[-1]
 
         given: dict[str, Any] = {
             "arch": platform.machine(),
-            "kind": dataclasses.replace(RUNNERS["apptainer"], launched=opened),
+            "kind": dataclasses.replace(RUNNERS["apptainer"], open=opened),
             "artifact": tmp_path / "image.sif",
             "mpi": OPEN_MPI,
             "has_program": True,
-            "start": start(nodes=2),
+            "start": start(nodes=2, bind=bind),
             **(image or {}),
         }
         found = verify_ranks(Ranks(**given), work=tmp_path, tools=host(mpirun=ORTE))
-        if runners:
+        if runners and "error" not in done:
             ran = runners[0].ran
             before = ran[: ran.index("CONTAINER")]
             assert before[-3:] == ("timeout", "--kill-after=5", "100")
             assert before[-5:-3] == ("env", "--unset=SLURM_JWT")
-            program = ("single",) if given.get("bind") else ("multiple", "Open MPI v4.1")
+            program = ("single",) if bind else ("multiple", "Open MPI v4.1")
             assert ran[-len(program) - 4 :] == (PROGRAM, "-t", "90", "4", *program)
         return found
 
@@ -515,10 +522,13 @@ def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
             "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0",
         ),
         (
-            {"arch": "s390x", "bind": "auto"},
+            {"arch": "s390x", "start": start(nodes=2, bind="auto")},
             f"the image is for s390x, the host's MPI {platform.machine()}'s",
         ),
-        ({"bind": "/nonexistent/mpi"}, "/nonexistent/mpi: no such folder on this host"),
+        (
+            {"start": start(nodes=2, bind="/nonexistent/mpi")},
+            "/nonexistent/mpi: no such folder on this host",
+        ),
         (
             {
                 "mpi": ImageMpi(
@@ -538,20 +548,9 @@ def test_what_a_host_cannot_start_is_skipped(
 
 
 def test_outcomes_are_named_by_depth_and_launcher() -> None:
-    def check(launcher: str, bind: str = "") -> str:
-        return Ranks(
-            arch="x86_64",
-            kind=RUNNERS["apptainer"],
-            artifact=Path("x"),
-            mpi=OPEN_MPI,
-            has_program=True,
-            start=start(launcher),
-            bind=bind,
-        ).check
-
-    assert check("mpirun") == "mpi-hybrid-mpirun"
-    assert check("srun") == "mpi-hybrid-srun"
-    assert check("srun", "auto") == "mpi-bind-srun"
+    assert start("mpirun").check == "mpi-hybrid-mpirun"
+    assert start("srun").check == "mpi-hybrid-srun"
+    assert start("srun", bind="auto").check == "mpi-bind-srun"
 
 
 # ---- The host's library ----
@@ -577,19 +576,15 @@ def ldd(folder: Path) -> str:
 
 
 def open_mpis(tools: Tools) -> Launcher:
-    found = launchers.find(start(), OPEN_MPI, tools, job="j")
-    assert isinstance(found, Launcher)
-    return found
+    return launchers.find(start(), OPEN_MPI, tools)
 
 
 def test_a_hosts_folder_is_shown_whole(
     tree: Path, tmp_path: Path, host: Callable[..., Tools]
 ) -> None:
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
-    assert isinstance(launcher, Launcher)
-    with library.shown(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
+    launcher = launchers.find(start(), OPEN_MPI, tools)
+    with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
         staged = tmp_path / "host-mpi"
         real = tree / "lib/libmpi.so.40.30.4"
         assert (found.source, found.loaded, found.inode) == (real, str(real), real.stat().st_ino)
@@ -600,7 +595,7 @@ def test_a_hosts_folder_is_shown_whole(
             "libz.so.1",
         ]
         assert (staged / "others/libz.so.1").exists()
-        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree)}
+        assert set(found.mounts) == {"/host-mpi", str(tree)}
         assert found.search[:2] == ("/host-mpi/mpi", str(tree / "lib"))
         assert found.search[-1] == "/host-mpi/others"
         assert found.program("p", "4")[-2:] == ("p", "4")
@@ -612,16 +607,14 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ldconfig=known)
-    launcher = launchers.find(start(), OPEN_MPI, tools, job="j")
-    assert isinstance(launcher, Launcher)
-    with library.shown("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
+    launcher = launchers.find(start(), OPEN_MPI, tools)
+    with library.bound_library("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
         assert found.inode == copy.stat().st_ino
         assert copy.read_bytes() == found.source.read_bytes()
         assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
-        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+        assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
 
 
 def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
@@ -632,12 +625,13 @@ def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
     (view / "lib").mkdir(parents=True)
     (view / "lib/libmpi.so.40").symlink_to(tree / "lib/libmpi.so.40.30.4")
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    with library.shown(str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
+    with library.bound_library(
+        str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
+    ) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert (found.loaded, found.inode) == (f"/host-mpi/mpi/{copy.name}", copy.stat().st_ino)
         assert (copy.parent / "libmpi.so.40").readlink() == Path(copy.name)
-        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree / "lib/openmpi")}
+        assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
         assert str(view / "lib") not in found.search
 
 
@@ -649,10 +643,11 @@ def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
     (tree / "lib/openmpi").rename(components)
     (tree / "lib/openmpi").symlink_to(components)
     tools = host(mpirun=ORTE, ldd=ldd(tree / "lib"))
-    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
+    with library.bound_library(
+        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
+    ) as found:
         assert (tmp_path / "host-mpi/mpi/libopen-pal.so.40").is_file()
-        assert {mount.at for mount in found.mounts} == {"/host-mpi", str(tree), str(components)}
+        assert set(found.mounts) == {"/host-mpi", str(tree), str(components)}
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -667,9 +662,10 @@ def test_components_are_those_of_the_mpi_that_was_chosen(
     if own:
         (tree / "bin").mkdir()
         (tree / "bin/ompi_info").touch()
-    with library.shown(str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
-        assert (str(others) in {mount.at for mount in found.mounts}) is own
+    with library.bound_library(
+        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
+    ) as found:
+        assert (str(others) in set(found.mounts)) is own
     answers = tools.processes
     assert isinstance(answers, Answers)
     asked = [one for one in answers.asked if one.endswith("ompi_info")]
@@ -710,7 +706,7 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info="")
     launcher, before = open_mpis(tools), os.umask(0o077)
     try:
-        with library.shown(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
+        with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
             staged = tmp_path / "host-mpi"
             modes = {path.stat().st_mode & 0o777 for path in (staged, *staged.iterdir())}
     finally:
@@ -727,23 +723,20 @@ def test_a_library_of_another_binary_interface_is_none(
     """Open MPI 1.10 and MPICH give their libraries the same name."""
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF ompi_mpi_init 1.10")
     tools = host(mpirun=HYDRA, ldd="")
-    launcher = launchers.find(start(), MPICH, tools, job="j")
-    assert isinstance(launcher, Launcher)
-    with library.shown(str(tree), MPICH, launcher, work=tmp_path, tools=tools) as found:
-        assert found == Unfit(
-            reason="this host has no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface "
-            f"(below {tree})"
-        )
+    launcher = launchers.find(start(), MPICH, tools)
+    reason = rf"no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface \(below {tree}\)"
+    bound = library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools)
+    with pytest.raises(Unfit, match=reason), bound:
+        pass
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF MPICH Version")
-    with library.shown(str(tree), MPICH, launcher, work=tmp_path, tools=tools) as found:
-        assert isinstance(found, library.HostMpi)
+    with library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools):
         for name in ("libmpich.so.12", "libmpi.so.12"):
             linked = tmp_path / "host-mpi/mpi" / name
             assert linked.is_symlink() is (name == "libmpich.so.12")
 
 
 def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judge) -> None:
-    outcome, _ = judge(image={"bind": str(tree)}, stdout=report(library_inode=1))
+    outcome, _ = judge(bind=str(tree), stdout=report(library_inode=1))
     assert outcome.check == "mpi-bind-mpirun"
     assert outcome.outcome == FAILED
     assert "/host-mpi/mpi/libmpi.so.40, not the host's" in outcome.reason
@@ -760,35 +753,29 @@ def test_machines_say_what_they_are_each_once() -> None:
         "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
         "build-images-machine\ttoo few",
     ]
-    first, second = said("\n".join(lines))
+    first, second = machines_in("\n".join(lines))
     assert (first.name, first.cpu, first.cores, first.os) == ("n1", "unknown", 1, "unknown")
     assert (first.driver, first.gpus) == ("", ())
     assert (second.name, second.arch, second.driver) == ("n2", "ppc64le", "418.87.00")
     assert (second.cores, second.gpus) == (160, ("V100", "V100"))
-    assert said("") == ()
+    assert machines_in("") == ()
 
 
 def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     alone = Launcher(name="mpirun", product="none", version="", command=("env",))
-    [found] = machines(alone, tools, job="j")
+    [found] = machines(alone, tools)
     assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
     assert found.name == platform.node()
 
 
 @pytest.mark.parametrize(
-    ("tail", "said"), [((), "tar: exit status 2"), (("x", "tar: no room"), "tar: no room")]
+    ("tail", "reason"), [((), "tar: exit status 2"), (("x", "tar: no room"), "tar: no room")]
 )
-def test_a_container_that_is_not_unpacked_fails_its_ranks(tail: tuple[str, ...], said: str) -> None:
-    start = Start(launcher="mpirun", ranks=2, timeout_s=9)
-    ranks = Ranks(
-        arch="x86_64",
-        kind=RUNNERS["charliecloud"],
-        artifact=Path("image.tar.gz"),
-        mpi=None,
-        has_program=True,
-        start=start,
-    )
-    outcome = _not_unpacked(ranks, StepFailed("tar: exit status 2", tail=tail))
-    assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", "failed")
-    assert outcome.reason == f"the container could not be unpacked: {said}"
+def test_a_container_that_is_not_unpacked_fails_its_ranks(
+    tail: tuple[str, ...], reason: str, judge: Judge
+) -> None:
+    outcome, started_by = judge(error=StepFailed("tar: exit status 2", tail=tail))
+    assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", FAILED)
+    assert outcome.reason == f"the container could not be unpacked: {reason}"
+    assert (started_by.product, started_by.command.split()[1]) == ("Open MPI", "--map-by")

@@ -10,10 +10,9 @@ from samples import shipped_plan
 from test_check_outcomes import FakeRunner, done
 
 from builder.model import FAILED, PASSED
-from builder.model.manifest import AskedRanks
-from builder.verify import InImageCheck
+from builder.model.manifest import AskedRanks, InImageCheck
 from builder.verify.checks import outcome_of
-from builder.verify.image_job import target_of
+from builder.verify.expected import target_of
 
 ASKED = AskedRanks(count=4, library="Open MPI v5.0")
 DATA = {

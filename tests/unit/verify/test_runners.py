@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,121 +12,20 @@ import pytest
 from builder.build.engines import Tools
 from builder.cli import main
 from builder.cli.commands import parse
-from builder.cli.verify import LAUNCHERS as RANK_LAUNCHERS
 from builder.model import FORMATS
 from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.checks import Target, outcomes_in
-from builder.verify.launched import LAUNCHED
-from builder.verify.ranks import LAUNCHERS
-from builder.verify.runners import DEFAULTS, RUNNERS, Around, Container, Mount, commands
+from builder.verify.checks import ProofTarget, outcomes_in
+from builder.verify.runners import DEFAULTS, RUNNERS, oci, sites
 from builder.verify.runners.oci import Chroot
-from builder.verify.runners.protocol import Prefixed
-
-HOME = "/tmp"
+from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_problem
 
 
 def test_every_format_has_a_runner() -> None:
     assert set(DEFAULTS) == set(FORMATS)
-    assert all(RUNNERS[name].format == one for one, name in DEFAULTS.items())
+    assert all(RUNNERS[name].format == form for form, name in DEFAULTS.items())
     assert all(name == kind.name for name, kind in RUNNERS.items())
-
-
-Line = Callable[..., list[str]]
-LINES: dict[str, Line] = {
-    "buildah": lambda **given: commands.buildah_run("c1", user="999:995", **given),
-    "podman": lambda **given: commands.podman_run("i1", "n1", "sh", user="999:995", **given),
-    "docker": lambda **given: commands.docker_run("i1", "n1", "sh", user="999:995", **given),
-    "apptainer": lambda **given: commands.apptainer_exec("image.sif", **given),
-    "charliecloud": lambda gpu=False, **given: commands.ch_run("image", cdi=gpu, **given),
-}
-GPU_OPTION = {
-    "buildah": "--device=nvidia.com/gpu=all",
-    "podman": "--device=nvidia.com/gpu=all",
-    "docker": "--gpus=all",
-    "apptainer": "--nv",
-    "charliecloud": "--cdi=nvidia.com/gpu=all",
-}
-DIRECTORY_OPTION = {
-    "buildah": "--workingdir=/work",
-    "podman": "--workdir=/work",
-    "docker": "--workdir=/work",
-    "apptainer": "--pwd=/work",
-    "charliecloud": "--cd=/work",
-}
-HOME_OPTION = {
-    "buildah": f"--env=HOME={HOME}",
-    "podman": f"--env=HOME={HOME}",
-    "docker": f"--env=HOME={HOME}",
-    "apptainer": f"--home={HOME}",
-    "charliecloud": f"--set-env=HOME={HOME}",
-}
-
-
-def test_the_lines_are_of_all_runners() -> None:
-    assert LINES.keys() == GPU_OPTION.keys() == RUNNERS.keys()
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_each_sets_home_and_the_working_directory(name: str) -> None:
-    line = LINES[name](directory="/work")
-    assert HOME_OPTION[name] in line
-    assert DIRECTORY_OPTION[name] in line
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_each_hands_over_gpus_where_they_are_wanted_alone(name: str) -> None:
-    """Command lines alone: no machine with a GPU has run them yet."""
-    without, given = LINES[name](directory="/"), LINES[name](directory="/", gpu=True)
-    assert GPU_OPTION[name] not in without
-    assert [word for word in given if word not in without] == [GPU_OPTION[name]]
-    assert [word for word in given if word != GPU_OPTION[name]] == without
-
-
-@pytest.mark.parametrize("name", LINES)
-def test_each_shows_a_folder_of_the_host_where_it_is_given(name: str) -> None:
-    without, given = LINES[name](directory="/"), LINES[name](directory="/", data="/data/set")
-    (option,) = [word for word in given if word not in without]
-    assert option in {"--volume=/data/set:/mnt", "--bind=/data/set:/mnt"}
-    assert [word for word in given if word != option] == without
-
-
-@pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
-def test_engines_run_as_an_ordinary_user(name: str) -> None:
-    assert "--user=999:995" in LINES[name](directory="/")
-
-
-def test_the_callers_environment_is_kept_out() -> None:
-    assert "--cleanenv" in commands.apptainer_exec("image.sif", directory="/")
-    line = commands.ch_run("image", directory="/")
-    assert line.index("--unset-env=*") < line.index("--set-env")
-
-
-# What a launcher starts.
-
-
-def test_the_launchers_variables_reach_ranks_and_no_others() -> None:
-    """Values are in no command line: what the launcher gets is in its environment."""
-    line = commands.around(["srun", "-n4"], ["PATH", "PMIX_X"], ["PATH", "TOKEN", "HOME"])
-    assert line == ["env", "--unset=HOME", "--unset=TOKEN", "srun", "-n4"]
-    assert "--cleanenv" not in commands.apptainer_exec("image.sif", directory="/", launched=True)
-    charliecloud = commands.ch_run("image", directory="/", launched=True)
-    unset = [word for word in charliecloud if word.startswith("--unset-env")]
-    assert unset == ["--unset-env=LD_LIBRARY_PATH"]
-
-
-def test_ranks_are_shown_folders_of_the_host() -> None:
-    mounts = [Mount(path=Path("/opt/mpi"), at="/opt/mpi"), Mount(path=Path("/x"), at="/host-mpi")]
-    line = commands.apptainer_exec("image.sif", directory="/", launched=True, mounts=mounts)
-    assert line[-3:] == ["--bind=/opt/mpi:/opt/mpi:ro", "--bind=/x:/host-mpi:ro", "image.sif"]
-    line = commands.ch_run("image", directory="/", launched=True, mounts=mounts)
-    assert line[-4:-2] == ["--bind=/opt/mpi:/opt/mpi", "--bind=/x:/host-mpi"]
-
-
-def test_launchers_start_what_an_ordinary_user_starts() -> None:
-    assert tuple(name for name, kind in RUNNERS.items() if kind.launched) == LAUNCHED
-    assert RANK_LAUNCHERS == LAUNCHERS
 
 
 SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -147,10 +45,9 @@ def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
     monkeypatch.setattr(Tools, "ordinary_user", None)
     install(tools, "apptainer", f"exec {sys.executable} -c '{SAYS}'")
     around = Around(command=("env", "LAUNCHER_RANK=0"), environment={"PATH": path, "UCX_TLS": "rc"})
-    container = Container(artifact=tmp_path / "i.sif", work=tmp_path / "work", tools=tools)
-    launched = RUNNERS["apptainer"].launched
-    assert launched is not None
-    with launched(container, around) as runner:
+    sif, work = tmp_path / "i.sif", tmp_path / "work"
+    container = Container(artifact=sif, work=work, tools=tools, around=around)
+    with RUNNERS["apptainer"].open(container) as runner:
         done = runner.run(["true"], timeout_s=20)
     found = json.loads(done.stdout)
     assert (found["UCX_TLS"], found["LAUNCHER_RANK"]) == ("rc", "0")
@@ -163,19 +60,6 @@ def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
         "APPTAINER_MKSQUASHFS_ARGS",
     }
     assert not [word for word in done.argv if "rc" in word.split("=") or "secret" in word]
-
-
-def test_an_entry_point_is_not_in_the_way() -> None:
-    for name in ("podman", "docker"):
-        line = LINES[name](directory="/")
-        assert line[-2:] == ["--entrypoint=sh", "i1"]
-
-
-def test_podman_is_given_limits_that_it_may_set() -> None:
-    limits = ["--ulimit=nofile=20000:20000"]
-    line = commands.podman_run("i", "n", "sh", user="", directory="/", limits=limits)
-    assert limits[0] in line
-    assert not [word for word in line if word.startswith("--user")]
 
 
 # Buildah's chroot, which may lose the end of what a command prints.
@@ -252,37 +136,34 @@ def install(tools: Tools, name: str, text: str = "") -> None:
 def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
     folders = (tmp_path / "none", tmp_path)
     missing = f"no specification of nvidia.com/gpu in {tmp_path}/none/* or {tmp_path}/*"
-    assert commands.cdi_problem(folders).startswith(missing)
+    assert cdi_problem(folders).startswith(missing)
     (tmp_path / "other.yaml").write_text('cdiVersion: "0.5.0"\nkind: vendor.com/net\n')
-    assert commands.cdi_problem(folders)
+    assert cdi_problem(folders)
     (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
-    assert commands.cdi_problem(folders) == ""
-    assert commands.cdi_problem(folders, kind="*.json")
+    assert cdi_problem(folders) == ""
+    assert cdi_problem(folders, kind="*.json")
 
 
 def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
-    assert commands.docker_problem(tools) == "there is no nvidia-container-runtime on this machine"
+    assert RUNNERS["docker"].no_gpu(tools) == "there is no nvidia-container-runtime on this machine"
     install(tools, "nvidia-container-runtime")
-    assert commands.docker_problem(tools) == ""
+    assert RUNNERS["docker"].no_gpu(tools) == ""
 
 
 def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
     install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
-    assert commands.buildah_problem(tools) == "this buildah cannot hand over devices"
+    assert oci.buildah_problem(tools) == "this buildah cannot hand over devices"
     install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
-    assert "nvidia.com/gpu" in commands.buildah_problem(tools)
+    assert "nvidia.com/gpu" in oci.buildah_problem(tools)
 
 
 def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '  -c, --cd=DIR  initial directory'")
-    assert commands.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
+    assert sites.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
     install(tools, "ch-fromhost")
-    assert (
-        commands.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
-    )
+    assert sites.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
     install(tools, "nvidia-container-cli")
-    assert commands.charliecloud_problem(tools) == ""
-    assert commands.ch_fromhost("image") == ["--nvidia", "image"]
+    assert sites.charliecloud_problem(tools) == ""
 
 
 OLD_CH_RUN = """
@@ -311,7 +192,7 @@ def checks_among_which_gpus(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> di
         InImageCheck(name=name, script=script, needs=("gpu",) * ("gpu" in name), timeout_s=20)
         for name, script in scripts.items()
     )
-    target = Target(identifier="i", arch="x86_64", environment={}, checks=checks)
+    target = ProofTarget(identifier="i", arch="x86_64", environment={}, checks=checks)
     container = Container(artifact=home / "image.tar.gz", work=home, tools=tools, gpu=True)
     kind = RUNNERS["charliecloud"]
     with kind.open(container) as runner:
@@ -346,10 +227,10 @@ def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
 
 def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
-    assert not commands.has_cdi(tools)
+    assert not sites.has_cdi(tools)
     install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
-    assert commands.has_cdi(tools)
-    assert "*.json" in commands.charliecloud_problem(tools)
+    assert sites.has_cdi(tools)
+    assert "*.json" in sites.charliecloud_problem(tools)
 
 
 # The command line.

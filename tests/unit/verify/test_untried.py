@@ -20,9 +20,9 @@ from builder.model.manifest import required_runs
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify import machine_faults
-from builder.verify.finished_images import Verified
 from builder.verify.machine_faults import ending_program, machines_fault, not_tried, runs_nothing
-from builder.verify.runners import Container, Kind
+from builder.verify.proof import Verified
+from builder.verify.runners.protocol import Container, Kind
 
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
@@ -142,7 +142,7 @@ def test_a_failure_is_one_of_the_runs_that_were_tried() -> None:
         "oci": [{"check": "mpi", "outcome": "failed"}],
         "sif": [{"check": "mpi", "outcome": "passed"}],
     }
-    done = Verified(found=record({"checks": checks}), runs=("sif",), untried={"oci": "x"})
+    done = Verified(record=record({"checks": checks}), runs=("sif",), untried={"oci": "x"})
     assert not done.has_failed
 
 
