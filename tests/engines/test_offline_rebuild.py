@@ -165,12 +165,12 @@ def test_the_native_tools_of_an_emulated_build_are_carried(
     for path in (*tools.home.bases.glob("debian13-ppc64le-*"), *lent):
         shutil.copytree(path, here / path.relative_to(tools.home.path), symlinks=True)
     before = built(site, here, EMULATED)
-    tools_used = manifest_of(site / "out" / EMULATED)["inputs"]["native_tools"]
-    assert tools_used
+    tools_lent = manifest_of(site / "out" / EMULATED)["inputs"]["native_tools"]
+    assert tools_lent
     carried(homes, site, tmp_path, pair)
     assert rebuilt(tmp_path / "project", empty, EMULATED) == before
     again = manifest_of(tmp_path / "project/out" / EMULATED)
-    assert again["inputs"]["native_tools"] == tools_used
+    assert again["inputs"]["native_tools"] == tools_lent
 
 
 def without_tls(registry: RealRegistry, folder: Path) -> dict[str, str]:

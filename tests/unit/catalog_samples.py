@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from manifest_samples import document
+
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\"'&{{7*7}}"
 
@@ -34,17 +36,15 @@ def image_folder(
     name = "-".join(parts)
     folder = out / name
     (folder / "evidence").mkdir(parents=True)
-    own = {each: digest(character) for each, character in zip(FORMATS, "abc", strict=True)}
-    described = digests or own
+    own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
+    told = digests or own
     checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
+    artifact = {"size": 167_941_640, "tree_digest": digest("d"), "duration_s": 6.5}
     manifest = {
-        "schema": "build-images/manifest/v1",
         "image": name,
         "about": about,
         "cell": {
             "recipe": recipe,
-            "recipe_version": "1.0",
-            "base": "debian13",
             "cuda": cuda,
             "mpi": mpi,
             "arch": arch,
@@ -52,22 +52,11 @@ def image_folder(
             "cpu": "generic",
         },
         "content_key": "0" * 64,
-        "engine": "buildah",
         "artifacts": {
-            each: {
-                "format": each,
-                "path": path,
-                "digest": own[each],
-                "size": 167_941_640,
-                "tree_digest": digest("d"),
-                "duration_s": 6.5,
-            }
-            for each, path in FORMATS.items()
+            form: {**artifact, "path": path, "digest": own[form]} for form, path in FORMATS.items()
         },
         "checks": dict.fromkeys(FORMATS, checks),
         "formats_equal": True,
-        "outcome": "verified",
-        "in_image_checks": [],
         "inputs": {
             "recipes": [{"name": each, "version": "1.0"} for each in (*parents, recipe)],
             "base": {"name": "debian13", "digest": digest("e")},
@@ -77,10 +66,10 @@ def image_folder(
         "tools": {"buildah": "1.28.2"},
         "emulated": arch != "x86_64",
     }
-    write(folder / "manifest.json", manifest)
-    for each in FORMATS:
-        write(folder / "evidence" / f"{each}.json", evidence(each, described, text, result))
-    write(folder / "sbom.cdx.json", sbom(described["oci"], packages))
+    write(folder / "manifest.json", document(manifest))
+    for one in FORMATS:
+        write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
+    write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
     (folder / "Dockerfile").write_text("FROM scratch\n")
     return folder
 
@@ -97,8 +86,8 @@ def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
-            {"name": f"x/{each}", "digest": {"sha256": described.removeprefix("sha256:")}}
-            for each, described in digests.items()
+            {"name": f"x/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
+            for one, told in digests.items()
         ],
         "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
         "predicate": {
@@ -121,13 +110,13 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
         },
         "components": [
             {
-                "name": each,
+                "name": one,
                 "version": "1.0",
                 "type": "library",
-                "purl": f"pkg:deb/debian/{each}@1.0",
+                "purl": f"pkg:deb/debian/{one}@1.0",
                 "licenses": [{"license": {"id": "GPL-3.0-or-later"}}],
             }
-            for each in packages
+            for one in packages
         ],
     }
 
