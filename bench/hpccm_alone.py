@@ -17,10 +17,10 @@ from unittest import mock
 import hpccm
 import hpccm.config
 
-from builder.compile.spec.classes import block_classes
 from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
-from builder.compile.spec.hpccm_blocks import made
+from builder.compile.spec.hpccm_blocks import block_object
+from builder.compile.spec.own_blocks import block_classes
 from builder.model import BlockUse, PlannedImage, StageRecipe
 
 FORMATS: dict[str, Callable[[PlannedImage], str]] = {
@@ -101,7 +101,7 @@ def _noted(script: Script) -> Iterator[None]:
 
 def _objects(use: BlockUse, image: PlannedImage, recipe: StageRecipe, _: str = "") -> list[Any]:
     """A block as hpccm's objects, where the driver takes its text."""
-    return with_sources(use, image, recipe, lambda use: made(use, image))
+    return with_sources(use, image, recipe, lambda use: block_object(use, image))
 
 
 class _Text(str):

@@ -24,7 +24,9 @@ from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
-from builder.trust.proof import Descriptor, PrivateKey, proofs
+from builder.trust.proof.attachments import BlobDescriptor
+from builder.trust.proof.attestations import proofs
+from builder.trust.proof.keys import PrivateKey
 
 OLDER = b"an older archive"
 WHO = "0" * 32
@@ -295,7 +297,7 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
     )
     contents = Contents()
     index = add_inputs(contents, inputs)
-    described = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    described = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     time = "2026-11-01T00:00:00Z"
     add_proof(contents, proofs(described, (), key, reference="inputs", created=time))
     write_archive(folder / f"{name}.tar", contents)

@@ -25,7 +25,7 @@ from typing import Any
 
 from builder.__main__ import main as build_images
 from builder.distribute.bundle import archive
-from builder.distribute.publish import publisher, signatures
+from builder.distribute.publish import proof, publisher
 from builder.distribute.pull import images
 
 CHANGES = frozenset(
@@ -37,7 +37,7 @@ CHANGES = frozenset(
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _WRITERS = frozenset(["write", "writelines", "truncate"])
 _FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
-LOADED = (archive, images, publisher, signatures)  # each fork has them
+LOADED = (archive, images, publisher, proof)  # each fork has them
 
 
 class Steps:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, packing_of, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
-from builder.build.engines import Tools, charliecloud, sif_environment
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.model import PASSED
 from builder.model.digests import digest_of
 from builder.model.manifest import InImageCheck
@@ -109,7 +109,7 @@ def write_sif(file: Path, parts: Sequence[SifPart], tree: bytes = b"") -> Path:
 
 def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     """The files below `.singularity.d` of a SIF, as Apptainer writes them."""
-    own = sif_environment.spoiled(variables)
+    own = apptainer.spoiled(variables)
     others = {name: text for name, text in variables.items() if name not in own}
     return {
         ".singularity.d/runscript": f"#!/bin/sh\n\n    {RUNSCRIPT}\n",
@@ -117,9 +117,9 @@ def sif_scripts(variables: Mapping[str, str], labels: Mapping[str, str]) -> dict
         ".singularity.d/labels.json": json.dumps({**labels, "org.label-schema.usage": "x"}),
         f"{ENV}/94-appsbase.sh": "",
         f"{ENV}/10-docker2singularity.sh": "\n".join(
-            ["#!/bin/sh", *sif_environment.script(others)]
+            ["#!/bin/sh", *apptainer.environment_script(others)]
         ),
-        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *sif_environment.commands(own)]),
+        f"{ENV}/90-environment.sh": "\n".join(["#!/bin/sh", "", *apptainer.variable_commands(own)]),
     }
 
 
@@ -184,7 +184,7 @@ class Formats:
         for tree in self.layers:
             tar = tar_of(tree, prefix=self.prefix, form=self.form)
             blob = self.pack(tar)
-            layer = Layer(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
+            layer = LayerBlob(diff_id=digest_of(tar), digest=digest_of(blob), size=len(blob))
             blob_path(path, layer.digest).write_bytes(blob)
             layers.append(layer)
         rootfs = {"type": "layers", "diff_ids": [one.diff_id for one in layers]}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
-from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
 from builder.compile.spec import COMPILER, block_faults, limit_reason
 from builder.distribute.pull.layers import unpack
@@ -156,7 +156,7 @@ def make_image(
     return folder
 
 
-def _layer(layout: Path, name: str, size: int) -> Layer:
+def _layer(layout: Path, name: str, size: int) -> LayerBlob:
     """A layer of one file, and its blob."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
@@ -169,7 +169,7 @@ def _layer(layout: Path, name: str, size: int) -> Layer:
     digest = f"sha256:{hashlib.sha256(packed).hexdigest()}"
     blob_path(layout, digest).write_bytes(packed)
     diff_id = f"sha256:{hashlib.sha256(plain.getvalue()).hexdigest()}"
-    return Layer(diff_id=diff_id, digest=digest, size=len(packed))
+    return LayerBlob(diff_id=diff_id, digest=digest, size=len(packed))
 
 
 def _evidence(folder: Path, image: PlannedImage, name: str, artifacts: Sequence[Artifact]) -> str:

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from timing import interleaved, print_ratio, report
 
-from builder.build import native
 from builder.build.base_store import ensure_base
 from builder.build.engines import Buildah, Tools
 from builder.build.mirror import find_mirror
+from builder.build.native.tools import ensure_tools
 from builder.load.project import load_project
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
-from builder.sources.store import Store
+from builder.sources.store import SourceStore
 from builder.system.home import LENT_AT, Home
 from builder.system.process import Processes
 
@@ -63,7 +63,7 @@ class Bench:
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
         self.base = load_project(PROJECT).bases[BASE]
         self.source = self._source()
-        self.lent = native.ensure_tools(
+        self.lent = ensure_tools(
             self.base,
             "ppc64le",
             mirror=find_mirror(),
@@ -75,7 +75,7 @@ class Bench:
         self.containers: dict[str, str] = {}
 
     def _source(self) -> Path:
-        store = Store(path=self.tools.home.sources, debian=find_mirror().main)
+        store = SourceStore(path=self.tools.home.sources, debian=find_mirror().main)
         found = DebianSources(
             store=store,
             suites=["bookworm"],

@@ -14,16 +14,10 @@ from builder.model.predicates import CYCLONEDX as BILL
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import Credentials, NotThere, Reference, Registry, connect, manifests
 from builder.registry.manifests import CYCLONEDX, SIF, STATEMENT, TARBALL
-from builder.trust.proof import (
-    Attachment,
-    PublicKey,
-    TrustedKey,
-    attestation_tag,
-    signature_tag,
-    verified,
-)
-from builder.trust.proof.attachments import BUNDLE
-from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.attachments import BUNDLE, ProofManifest
+from builder.trust.proof.attestations import attestation_tag, signature_tag
+from builder.trust.proof.keys import PublicKey, boxed, generated
+from builder.trust.proof.verification import TrustedKey, verified
 
 RECIPES = ("tools", "app")
 TAG = "1.0-sample"
@@ -112,7 +106,7 @@ def unsigned(
     return lines
 
 
-def _attached(registry: Registry, digest: str) -> Iterator[Attachment]:
+def _attached(registry: Registry, digest: str) -> Iterator[ProofManifest]:
     """What refers to a digest, and what is under the tags of its proof."""
     named = [one.digest for one in registry.referrers(digest)]
     for name in (*named, signature_tag(digest), attestation_tag(digest)):
@@ -121,7 +115,7 @@ def _attached(registry: Registry, digest: str) -> Iterator[Attachment]:
             layers = manifests.descriptors(manifest, "layers", name)
             some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
             blobs = {one.digest: registry.small_blob(one) for one in some}
-            yield Attachment(manifest=registry.manifest(name), blobs=blobs)
+            yield ProofManifest(manifest=registry.manifest(name), blobs=blobs)
 
 
 def blobs_of(registry: Registry, digest: str) -> list[str]:

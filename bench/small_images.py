@@ -25,7 +25,7 @@ from made_formats import Node
 from builder.artifacts import flatten
 from builder.artifacts.manifests import size_of
 from builder.artifacts.oci import (
-    Layer,
+    LayerBlob,
     Layout,
     blob_path,
     finish_layout,
@@ -134,7 +134,7 @@ class Base:
 
     arch: str
     blob: Path
-    layer: Layer
+    layer: LayerBlob
     things: Mapping[str, Node]
 
 
@@ -199,7 +199,7 @@ def _thing(node: flatten.Node) -> Node:
     )
 
 
-def layer_in(things: Tree, folder: Path) -> tuple[Path, Layer]:
+def layer_in(things: Tree, folder: Path) -> tuple[Path, LayerBlob]:
     """Write a layer's blob into a folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -215,7 +215,7 @@ def layer_in(things: Tree, folder: Path) -> tuple[Path, Layer]:
     blob = folder / name
     blob.write_bytes(data)
     plain = hashlib.sha256(buffer.getvalue()).hexdigest()
-    return blob, Layer(diff_id=f"sha256:{plain}", digest=f"sha256:{name}", size=len(data))
+    return blob, LayerBlob(diff_id=f"sha256:{plain}", digest=f"sha256:{name}", size=len(data))
 
 
 def _folders(things: Tree, base: Base) -> dict[str, Node]:

@@ -1,11 +1,10 @@
-"""Where two builds of one image part: layer by layer, the first path, and what differs of it."""
+"""Differences of two builds of one image: in each layer the first path, and how it differs."""
 
 from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from builder.artifacts.oci import Layout, opened_layer
@@ -36,41 +35,33 @@ class Difference:
         return f"{self.where}: {self.path}{': ' if self.path else ''}{self.text}{also}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Member:
-    kind: str
-    mode: int
-    owner: tuple[int, int]
-    mtime: float
-    size: int
-    content: str
-    link: str
-    attributes: Mapping[str, str]
-
-
+_Member = dict[str, str]  # its properties, in the order in which they are compared
 _KINDS = {
     tarfile.REGTYPE: "a file",
     tarfile.DIRTYPE: "a folder",
     tarfile.SYMTYPE: "a link",
     tarfile.LNKTYPE: "a hard link",
 }
+_WORDS = {KIND: "", LINK: "links to ", MODE: "mode ", OWNER: "owner ", MTIME: "mtime "}
 
 
 def layout_differences(before: Layout, after: Layout) -> list[Difference]:
-    """What differs between two layouts, one entry a layer, and one for the config."""
-    found = [*_config_differences(before.config, after.config)]
+    """Return the differences of two layouts: one for each layer, and one for the config."""
+    differences = [*_config_differences(before.config, after.config)]
     if len(before.layers) != len(after.layers):
         text = f"{len(after.layers)} layers, not {len(before.layers)}"
-        found.append(Difference(where="image", what=LAYERS, text=text))
+        differences.append(Difference(where="image", what=LAYERS, text=text))
     pairs = zip(before.layers, after.layers, strict=False)
-    for number, (one, other) in enumerate(pairs, start=1):
-        if one.name != other.name:
-            found.append(_layer_difference(f"layer {number}", one, other))
-    return found
+    for number, (old, new) in enumerate(pairs, start=1):
+        if old.name != new.name:
+            with opened_layer(old) as old_tar, opened_layer(new) as new_tar:
+                first, second = _members(old_tar), _members(new_tar)
+            differences.append(_difference(f"layer {number}", first, second))
+    return differences
 
 
 def tarball_difference(before: IO[bytes], after: IO[bytes]) -> Difference:
-    """What differs first between two tar streams that are known to differ when compressed."""
+    """Return the first difference of two tar streams that are unlike when compressed."""
     return _difference("tarball", _members(before), _members(after))
 
 
@@ -78,21 +69,13 @@ def _config_differences(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[Difference]:
     for key in sorted((before.keys() | after.keys()) - {"rootfs"}):
-        one, other = before.get(key), after.get(key)
-        if one != other:
-            name, text = key, f"{other!r}, not {one!r}"
-            if isinstance(one, dict) and isinstance(other, dict):
-                [inner, *_] = [n for n in sorted(one | other) if one.get(n) != other.get(n)]
-                name, text = f"{key}.{inner}", f"{other.get(inner)!r}, not {one.get(inner)!r}"
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            name, text = key, f"{new!r}, not {old!r}"
+            if isinstance(old, dict) and isinstance(new, dict):
+                inner = next(n for n in sorted(old | new) if old.get(n) != new.get(n))
+                name, text = f"{key}.{inner}", f"{new.get(inner)!r}, not {old.get(inner)!r}"
             yield Difference(where="config", what=CONFIG, text=f"{name} is {_short(text)}")
-
-
-def _layer_difference(where: str, before: Path, after: Path) -> Difference:
-    with opened_layer(before) as one:
-        first = _members(one)
-    with opened_layer(after) as other:
-        second = _members(other)
-    return _difference(where, first, second)
 
 
 def _difference(
@@ -100,7 +83,7 @@ def _difference(
 ) -> Difference:
     paths = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))
     if paths:
-        what, text = _of(before.get(paths[0]), after.get(paths[0]))
+        what, text = _first_difference(before.get(paths[0]), after.get(paths[0]))
         more = len(paths) - 1
         return Difference(where=where, path=f"/{paths[0]}", what=what, text=text, more=more)
     if list(before) != list(after):
@@ -109,41 +92,35 @@ def _difference(
     return Difference(where=where, what=COMPRESSION, text=text)
 
 
-def _of(before: _Member | None, after: _Member | None) -> tuple[str, str]:  # noqa: PLR0911 - a list
-    """What differs between the members of one path, and that in words."""
+def _first_difference(before: _Member | None, after: _Member | None) -> tuple[str, str]:
+    """Return the first property in which the members of one path differ, and its description."""
     if before is None or after is None:
         return MISSING, "is new" if before is None else "is missing"
-    if before.kind != after.kind:
-        return KIND, f"{after.kind}, not {before.kind}"
-    if (before.content, before.size) != (after.content, after.size):
-        return CONTENT, f"another content ({after.size} bytes, not {before.size})"
-    if before.link != after.link:
-        return LINK, f"links to {after.link}, not {before.link}"
-    if before.mode != after.mode:
-        return MODE, f"mode {after.mode:04o}, not {before.mode:04o}"
-    if before.owner != after.owner:
-        return OWNER, "owner {}:{}, not {}:{}".format(*after.owner, *before.owner)
-    if before.mtime != after.mtime:
-        return MTIME, f"mtime {after.mtime:.0f}, not {before.mtime:.0f}"
-    return ATTRIBUTES, f"attributes {_short(str(after.attributes))}"
+    what = next(name for name in after if before[name] != after[name])
+    old, new = before[what], after[what]
+    if what == CONTENT:
+        sizes = new.partition(" ")[0], old.partition(" ")[0]
+        return what, "another content ({} bytes, not {})".format(*sizes)
+    if what == ATTRIBUTES:
+        return what, f"attributes {_short(new)}"
+    return what, f"{_WORDS[what]}{new}, not {old}"
 
 
 def _members(stream: IO[bytes]) -> dict[str, _Member]:
-    found = {}
+    members = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             data = archive.extractfile(member) if member.isreg() else None
-            found[clean(member.name)] = _Member(
-                kind=_KINDS.get(member.type, "a device or pipe"),
-                mode=member.mode,
-                owner=(member.uid, member.gid),
-                mtime=member.mtime,
-                size=member.size,
-                content=sha256_of(data) if data else "",
-                link=member.linkname,
-                attributes=dict(member.pax_headers),
-            )
-    return found
+            members[clean(member.name)] = {
+                KIND: _KINDS.get(member.type, "a device or pipe"),
+                CONTENT: f"{member.size} {sha256_of(data) if data else ''}",
+                LINK: member.linkname,
+                MODE: f"{member.mode:04o}",
+                OWNER: f"{member.uid}:{member.gid}",
+                MTIME: f"{member.mtime:.0f}",
+                ATTRIBUTES: str(member.pax_headers),
+            }
+    return members
 
 
 def _short(text: str, limit: int = 200) -> str:

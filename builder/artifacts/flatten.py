@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import io
 import posixpath
-import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import Entry, clean, entry_of_special, hashed, owner_of
+from builder.artifacts.tree import Entry, clean, entry_of_file, entry_of_special, hashed
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 
@@ -51,14 +49,14 @@ class Node:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """The content of a regular file, as a stream of exactly `size` bytes."""
+        """Open the content of a regular file, as a stream of exactly `size` bytes."""
         assert self.source is not None
         with self.source.open("rb") as file:
             file.seek(self.offset)
             yield cast("IO[bytes]", _Window(file, self.size))
 
     def read(self) -> bytes:
-        """The whole content of a regular file."""
+        """Return the content of a regular file."""
         with self.open() as data:
             return data.read()
 
@@ -68,20 +66,20 @@ class _Window(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         super().__init__()
-        self._file, self._left = file, size
+        self._file, self._remaining = file, size
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        data = self._file.read(wanted)
-        self._left -= len(data)
+        most = self._remaining if size < 0 else min(size, self._remaining)
+        data = self._file.read(most)
+        self._remaining -= len(data)
         return data
 
 
 def flattened(layout: Layout) -> dict[str, Node]:
-    """The nodes of an image by path, sorted; its layers are plain tars, and stay where they are.
+    """Return the nodes of an image by path, sorted; its layers are plain tars that stay in place.
 
     Layers are not checked against their digests here: `unpack` and `repack` made them.
     """
@@ -93,12 +91,12 @@ def flattened(layout: Layout) -> dict[str, Node]:
 
 def lay(blob: Path, nodes: dict[str, Node]) -> None:
     """Lay a layer, a plain tar, over the nodes of those below it."""
-    with blob.open("rb") as file:
-        _lay(_placed(blob, file), nodes)
+    with tarfile.open(blob, mode="r:") as archive:
+        _lay((_placed(blob, member) for member in archive), nodes)
 
 
 def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
-    """The nodes as entries of the tree digest; hard links are hashed once."""
+    """Yield the nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
         if not node.is_file:
@@ -111,71 +109,53 @@ def entries(nodes: Mapping[str, Node]) -> Iterator[Entry]:
                 with node.open() as data:
                     known[place] = sha256_of(data)
             content = known[place]
-        yield Entry(
-            path=path,
-            kind="file",
-            mode=stat.S_IMODE(node.member.mode),
-            size=node.size,
-            content=content,
-            attributes=users_attributes(node.member),
-            owner=owner_of(node.member),
-        )
+        yield entry_of_file(node.member, path, content)
 
 
-def entries_of_layout(layout: Layout, kept: dict[str, bytes] | None = None) -> Iterator[Entry]:
-    """The entries of an image, read once from its blobs, each checked against its digests.
+def entries_of_layout(layout: Layout, retained: dict[str, bytes] | None = None) -> Iterator[Entry]:
+    """Return the entries of an image, read once from its blobs, each checked against its digests.
 
-    `kept` is given the contents of the files that describe an image (`tree.describes`).
+    `retained` is given the contents of the files that describe an image (`tree.describes`).
     """
     nodes: dict[str, Node] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
         with opened_layer(blob, diff_id) as stream:
-            _lay(_hashed(stream, kept), nodes)
+            _lay(_hashed(stream, retained), nodes)
     return entries(nodes)
 
 
-Member = tuple[tarfile.TarInfo, str, Node]
+def _placed(layer: Path, member: tarfile.TarInfo) -> Node:
+    """Return a member of a plain tar; a file knows where its content lies."""
+    return Node(
+        path=clean(member.name),
+        member=member,
+        source=layer if member.isreg() else None,
+        offset=member.offset_data,
+        size=member.size,
+    )
 
 
-def _placed(layer: Path, file: IO[bytes]) -> Iterator[Member]:
-    """The members of a plain tar, with their paths; files know where their content lies."""
-    with tarfile.open(fileobj=file, mode="r:") as archive:
-        for member in archive:
-            path = clean(member.name)
-            source = layer if member.isreg() else None
-            offset, size = member.offset_data, member.size
-            yield (
-                member,
-                path,
-                Node(path=path, member=member, source=source, offset=offset, size=size),
-            )
-
-
-def _hashed(stream: IO[bytes], kept: dict[str, bytes] | None) -> Iterator[Member]:
-    """The members of a tar that is read once, with their paths; files know their SHA-256."""
+def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[Node]:
+    """Yield the members of a tar that is read once; files know their SHA-256."""
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
             path = clean(member.name)
-            content = ""
-            if member.isreg():
-                data = archive.extractfile(member)
-                assert data is not None
-                content = hashed(data, path, member.size, kept)
-            yield member, path, Node(path=path, member=member, size=member.size, content=content)
+            data = archive.extractfile(member) if member.isreg() else None
+            content = hashed(data, path, member.size, retained) if data else ""
+            yield Node(path=path, member=member, size=member.size, content=content)
 
 
-def _lay(members: Iterable[Member], nodes: dict[str, Node]) -> None:
+def _lay(layer: Iterable[Node], nodes: dict[str, Node]) -> None:
     """Lay one layer over the nodes of those below it."""
     upper: dict[str, Node] = {}
-    for member, path, node in members:
-        folder, name = posixpath.split(path)
+    for node in layer:
+        folder, name = posixpath.split(node.path)
         if name == OPAQUE:
             _remove(nodes, folder, itself=False)
         elif name.startswith(WHITEOUT):
             _remove(nodes, posixpath.join(folder, name[len(WHITEOUT) :]), itself=True)
-        elif path:
-            is_link, target = member.islnk(), clean(member.linkname)
-            upper[path] = _linked(path, target, upper, nodes) if is_link else node
+        elif node.path:
+            upper[node.path] = _linked(node, upper, nodes) if node.member.islnk() else node
     for path, node in upper.items():
         below = nodes.get(path)
         if below is not None and below.member.isdir() and not node.member.isdir():
@@ -183,12 +163,13 @@ def _lay(members: Iterable[Member], nodes: dict[str, Node]) -> None:
         nodes[path] = node
 
 
-def _linked(path: str, target: str, upper: Mapping[str, Node], lower: Mapping[str, Node]) -> Node:
-    """Another name for a node of this layer, or of one below."""
-    linked = upper.get(target) or lower.get(target)
-    if linked is None:
-        raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
-    return dataclasses.replace(linked, path=path)
+def _linked(link: Node, upper: Mapping[str, Node], lower: Mapping[str, Node]) -> Node:
+    """Return the node of this layer, or of one below, that a hard link names; with its path."""
+    target = clean(link.member.linkname)
+    node = upper.get(target) or lower.get(target)
+    if node is None:
+        raise StepFailed(f"/{link.path}: a hard link to /{target}, which is not there")
+    return dataclasses.replace(node, path=link.path)
 
 
 def _remove(nodes: dict[str, Node], path: str, *, itself: bool) -> None:

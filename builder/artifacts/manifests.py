@@ -1,4 +1,4 @@
-"""The manifest in an image's output folder, and what it says of the image's state."""
+"""The manifest in an image's output folder, and the image's state by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from builder.model.exact_json import parsed
 from builder.model.manifest import (
     MANIFEST,
     Artifact,
-    ImageInputs,
     Manifest,
     manifest_from,
     manifest_text,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None if there is none that can be read."""
+    """Return the manifest of a folder; None if there is none that can be read."""
     try:
         return manifest_from(parsed(read_regular(folder / MANIFEST, follow=True), most=None))
     except (OSError, ValueError):
@@ -36,22 +35,22 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:
-    """Write a manifest, with the digests of the evidence and the bill `written` now; what it is."""
+    """Write a manifest with the digests of the files `written` now, and return it."""
     bound = with_digests(folder, manifest, written)
     write_atomically(folder / MANIFEST, manifest_text(bound))
     return bound
 
 
 def why_none(folder: Path) -> str:
-    """Why a folder has no manifest that can be read."""
+    """Return why a folder has no manifest that can be read."""
     if os.path.lexists(folder / MANIFEST):
         return f"{folder / MANIFEST}: damaged or another version's, so this is no finished image"
     return f"{folder}: no {MANIFEST} here, so this is no finished image"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What a run wants of every image."""
+class ImageGoal:
+    """The state that a run is to bring every image to."""
 
     formats: tuple[str, ...] = FORMATS
     engine: str = "buildah"
@@ -61,63 +60,57 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """How far an image is: `work` is build, verify or none; `text` says so in a few words."""
+class ImageState:
+    """The state of an image: `work` to do is build, verify or none; `text` describes it."""
 
     work: str
     text: str
     manifest: Manifest | None = None
 
 
-def state_of(out: Path, image: PlannedImage, wanted: Wanted) -> State:
-    """What the main job has left to do for an image."""
+def state_of(out: Path, image: PlannedImage, goal: ImageGoal) -> ImageState:
+    """Return the state of an image in an output folder."""
     folder = out / image.identifier
     manifest = read_manifest(folder)
     if manifest is None:
-        return State(work="build", text="to build")
-    if reason := _why_not(manifest, folder, image, wanted):
-        return State(work="build", text=f"to build: {reason}")
-    if wanted.verify and manifest.outcome != "verified":
-        return State(work="verify", text=f"to verify: {manifest.outcome}", manifest=manifest)
-    return State(work="none", text=f"{manifest.outcome}, unchanged", manifest=manifest)
+        return ImageState(work="build", text="to build")
+    if reason := _why_not(manifest, folder, image, goal):
+        return ImageState(work="build", text=f"to build: {reason}")
+    if goal.verify and manifest.outcome != "verified":
+        text = f"to verify: {manifest.outcome}"
+        return ImageState(work="verify", text=text, manifest=manifest)
+    return ImageState(work="none", text=f"{manifest.outcome}, unchanged", manifest=manifest)
 
 
-def _why_not(manifest: Manifest, folder: Path, image: PlannedImage, wanted: Wanted) -> str:
-    """Why what is there will not do; empty if it will."""
-    if manifest.content_key != image.content_key:
-        return "its inputs changed"
-    if manifest.engine != wanted.engine:
-        return f"{manifest.engine} built it"
-    if absent := [name for name in wanted.formats if name not in manifest.artifacts]:
-        return f"no {', '.join(absent)} yet"
-    if reason := _other_inputs(manifest.inputs, wanted):
+def _why_not(manifest: Manifest, folder: Path, image: PlannedImage, goal: ImageGoal) -> str:
+    """Return why an image has to be built again; empty if it need not."""
+    inputs = manifest.inputs
+    absent = [name for name in goal.formats if name not in manifest.artifacts]
+    reasons = {
+        "its inputs changed": manifest.content_key != image.content_key,
+        f"{manifest.engine} built it": manifest.engine != goal.engine,
+        f"no {', '.join(absent)} yet": absent,
+        "an earlier version made it, and did not note from which files": (
+            not inputs.files or not inputs.program
+        ),
+        "it was built with native tools": inputs.native_tools and not goal.native_tools,
+        "SOURCE_DATE_EPOCH changed": (
+            None not in (goal.epoch, inputs.source_date_epoch)
+            and goal.epoch != inputs.source_date_epoch
+        ),
+        "an earlier version made it, and did not note the digest of its bill of materials": (
+            manifest.sbom not in manifest.digests
+        ),
+    }
+    if reason := next((text for text, holds in reasons.items() if holds), ""):
         return reason
-    if manifest.sbom not in manifest.digests:
-        return "an earlier version made it, and did not note the digest of its bill of materials"
-    return "" if _is_whole(folder, manifest) else "its artifacts are not whole"
-
-
-def _other_inputs(inputs: ImageInputs, wanted: Wanted) -> str:
-    """What of the inputs is not as wanted, beside those that the content key covers."""
-    if not inputs.files or not inputs.program:
-        return "an earlier version made it, and did not note from which files"
-    if inputs.native_tools and not wanted.native_tools:
-        return "it was built with native tools"
-    epoch = inputs.source_date_epoch
-    if wanted.epoch is not None and epoch not in (None, wanted.epoch):
-        return "SOURCE_DATE_EPOCH changed"
-    return ""
-
-
-def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    return all(
-        (path := artifact_path(folder, artifact)).exists() and size_of(path) == artifact.size
-        for artifact in manifest.artifacts.values()
-    )
+    paths = {artifact_path(folder, artifact): artifact for artifact in manifest.artifacts.values()}
+    is_whole = all(path.exists() and size_of(path) == one.size for path, one in paths.items())
+    return "" if is_whole else "its artifacts are not whole"
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
@@ -128,7 +121,7 @@ PROGRAMS = f"{FOLDER}bin/"
 
 
 def programs_in(nodes: Mapping[str, Node]) -> dict[str, str]:
-    """The digests of the checks' programs in a built image, named as if the spec had them."""
+    """Return the digests of the checks' programs in an image, named as if the spec had them."""
     return {
         path.replace(FOLDER, "files/", 1): digest_of(node.read())
         for path, node in nodes.items()
@@ -141,10 +134,10 @@ def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | N
 
     def read(name: str) -> Statement | None:
         try:
-            found = parsed(read_regular(folder / name, follow=True), most=None)
+            statement = parsed(read_regular(folder / name, follow=True), most=None)
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return statement if isinstance(statement, dict) else None
 
     return {name: read(name) for name in manifest.evidence}
 

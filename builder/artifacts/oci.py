@@ -5,18 +5,17 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from builder.artifacts.tars import Gzip, threads
+from builder.artifacts.tars import Gzip, PartPlace, threads
 from builder.model.digests import HashedReader, digest_of
 from builder.model.errors import StepFailed
 from builder.model.exact_json import member, parsed, part
@@ -96,7 +95,13 @@ def read_layout(path: Path) -> Layout:
 
 def _document(layout: Path, digest: str) -> Any:
     try:
-        return parsed(_blob(layout, digest))
+        data = read_regular(blob_path(layout, digest), follow=True)
+    except OSError as error:
+        raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
+    if (actual := digest_of(data)) != digest:
+        raise StepFailed(f"{layout}: blob {digest} holds {actual}")
+    try:
+        return parsed(data)
     except ValueError as error:
         raise StepFailed(f"{layout}: {digest} cannot be read as JSON ({error})") from error
 
@@ -107,20 +112,9 @@ def blob_path(layout: Path, digest: str) -> Path:
     return layout / "blobs" / algorithm / value
 
 
-def _blob(layout: Path, digest: str) -> bytes:
-    try:
-        data = read_regular(blob_path(layout, digest), follow=True)
-    except OSError as error:
-        raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
-    found = digest_of(data)
-    if found != digest:
-        raise StepFailed(f"{layout}: blob {digest} holds {found}")
-    return data
-
-
 @contextmanager
 def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
-    """A layer's tar, from a blob that is packed or not, to be read to its end.
+    """Open a layer's tar, from a blob that is packed or not, to be read to its end.
 
     Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says, and, with a
     `diff_id`, unless that is the digest of the tar.
@@ -139,26 +133,18 @@ def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
         raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
 
 
-def is_gzipped(blob: Path) -> bool:
-    """Return whether a file begins as gzip files do."""
-    return _begins(blob, GZIP_MAGIC)
-
-
 def is_packed(blob: Path) -> bool:
     """Return whether a layer's blob has to be inflated."""
-    return is_gzipped(blob) or _begins(blob, ZSTD_MAGIC)
+    return packing_of(blob) != PLAIN_LAYER
 
 
 def packing_of(blob: Path) -> str:
-    """The media type of a layer, by how its blob begins."""
-    if is_gzipped(blob):
-        return LAYER
-    return ZSTD_LAYER if _begins(blob, ZSTD_MAGIC) else PLAIN_LAYER
-
-
-def _begins(blob: Path, magic: bytes) -> bool:
+    """Return the media type of a layer, by the beginning of its blob."""
     with blob.open("rb") as file:
-        return file.read(len(magic)) == magic
+        begin = file.read(len(ZSTD_MAGIC))
+    if begin.startswith(GZIP_MAGIC):
+        return LAYER
+    return ZSTD_LAYER if begin == ZSTD_MAGIC else PLAIN_LAYER
 
 
 def _unpacked(blob: Path, hashing: HashedReader) -> IO[bytes]:
@@ -171,40 +157,41 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, blob: Path, file: HashedReader) -> None:
         super().__init__()
         self._file, self._ready = file, bytearray()
-        self._inflater = stream_inflater(zstd=not is_gzipped(blob))
+        self._inflater = stream_inflater(zstd=packing_of(blob) == ZSTD_LAYER)
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        while (size < 0 or len(self._ready) < size) and self._more():
-            pass
+        while size < 0 or len(self._ready) < size:
+            packed = self._file.read(_CHUNK >> 2)
+            if not packed and not self._inflater.eof:
+                raise EOFError("the compressed data break off")
+            if not packed:
+                break
+            self._ready += self._inflater.decompress(packed)
         size = len(self._ready) if size < 0 else size
         data = bytes(self._ready[:size])
         del self._ready[:size]
         return data
 
-    def _more(self) -> bool:
-        """Unpack the next bytes; False at the end."""
-        packed = self._file.read(_CHUNK >> 2)
-        if not packed:
-            if not self._inflater.eof:
-                raise EOFError("the compressed data break off")
-            return False
-        self._ready += self._inflater.decompress(packed)
-        return True
-
 
 def write_archive(
     rootfs: Path, target: Path, *, architecture: str, environment: Mapping[str, str], name: str
 ) -> str:
-    """Make an OCI archive (a tar of a layout) of one root file system tar; its digest.
+    """Make an OCI archive (a tar of a layout) of one root file system tar; return its digest.
 
     The same tar gives the same bytes.
     """
     layout = target.with_suffix(".layout")
     start_layout(layout)
-    layer = _write_layer(rootfs, layout)
+    with rootfs.open("rb") as file, (layout / "layer").open("wb") as sink, threads() as pool:
+        plain, gzip = HashedReader(file), Gzip(sink, pool)
+        while chunk := plain.read(_CHUNK):
+            gzip.write(chunk)
+        gzip.close()
+    layer = LayerBlob(diff_id=plain.digest, digest=f"sha256:{gzip.digest}", size=gzip.size)
+    (layout / "layer").rename(blob_path(layout, layer.digest))
     config = {
         "architecture": architecture,
         "os": "linux",
@@ -217,40 +204,46 @@ def write_archive(
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": f"mmdebstrap {name}"}],
     }
     digest = finish_layout(layout, config, [layer])
-    _archive(layout, target)
+    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(layout.rglob("*")):
+            archive.add(path, path.relative_to(layout).as_posix(), recursive=False, filter=_plain)
     shutil.rmtree(layout)
     return digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain."""
+class LayerBlob:
+    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain.
+
+    `places` has the gzipped parts of large files, by the offset of their content in the tar.
+    """
 
     diff_id: str
     digest: str
     size: int
+    places: Mapping[int, Sequence[PartPlace]] = field(default_factory=dict)
 
     @property
     def media_type(self) -> str:
-        """What an OCI manifest calls it."""
+        """Its type in an OCI manifest."""
         return PLAIN_LAYER if self.digest == self.diff_id else LAYER
 
 
 def start_layout(layout: Path) -> None:
-    """An empty folder for blobs, which its owner alone writes; what was there is gone."""
+    """Make an empty folder for blobs that only its owner writes; its old content is lost."""
     shutil.rmtree(layout, ignore_errors=True)
     (layout / "blobs/sha256").mkdir(parents=True)
-    for one in (layout, layout / "blobs", layout / "blobs/sha256"):
-        one.chmod(0o755)  # whatever the umask
+    for folder in (layout, layout / "blobs", layout / "blobs/sha256"):
+        folder.chmod(0o755)  # whatever the umask
 
 
 def finish_layout(
     layout: Path,
     config: Mapping[str, object],
-    layers: Sequence[Layer],
+    layers: Sequence[LayerBlob],
     annotations: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a folder that holds the layers' blobs a layout of one image; its digest."""
+    """Make a folder with the layers' blobs a layout of one image; return its digest."""
     manifest: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -268,19 +261,6 @@ def finish_layout(
     return str(descriptor["digest"])
 
 
-def _write_layer(rootfs: Path, layout: Path) -> Layer:
-    plain, partial = hashlib.sha256(), layout / "layer"
-    with rootfs.open("rb") as source, partial.open("wb") as sink, threads() as pool:
-        gzip = Gzip(sink, pool)
-        while chunk := source.read(_CHUNK):
-            plain.update(chunk)
-            gzip.write(chunk)
-        gzip.close()
-    digest = f"sha256:{gzip.digest}"
-    partial.rename(blob_path(layout, digest))
-    return Layer(diff_id=f"sha256:{plain.hexdigest()}", digest=digest, size=gzip.size)
-
-
 def _put(layout: Path, value: Mapping[str, object], media_type: str) -> dict[str, object]:
     data = _json(value).encode()
     digest = digest_of(data)
@@ -290,12 +270,6 @@ def _put(layout: Path, value: Mapping[str, object], media_type: str) -> dict[str
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _archive(layout: Path, target: Path) -> None:
-    with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
-        for file in sorted(layout.rglob("*")):
-            archive.add(file, file.relative_to(layout).as_posix(), recursive=False, filter=_plain)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -310,7 +284,7 @@ _VARIANTS = {"arm64": "v8"}  # those of the platforms that images are made for
 
 
 def layout_faults(path: Path, architecture: str) -> list[str]:
-    """Where a layout contradicts itself, or is for another platform than `architecture` (amd64).
+    """Return the contradictions in a layout, or its platform if it is not `architecture` (amd64).
 
     The digests of its layers are not compared here: `flatten` does that as it reads them.
     """
@@ -320,67 +294,59 @@ def layout_faults(path: Path, architecture: str) -> list[str]:
         [descriptor] = [one for one in index["manifests"] if one["mediaType"] == MANIFEST]
         manifest = json.loads(blob_path(path, layout.digest).read_bytes())
         return [
-            *_wrong_version(path),
             *_wrong_platform(descriptor, layout, architecture),
-            *_wrong_sizes(path, [descriptor, manifest["config"], *manifest["layers"]]),
-            *_wrong_kinds(path, manifest),
+            *_wrong_blobs(path, descriptor, manifest),
             *_wrong_annotations(layout, manifest),
         ]
     except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
         return [f"index, manifest or configuration is malformed ({error!r})"]
 
 
-def _wrong_version(path: Path) -> Iterator[str]:
-    """The file by which programs know a layout."""
-    try:
-        version = json.loads((path / "oci-layout").read_text())["imageLayoutVersion"]
-    except FileNotFoundError:
-        version = None
-    if version != _VERSION:
-        yield f"its file oci-layout says version {version}, expected {_VERSION}"
-
-
 def _wrong_platform(
     descriptor: Mapping[str, object], layout: Layout, architecture: str
 ) -> Iterator[str]:
+    file = layout.path / "oci-layout"  # by which programs know a layout
+    version = json.loads(file.read_text())["imageLayoutVersion"] if file.exists() else None
+    if version != _VERSION:
+        yield f"its file oci-layout says version {version}, expected {_VERSION}"
     expected = {"architecture": architecture, "os": "linux"}
     index = descriptor.get("platform") or expected
-    platforms = {"configuration": layout.config, "index": index}
-    for where, platform in platforms.items():
+    for where, platform in {"configuration": layout.config, "index": index}.items():
         for key, value in expected.items():
-            if (found := part(platform, key)) != value:
-                yield f"its {where} is for the {key} {found}, expected {value}"
+            if (actual := part(platform, key)) != value:
+                yield f"its {where} is for the {key} {actual}, expected {value}"
         variant = part(platform, "variant")
         if variant not in {None, "", _VARIANTS.get(architecture, "")}:
             yield f"its {where} is for the variant {variant} of {architecture}"
 
 
-def _wrong_sizes(path: Path, descriptors: list[Mapping[str, object]]) -> Iterator[str]:
-    for one in descriptors:
+def _wrong_blobs(
+    path: Path, descriptor: Mapping[str, object], manifest: Mapping[str, object]
+) -> Iterator[str]:
+    config, layers = member(manifest, "config"), member(manifest, "layers")
+    for one in [descriptor, config, *layers]:
         size = blob_path(path, str(one["digest"])).stat().st_size
         if one["size"] != size:
             yield f"the blob {one['digest']} has {size} bytes, and {one['size']} are said"
-
-
-def _wrong_kinds(path: Path, manifest: Mapping[str, object]) -> Iterator[str]:
-    if manifest.get("mediaType", MANIFEST) != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
-        yield f"its manifest is a {manifest.get('mediaType')}, expected {MANIFEST}"
-    if (config := member(manifest, "config", "mediaType")) != CONFIG:
-        yield f"its configuration is a {config}, expected {CONFIG}"
-    for layer in member(manifest, "layers"):
+    kind = manifest.get("mediaType", MANIFEST)
+    if kind != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
+        yield f"its manifest is a {kind}, expected {MANIFEST}"
+    if config["mediaType"] != CONFIG:
+        yield f"its configuration is a {config['mediaType']}, expected {CONFIG}"
+    for layer in layers:
         kind = packing_of(blob_path(path, layer["digest"]))
         if layer["mediaType"] != kind:
             yield f"the layer {layer['digest']} is a {kind}, and {layer['mediaType']} is said"
 
 
 def _wrong_annotations(layout: Layout, manifest: Mapping[str, object]) -> Iterator[str]:
-    """Annotations that are labels, too, say the same."""
+    """Compare the annotations that are labels, too."""
     labels = labels_of(layout)
     for name, text in (part(manifest, "annotations") or {}).items():
-        if name in labels and labels[name] != text:
+        if labels.get(name, text) != text:
             yield f"the annotation {name} is {text!r}, and the label {labels[name]!r}"
 
 
 def labels_of(layout: Layout) -> dict[str, str]:
-    """The labels of an image."""
+    """Return the labels of an image."""
     return dict(part(layout.config, "config", "Labels") or {})

@@ -33,7 +33,7 @@ _LARGEST = 1 << 22  # bytes of an object that is read whole
 class SifObject:
     """One object of a SIF: `kind` is PARTITION, JSON or another of SIF's data types.
 
-    `extra` is what a descriptor says of that kind alone.
+    `extra` is the part of its descriptor for that kind alone.
     """
 
     kind: int
@@ -46,53 +46,53 @@ class SifObject:
 def is_sif(path: Path) -> bool:
     """Return whether a file begins as SIF files do."""
     with path.open("rb") as file:
-        file.seek(_MAGIC_AT)
-        return file.read(len(_MAGIC)) == _MAGIC
+        return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
 def json_objects(path: Path) -> dict[str, bytes]:
-    """The JSON objects by name: `oci-config.json` and `inspect-metadata.json` have the labels."""
+    """Return the JSON objects by name: `oci-config.json`, `inspect-metadata.json` have labels."""
+    contents = {}
     with path.open("rb") as file:
-        return {
-            one.name: _content(file, one)
-            for one in _objects(file, path)
-            if one.kind == JSON and one.size <= _LARGEST
-        }
+        for one in _objects(file, path):
+            if one.kind == JSON and one.size <= _LARGEST:
+                file.seek(one.offset)
+                contents[one.name] = file.read(one.size)
+    return contents
 
 
 def objects(path: Path) -> tuple[SifObject, ...]:
-    """All objects; raises `StepFailed` unless the file is a whole SIF."""
+    """Return all objects; raises `StepFailed` unless the file is a complete SIF."""
     with path.open("rb") as file:
         return tuple(_objects(file, path))
 
 
 def root_file_system(path: Path) -> SifObject:
-    """The partition that programs see as their root: the only one, primary, in SquashFS.
+    """Return the partition that programs see as their root: the only one, primary, in SquashFS.
 
     Raises `StepFailed` for a SIF with any other: Apptainer would lay an overlay above what is read
     here, or start from another partition than the first.
     """
-    parts = [one for one in objects(path) if one.kind == PARTITION]
-    kinds = [_PARTITION.unpack_from(one.extra) for one in parts]
+    partitions = [one for one in objects(path) if one.kind == PARTITION]
+    kinds = [_PARTITION.unpack_from(one.extra) for one in partitions]
     if [kind[:2] for kind in kinds] != [(_SQUASHFS, _PRIMARY)]:
         names = ", ".join(_KINDS.get(kind[1], "unknown") for kind in kinds) or "none"
         raise StepFailed(
             f"{path}: expected one partition in this SIF, primary and in SquashFS; "
             f"there are: {names}"
         )
-    [part] = parts
-    if part.offset < _HEADER.size or part.size < 1 or part.offset + part.size > path.stat().st_size:
+    [root] = partitions
+    if root.offset < _HEADER.size or root.size < 1 or root.offset + root.size > path.stat().st_size:
         raise StepFailed(f"{path}: not a whole SIF: it ends within its file system")
-    return part
+    return root
 
 
 def architecture_of(path: Path) -> str:
-    """The architecture of a SIF's root file system; a number of SIF's that is not known here."""
+    """Return the architecture of a SIF's root file system; SIF's number if it is unknown here."""
     return _architecture(_PARTITION.unpack_from(root_file_system(path).extra)[2])
 
 
 def launch_and_architecture(path: Path) -> tuple[str, str]:
-    """The first line of a SIF, and the architecture that its header has."""
+    """Return the first line of a SIF, and the architecture that its header has."""
     with path.open("rb") as file:
         fields = _header(file, path)
     return fields[0].rstrip(b"\0").decode(errors="replace").strip(), _architecture(fields[3])
@@ -105,15 +105,13 @@ def _architecture(field: bytes) -> str:
 
 def _header(file: IO[bytes], path: Path) -> tuple[Any, ...]:
     data = file.read(_HEADER.size)
-    fields = _HEADER.unpack(data) if len(data) == _HEADER.size else ()
-    if not fields or not fields[1].startswith(_MAGIC):
+    if len(data) < _HEADER.size or not data[_MAGIC_AT:].startswith(_MAGIC):
         raise StepFailed(f"{path}: not a SIF")
-    return fields
+    return _HEADER.unpack(data)
 
 
 def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
-    fields = _header(file, path)
-    number, start = fields[8], fields[9]
+    number, start = _header(file, path)[8:10]
     if not 0 < number <= _MOST or start < _HEADER.size:
         raise StepFailed(f"{path}: not a whole SIF: its header says {number} objects")
     file.seek(start)
@@ -124,8 +122,3 @@ def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
         if one[1]:
             name = one[12].rstrip(b"\0").decode(errors="replace")
             yield SifObject(kind=one[0], name=name, offset=one[5], size=one[6], extra=one[13])
-
-
-def _content(file: IO[bytes], one: SifObject) -> bytes:
-    file.seek(one.offset)
-    return file.read(one.size)

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import posixpath
+import re
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,39 +25,34 @@ from builder.artifacts.tars import Attributes, roots_attributes, users_attribute
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Allowance:
-    """A path that may differ between formats, and all below it, with the reason."""
-
-    path: str
-    reason: str
-
-
-ALLOWED: tuple[Allowance, ...] = (
-    Allowance(path="dev", reason="device nodes and mount points: each runtime makes its own"),
-    Allowance(path="proc", reason="a mount point: holds nothing in an image"),
-    Allowance(path="sys", reason="a mount point: holds nothing in an image"),
-    Allowance(path="run", reason="a mount point at run time: engines leave their own stubs in it"),
-    Allowance(path="tmp", reason="a mount point at run time, emptied by formats and runtimes"),
-    Allowance(path="etc/resolv.conf", reason="engines write the build host's, runtimes their own"),
-    Allowance(path="etc/hosts", reason="engines write the build host's, runtimes their own"),
-    Allowance(path="etc/hostname", reason="engines write the build host's, runtimes their own"),
-    Allowance(path="etc/mtab", reason="a link to /proc that some engines add"),
-    Allowance(path=".singularity.d", reason="a SIF's metadata: environment, labels, scripts"),
-    Allowance(path=".exec", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path=".run", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path=".shell", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path=".test", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path="singularity", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path="environment", reason="a link into .singularity.d that every SIF has"),
-    Allowance(path="ch", reason="Charliecloud's metadata: the environment for ch-run --set-env"),
-)
+_MOUNT_POINT = "a mount point: holds nothing in an image"
+_HOSTS_OWN = "engines write the build host's, runtimes their own"
+_SIF_LINK = "a link into .singularity.d that every SIF has"
+# Paths that may differ between formats, and all below them, with the reason.
+ALLOWED: Mapping[str, str] = {
+    "dev": "device nodes and mount points: each runtime makes its own",
+    "proc": _MOUNT_POINT,
+    "sys": _MOUNT_POINT,
+    "run": "a mount point at run time: engines leave their own stubs in it",
+    "tmp": "a mount point at run time, emptied by formats and runtimes",
+    "etc/resolv.conf": _HOSTS_OWN,
+    "etc/hosts": _HOSTS_OWN,
+    "etc/hostname": _HOSTS_OWN,
+    "etc/mtab": "a link to /proc that some engines add",
+    ".singularity.d": "a SIF's metadata: environment, labels, scripts",
+    ".exec": _SIF_LINK,
+    ".run": _SIF_LINK,
+    ".shell": _SIF_LINK,
+    ".test": _SIF_LINK,
+    "singularity": _SIF_LINK,
+    "environment": _SIF_LINK,
+    "ch": "Charliecloud's metadata: the environment for ch-run --set-env",
+}
 _DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+_ENDS = re.compile(r"/|\Z")  # of a path's folders, and of itself
 _LARGEST = 1 << 20  # bytes of a file that describes an image
 _NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
 _text = json.encoder.encode_basestring_ascii  # a string as JSON
-_ALLOWED_PATHS = frozenset(one.path for one in ALLOWED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,43 +74,38 @@ class Entry:
 
 
 def owner_of(member: tarfile.TarInfo) -> str:
-    """The owner of a tar's member, as entries hold it, with the attributes that only root gives."""
-    given = [f"{name}={text!a}" for name, text in roots_attributes(member)]
-    return " ".join([f"{member.uid}:{member.gid}", *given])
+    """Return the owner of a tar's member as entries hold it, with root's attributes."""
+    roots = [f"{name}={text!a}" for name, text in roots_attributes(member)]
+    return " ".join([f"{member.uid}:{member.gid}", *roots])
 
 
 def clean(name: str) -> str:
-    """A member's name as a path relative to the root: no leading `./` or `/`."""
+    """Return a member's name as a path relative to the root: no leading `./` or `/`."""
     return posixpath.normpath("/" + name.lstrip("/")).lstrip("/")
 
 
 def is_allowed(path: str) -> bool:
     """Return whether a path is on the allow-list, or below one that is."""
-    return path in _ALLOWED_PATHS or _is_within_allowed(path.rpartition("/")[0])
-
-
-def _is_within_allowed(folder: str) -> bool:
-    parents = folder.split("/")
-    return any("/".join(parents[:n]) in _ALLOWED_PATHS for n in range(1, len(parents) + 1))
+    return any(path[: match.start()] in ALLOWED for match in _ENDS.finditer(path))
 
 
 def describes(path: str) -> bool:
-    """Return whether a file says of an image what its files do not: variables, labels, scripts."""
+    """Return whether a file describes an image: its variables, labels or scripts."""
     return path in _DESCRIBING or path.startswith(".singularity.d/")
 
 
-def hashed(data: IO[bytes], path: str, size: int, kept: dict[str, bytes] | None) -> str:
-    """The SHA-256 of a file's content, which is kept if it describes the image."""
-    if kept is None or not describes(path) or size > _LARGEST:
+def hashed(data: IO[bytes], path: str, size: int, retained: dict[str, bytes] | None) -> str:
+    """Return the SHA-256 of a file's content, which is retained if it describes the image."""
+    if retained is None or not describes(path) or size > _LARGEST:
         return sha256_of(data)
-    kept[path] = data.read()
-    return hashlib.sha256(kept[path]).hexdigest()
+    retained[path] = data.read()
+    return hashlib.sha256(retained[path]).hexdigest()
 
 
-def entries_of_tar(stream: IO[bytes], kept: dict[str, bytes] | None = None) -> Iterator[Entry]:
-    """The entries of a tar of a root file system, read once from start to end.
+def entries_of_tar(stream: IO[bytes], retained: dict[str, bytes] | None = None) -> Iterator[Entry]:
+    """Yield the entries of a tar of a root file system, read once from start to end.
 
-    `kept` is given the contents of the files that describe an image (`describes`).
+    `retained` is given the contents of the files that describe an image (`describes`).
     """
     seen: dict[str, Entry] = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -122,10 +113,9 @@ def entries_of_tar(stream: IO[bytes], kept: dict[str, bytes] | None = None) -> I
             path = clean(member.name)
             if not path:
                 continue
-            entry = _entry(archive, member, path, seen, kept)
-            seen[path] = entry
-            if kept is not None and describes(path) and entry.kind != "directory":
-                kept.setdefault(path, _NOT_READ)
+            seen[path] = entry = _entry(archive, member, path, seen, retained)
+            if retained is not None and describes(path) and entry.kind != "directory":
+                retained.setdefault(path, _NOT_READ)
             yield entry
 
 
@@ -134,30 +124,34 @@ def _entry(
     member: tarfile.TarInfo,
     path: str,
     seen: Mapping[str, Entry],
-    kept: dict[str, bytes] | None,
+    retained: dict[str, bytes] | None,
 ) -> Entry:
     if member.islnk():
         target = clean(member.linkname)
         if target not in seen:
             raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
         return dataclasses.replace(seen[target], path=path)  # a link may have several names too
-    if member.isreg():
-        data = archive.extractfile(member)
-        assert data is not None
-        return Entry(
-            path=path,
-            kind="file",
-            mode=stat.S_IMODE(member.mode),
-            size=member.size,
-            content=hashed(data, path, member.size, kept),
-            attributes=users_attributes(member),
-            owner=owner_of(member),
-        )
-    return entry_of_special(member, path)
+    data = archive.extractfile(member) if member.isreg() else None
+    if data is None:
+        return entry_of_special(member, path)
+    return entry_of_file(member, path, hashed(data, path, member.size, retained))
+
+
+def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> Entry:
+    """Return the entry of a regular file, whose content has a SHA-256."""
+    return Entry(
+        path=path,
+        kind="file",
+        mode=stat.S_IMODE(member.mode),
+        size=member.size,
+        content=content,
+        attributes=users_attributes(member),
+        owner=owner_of(member),
+    )
 
 
 def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
-    """The entry of anything but a regular file. A link's own mode means nothing on Linux."""
+    """Return the entry of anything but a regular file. A link's own mode means nothing on Linux."""
     owner = owner_of(member)
     if member.issym():
         return Entry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
@@ -177,62 +171,59 @@ def entry_of_special(member: tarfile.TarInfo, path: str) -> Entry:
 
 
 def comparable(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """The entries that count, by path, sorted."""
+    """Return the entries that count, by path, sorted."""
     counted = {entry.path: entry for entry in entries if not is_allowed(entry.path)}
     return dict(sorted(counted.items()))
 
 
 def tree_digest(entries: Mapping[str, Entry]) -> str:
-    """The digest over comparable entries, as `sha256:…`."""
+    """Return the digest over comparable entries, as `sha256:…`."""
     digest = hashlib.sha256()
     for entry in entries.values():
-        one = entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target
-        digest.update(line_of(*one, *chain.from_iterable(entry.attributes)))
+        about = entry.path, entry.kind, entry.mode, entry.size, entry.content, entry.target
+        digest.update(line_of(*about, *chain.from_iterable(entry.attributes)))
     return f"sha256:{digest.hexdigest()}"
 
 
 def line_of(path: str, kind: str, mode: int, size: int, *more: str) -> bytes:
-    """A path with what is known of it as a line of JSON: a list without spaces."""
+    """Return a path and its properties as a line of JSON: a list without spaces."""
     texts = ",".join(map(_text, more))
     return f"[{_text(path)},{_text(kind)},{mode:d},{size:d},{texts}]\n".encode()
 
 
-def differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[str]:
-    """What differs between two trees, one line a path."""
-    lines = []
-    for path in sorted(one.keys() | other.keys()):
-        here, there = one.get(path), other.get(path)
-        if here == there:
-            continue
-        if here is None or there is None:
-            lines.append(f"/{path}: only in the {'second' if here is None else 'first'}")
-        else:
-            lines.append(f"/{path}: {_difference(here, there)}")
-    return lines
-
-
-def keeps_owners(entries: Mapping[str, Entry]) -> bool:
-    """Whether a tree tells owners apart: one that an ordinary user packed has a single one."""
-    return len({entry.owner for entry in entries.values()}) > 1
-
-
-def owner_differences(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> list[str]:
-    """The paths of two trees that belong to somebody else, one line each."""
+def differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -> list[str]:
+    """Return the differences of two trees, one line a path."""
     return [
-        f"/{path}: owner {entry.owner}, not {other[path].owner}"
-        for path, entry in one.items()
-        if path in other and entry.owner != other[path].owner
+        f"/{path}: {_difference(first.get(path), second.get(path))}"
+        for path in sorted(first.keys() | second.keys())
+        if first.get(path) != second.get(path)
     ]
 
 
-def _difference(here: Entry, there: Entry) -> str:
-    if here.kind != there.kind:
-        return f"{here.kind}, not {there.kind}"
-    if here.mode != there.mode:
-        return f"mode {here.mode:04o}, not {there.mode:04o}"
-    if here.target != there.target:
-        return f"links to {here.target}, not {there.target}"
-    if here.attributes != there.attributes:
-        names = sorted({name for name, _ in {*here.attributes} ^ {*there.attributes}})
+def keeps_owners(entries: Mapping[str, Entry]) -> bool:
+    """Return whether a tree has several owners: one that an ordinary user packed has one."""
+    return len({entry.owner for entry in entries.values()}) > 1
+
+
+def owner_differences(first: Mapping[str, Entry], second: Mapping[str, Entry]) -> list[str]:
+    """Return the paths of two trees whose owners differ, one line each."""
+    return [
+        f"/{path}: owner {entry.owner}, not {second[path].owner}"
+        for path, entry in first.items()
+        if path in second and entry.owner != second[path].owner
+    ]
+
+
+def _difference(first: Entry | None, second: Entry | None) -> str:
+    if first is None or second is None:
+        return f"only in the {'second' if first is None else 'first'}"
+    if first.kind != second.kind:
+        return f"{first.kind}, not {second.kind}"
+    if first.mode != second.mode:
+        return f"mode {first.mode:04o}, not {second.mode:04o}"
+    if first.target != second.target:
+        return f"links to {first.target}, not {second.target}"
+    if first.attributes != second.attributes:
+        names = sorted({name for name, _ in {*first.attributes} ^ {*second.attributes}})
         return f"another extended attribute {', '.join(names)}"
-    return f"another content ({here.size} bytes, not {there.size})"
+    return f"another content ({first.size} bytes, not {second.size})"

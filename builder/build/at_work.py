@@ -83,10 +83,10 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
 def projects(home: Home) -> list[str]:
     """The folders of the projects that use a store."""
     try:
-        found = json.loads((home.path / _PROJECTS).read_text())
+        folders = json.loads((home.path / _PROJECTS).read_text())
     except (OSError, ValueError):
         return []
-    return [str(one) for one in found] if isinstance(found, list) else []
+    return [str(folder) for folder in folders] if isinstance(folders, list) else []
 
 
 def _remember(home: Home, project: Path) -> None:

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.build.mirror import NONE, SECURITY_VARIABLE, Mirror
-from builder.model import BaseImage
+from builder.build.mirror import NONE, SECURITY_VARIABLE, DebianMirror
+from builder.model import BaseImage, Bootstrap
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
@@ -61,7 +61,7 @@ class StoredBase:
 
     @property
     def tag(self) -> str:
-        """What an engine keeps it under, whatever else is called `name` meanwhile."""
+        """Its name in an engine, whatever else is called `name` meanwhile."""
         return base_tag(self.digest)
 
     @property
@@ -88,7 +88,7 @@ def ensure_base(
     arch: str,
     name: str,
     *,
-    mirror: Mirror,
+    mirror: DebianMirror,
     store: Path,
     processes: Processes,
     log: Path,
@@ -96,13 +96,13 @@ def ensure_base(
     not_before: str = "",
     native: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    told: Callable[[], tuple[IndexState, ...]] = tuple,
+    indices: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
     """The base from the store; made first if it is not there, or was made before `not_before`.
 
     `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
     native tools for an emulated architecture; the base is the same without them. `environment` is
-    given to mmdebstrap: a proxy for packages. `told` says afterwards which indices there were.
+    given to mmdebstrap: a proxy for packages. `indices` says afterwards which indices it used.
     """
     key = base_key(base, arch, mirror)
     folder = store / f"{base.name}-{arch}-{key[:12]}"
@@ -112,23 +112,34 @@ def ensure_base(
             return stored
         say(f"making base {base.name} for {arch} with mmdebstrap")
         with staging(store, folder.name) as partial:
-            stored = _make(
-                base, arch, name, key, mirror, partial, processes, log, native, environment
+            rootfs, archive = partial / "rootfs.tar", partial / f"{base.name}-{arch}.oci.tar"
+            (partial / _APT_CONF).write_text(_APT_OPTIONS)
+            processes.logged(
+                mmdebstrap_command(base, arch, mirror, rootfs, native),
+                log=log,
+                env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
+                what=f"mmdebstrap of {base.name} for {arch}",
+                hint="is the mirror reachable, and does it carry this suite and architecture?",
             )
-            stored = replace(stored, indices=told())
+            stored = StoredBase(
+                name=name,
+                arch=arch,
+                key=key,
+                archive=archive,
+                digest=oci.write_archive(
+                    rootfs,
+                    archive,
+                    architecture=ARCHITECTURES[arch].oci,
+                    environment={"PATH": PATH_IN_IMAGES},
+                    name=base.name,
+                ),
+                made=dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
+                indices=indices(),
+            )
+            rootfs.unlink()
+            (partial / _APT_CONF).unlink()
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
         return _read(record, name)
-
-
-def stored_base(
-    base: BaseImage, arch: str, name: str, *, mirror: Mirror, store: Path
-) -> StoredBase | None:
-    """The base from the store; None if it was not made here yet."""
-    folder = store / f"{base.name}-{arch}-{base_key(base, arch, mirror)[:12]}"
-    try:
-        return _read(folder / "base.json", name)
-    except OSError:
-        return None
 
 
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
@@ -137,24 +148,25 @@ def kept_base(name: str, *, store: Path) -> StoredBase | None:
     For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
     registry is known by the digest in its name.
     """
-    found, digest = [], name.partition("@")[2]
+    bases, digest = [], name.partition("@")[2]
     for record in store.glob("*/base.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = json.loads(record.read_text())
             if about["digest"] == digest if digest else about["name"] == name:
-                found.append(_read(record, name))
-    return max((one for one in found if one.archive.is_file()), key=_made, default=None)
+                bases.append(_read(record, name))
+    present = (base for base in bases if base.archive.is_file())
+    return max(present, key=lambda base: base.made, default=None)
 
 
-def _made(base: StoredBase) -> str:
-    return base.made
+def bootstrap_of(base: BaseImage) -> Bootstrap:
+    """The bootstrap of a base that is made here."""
+    assert base.bootstrap is not None
+    return base.bootstrap
 
 
-def base_key(base: BaseImage, arch: str, mirror: Mirror) -> str:
+def base_key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
-    made = base.bootstrap
-    assert made is not None
-    content = [_FORMAT, base.name, arch, asdict(made), asdict(mirror)]
+    content = [_FORMAT, base.name, arch, asdict(bootstrap_of(base)), asdict(mirror)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -185,67 +197,30 @@ def staging(store: Path, name: str) -> Iterator[Path]:
         remove_tree(partial)
 
 
-def _make(
-    base: BaseImage,
-    arch: str,
-    name: str,
-    key: str,
-    mirror: Mirror,
-    staging: Path,
-    processes: Processes,
-    log: Path,
-    native: Path | None,
-    environment: Mapping[str, str] | None,
-) -> StoredBase:
-    rootfs = staging / "rootfs.tar"
-    (staging / _APT_CONF).write_text(_APT_OPTIONS)
-    processes.logged(
-        mmdebstrap_command(base, arch, mirror, rootfs, native),
-        log=log,
-        env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
-        what=f"mmdebstrap of {base.name} for {arch}",
-        hint="is the mirror reachable, and does it carry this suite and architecture?",
-    )
-    archive = staging / f"{base.name}-{arch}.oci.tar"
-    digest = oci.write_archive(
-        rootfs,
-        archive,
-        architecture=ARCHITECTURES[arch].oci,
-        environment={"PATH": PATH_IN_IMAGES},
-        name=base.name,
-    )
-    rootfs.unlink()
-    (staging / _APT_CONF).unlink()
-    made = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-    return StoredBase(name=name, arch=arch, key=key, archive=archive, digest=digest, made=made)
-
-
 def mmdebstrap_command(
-    base: BaseImage, arch: str, mirror: Mirror, target: Path, native: Path | None = None
+    base: BaseImage, arch: str, mirror: DebianMirror, target: Path, native: Path | None = None
 ) -> list[str]:
     """The command that makes a base's root file system, signatures checked by apt.
 
     mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
     walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted.
     """
-    made = base.bootstrap
-    assert made is not None
-    keyring = keyring_of(base)
+    declared = bootstrap_of(base)
     return [
         *bootstrapping(target.parent),
         "--variant=minbase",
         "--format=tar",
         f"--architectures={ARCHITECTURES[arch].debian}",
-        *([f"--include={','.join(made.packages)}"] if made.packages else []),
+        *([f"--include={','.join(declared.packages)}"] if declared.packages else []),
         "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked before
         "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away, so do not sync
         '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
         f"--customize-hook=upload {target.parent / _APT_CONF} /etc/apt/apt.conf.d/{_APT_CONF}",
         f"--customize-hook={_OF_APT}",
         *(_lending(native) if native else []),
-        made.suite,
+        declared.suite,
         str(target),
-        *source_lines(base, mirror, keyring),
+        *source_lines(base, mirror, keyring_of(base)),
     ]
 
 
@@ -266,8 +241,7 @@ def _lending(native: Path) -> list[str]:
 
 def keyring_of(base: BaseImage) -> Path:
     """The keyring that signs a base's packages; raises `MissingPrerequisite` if it is not here."""
-    assert base.bootstrap is not None
-    keyring = KEYRINGS / base.bootstrap.keyring
+    keyring = KEYRINGS / bootstrap_of(base).keyring
     if not keyring.exists():
         raise MissingPrerequisite(
             f"{keyring}: the keyring that signs {base.name} is not on this machine",
@@ -276,25 +250,23 @@ def keyring_of(base: BaseImage) -> Path:
     return keyring
 
 
-def source_lines(base: BaseImage, mirror: Mirror, keyring: Path) -> list[str]:
+def source_lines(base: BaseImage, mirror: DebianMirror, keyring: Path) -> list[str]:
     """The lines of sources.list(5), which the image keeps."""
-    assert base.bootstrap is not None
-    components = " ".join(base.bootstrap.components)
+    components = " ".join(bootstrap_of(base).components)
     return [
         f"deb [signed-by={keyring}] {archive} {suite} {components}"
         for archive, suite in sources(base, mirror)
     ]
 
 
-def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
+def sources(base: BaseImage, mirror: DebianMirror) -> list[tuple[str, str]]:
     """The archives that a base's packages come from, each with its suite.
 
     The pocket security is left out where the user said so.
     """
-    made = base.bootstrap
-    assert made is not None
-    found = [(mirror.main, made.suite)]
-    for pocket in made.pockets:
+    declared = bootstrap_of(base)
+    archives = [(mirror.main, declared.suite)]
+    for pocket in declared.pockets:
         archive = mirror.security if pocket == SECURITY else mirror.main
         if archive is None:
             raise MissingPrerequisite(
@@ -305,5 +277,5 @@ def sources(base: BaseImage, mirror: Mirror) -> list[tuple[str, str]]:
                 ),
             )
         if archive:
-            found.append((archive, f"{made.suite}-{pocket}"))
-    return found
+            archives.append((archive, f"{declared.suite}-{pocket}"))
+    return archives

@@ -1,26 +1,43 @@
-"""The locked sources of images, brought into the store of the builder's home."""
+"""The inputs of a build: the project's files, its lock, locked sources, registries of bases."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from builder.build.at_work import using
 from builder.build.mirror import find_mirror
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
-from builder.compile.spec import base_archive
-from builder.model import LockedSource, Site, Spec
+from builder.compile.spec import COMPILER, base_archive, downloads_of
+from builder.compile.spec.downloads import Downloads
+from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Selection, Site, Spec
 from builder.model.digests import sha256_of_file
-from builder.model.errors import MissingPrerequisite
-from builder.model.inputs import DEBIAN_SOURCE
-from builder.sources.base_digests import MIRROR_HINT, SilentRegistry, registry_of, unreachable
+from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
+from builder.model.inputs import DEBIAN_SOURCE, LOCK
+from builder.plan import make_plan
+from builder.sources.base_digests import (
+    MIRROR_HINT,
+    Key,
+    Registries,
+    SilentRegistry,
+    mismatches,
+    pin_references,
+    registry_of,
+    unreachable,
+)
+from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
-from builder.sources.locking import SourceRequest
-from builder.sources.store import Store, fetch_all
+from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
+from builder.sources.store import MIRROR_HINT as SOURCE_HINT
+from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
+from builder.system.files import write_atomically
 from builder.system.home import Home
+from builder.system.process import Processes
 from builder.system.terminal import Progress
 
 _LARGE = 20_000_000  # bytes; of such a file each quarter is told
@@ -28,12 +45,12 @@ _LARGE = 20_000_000  # bytes; of such a file each quarter is told
 
 def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
     """The files that some specs copy in, each once."""
-    found = {one.url: one for spec in specs for one in spec.sources}
-    return tuple(found[url] for url in sorted(found))
+    sources = {source.url: source for spec in specs for source in spec.sources}
+    return tuple(sources[url] for url in sorted(sources))
 
 
 def fetched(
-    sources: Collection[LockedSource], store: Store, progress: Progress, *, offline: bool
+    sources: Collection[LockedSource], store: SourceStore, progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
     """Their files in the store, verified, by URL; see `builder.sources.fetch_all` for errors."""
     return fetch_all(
@@ -47,13 +64,13 @@ def fetched(
 
 def store_of(
     project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest] = ()
-) -> Store:
+) -> SourceStore:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
     groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)
     urls = [url for group in groups for url in group]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
-    return Store(path=home, mirrors=site.sources, debian=debian, project=project)
+    return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
 
 
 class DownloadProgress:
@@ -64,14 +81,14 @@ class DownloadProgress:
         self._quarters: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, source: LockedSource, there: int) -> None:
-        quarter = 4 * there // source.size if source.size > _LARGE or there >= source.size else 0
+    def __call__(self, source: LockedSource, size: int) -> None:
+        quarter = 4 * size // source.size if source.size > _LARGE or size >= source.size else 0
         with self._lock:
-            before = self._quarters.get(source.url, -1)
-            self._quarters[source.url] = max(quarter, before)
-        if quarter > before:
-            done = f"{min(25 * quarter, 100)} % of {source.size / 1e6:.1f} MB"
-            self._progress.say(f"{source.file}: {done}")
+            if quarter <= self._quarters.get(source.url, -1):
+                return
+            self._quarters[source.url] = quarter
+        percent = f"{min(25 * quarter, 100)} % of {source.size / 1e6:.1f} MB"
+        self._progress.say(f"{source.file}: {percent}")
 
 
 _PROGRAM = Path(__file__).parents[1]
@@ -81,16 +98,14 @@ _FOLDERS = ("recipes", "base-images", "facts", "files")  # the checks' scripts c
 
 def project_digests(project: Path) -> dict[str, str]:
     """`sha256:…` of each file that declares images, by its path in the project."""
+    paths = [project / name for name in _FILES]
+    for name in _FOLDERS:
+        paths += sorted((project / name).rglob("*"))
     return {
         path.relative_to(project).as_posix(): f"sha256:{sha256_of_file(path)}"
-        for path in _declaring(project)
+        for path in paths
+        if path.is_file()
     }
-
-
-def _declaring(project: Path) -> Iterator[Path]:
-    yield from (path for name in _FILES if (path := project / name).is_file())
-    for name in _FOLDERS:
-        yield from sorted(one for one in (project / name).rglob("*") if one.is_file())
 
 
 def program_digest(program: Path = _PROGRAM) -> str:
@@ -98,34 +113,33 @@ def program_digest(program: Path = _PROGRAM) -> str:
 
     Each counts with its path and its SHA-256; compiled Python does not.
     """
-    whole = hashlib.sha256()
-    for path in sorted(one for one in program.rglob("*") if one.is_file()):
-        if path.suffix != ".pyc":
+    digest = hashlib.sha256()
+    for path in sorted(program.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
             name = path.relative_to(program).as_posix()
-            whole.update(f"{sha256_of_file(path)}  {name}\n".encode())
-    return f"sha256:{whole.hexdigest()}"
+            digest.update(f"{sha256_of_file(path)}  {name}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
 
 
 def files_of(
     declared: Mapping[str, str], recipes: Sequence[str], bases: Sequence[str]
 ) -> dict[str, str]:
-    """Those of a project's files that declare one image, by the names of its recipes and bases.
+    """The files of a project that declare one image, by the names of its recipes and bases.
 
     A file has the name of what it declares. In a project that has it otherwise, all are kept.
     """
-    wanted = {"recipes/": set(recipes), "base-images/": set(bases)}
-    kept = dict(declared)
-    for folder, names in wanted.items():
-        others = [path for path in declared if path.startswith(folder)]
-        own = [path for path in others if PurePosixPath(path).stem in names]
-        if {PurePosixPath(path).stem for path in own} == names:
-            for path in set(others) - set(own):
-                del kept[path]
-    return kept
+    files = dict(declared)
+    for folder, names in {"recipes/": {*recipes}, "base-images/": {*bases}}.items():
+        stems = {path: PurePosixPath(path).stem for path in declared if path.startswith(folder)}
+        if names <= {*stems.values()}:
+            files = {
+                path: text for path, text in files.items() if stems.get(path, "") in {"", *names}
+            }
+    return files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OutOfReach:
+class UnreachableBases:
     """The registries without an answer, and the specs that cannot be built without them."""
 
     registries: tuple[SilentRegistry, ...] = ()
@@ -141,7 +155,7 @@ class OutOfReach:
         }
 
     def error(self, out: Path) -> MissingPrerequisite:
-        """What to tell: which registry, what was not built, how to name a mirror."""
+        """The error: which registry, what was not built, how to name a mirror."""
         count = "1 image was" if len(self.specs) == 1 else f"{len(self.specs)} images were"
         lines = [str(one) for one in self.registries]
         lines += [f"{count} not built for that; the specs are there:"]
@@ -152,29 +166,27 @@ class OutOfReach:
 
 def look_for_registries(
     specs: Sequence[Spec], states: Sequence[str], out: Path, *, offline: bool
-) -> OutOfReach:
+) -> UnreachableBases:
     """Write the specs that start from a registry and are to be built, then knock there.
 
     With `offline` nobody knocks: the engine has the images, or says that it lacks them. Nobody
     is asked for what the store has.
     """
-    wanted = [
+    remote = [
         spec
         for spec, state in zip(specs, states, strict=True)
         if state.startswith("to build") and not spec.image.is_bootstrapped
     ]
-    if not wanted:
-        return OutOfReach()
-    for spec in wanted:
+    if not remote:
+        return UnreachableBases()
+    for spec in remote:
         write_spec(spec, None, out / spec.image.identifier, base_archive(spec.image))
     if offline:
-        return OutOfReach()
-    lost = unreachable({name for spec in wanted for name in _names(spec)}, {})
-    silent = {one.registry for one in lost}
-    return OutOfReach(
-        registries=tuple(lost),
-        specs=tuple(spec for spec in wanted if _registries(spec) & silent),
-    )
+        return UnreachableBases()
+    lost = tuple(unreachable({name for spec in remote for name in _names(spec)}, {}))
+    silent = {registry.registry for registry in lost}
+    specs = tuple(spec for spec in remote if _registries(spec) & silent)
+    return UnreachableBases(registries=lost, specs=specs)
 
 
 def _registries(spec: Spec) -> set[str]:
@@ -183,5 +195,128 @@ def _registries(spec: Spec) -> set[str]:
 
 def _names(spec: Spec) -> set[str]:
     """The images that its stages start from and that the store lacks, as this site names them."""
-    here = {one.name for one in brought_bases(spec.image, Home.of_environment())}
-    return {*spec.image.registry_bases.values()} - here
+    stored = {base.name for base in brought_bases(spec.image, Home.of_environment())}
+    return {*spec.image.registry_bases.values()} - stored
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lockable:
+    """The downloads and bases of images; `everything` if they are all of the project."""
+
+    images: Sequence[PlannedImage]
+    everything: bool
+    downloads: Downloads
+    sources: Sequence[SourceRequest]
+    references: Sequence[Key]
+
+    @classmethod
+    def of(cls, project: Project, selection: Selection) -> Lockable:
+        """Find it in the plan of a selection."""
+        plan, everything = planned(project, selection)
+        downloads = downloads_of(plan.images)
+        return cls(
+            images=plan.images,
+            everything=everything,
+            downloads=downloads,
+            sources=_requests(downloads),
+            references=_references(plan.images),
+        )
+
+    def check(self, project: Project) -> tuple[list[str], list[str]]:
+        """Return the URLs and base images that the project's lock lacks.
+
+        Raises `BadInput` for what the lock has otherwise.
+        """
+        files = {name: recipe.where.file for name, recipe in project.recipes.items()}
+        faults = mismatches(
+            project.lock, self.sources, self.references, files, everything=self.everything
+        )
+        if faults:
+            raise BadInput.of(faults)
+        locked, pinned = set(project.lock.sources), project.lock.references
+        unlocked = [source.urls[0] for source in self.sources if not set(source.urls) & locked]
+        return unlocked, [" for ".join(key) for key in self.references if key not in pinned]
+
+    def lock(
+        self, folder: Path, project: Project, progress: Progress, *, update: bool
+    ) -> tuple[Lock, BuildImagesError | None]:
+        """Write the lock of a project's folder.
+
+        What could be locked is written also when something else could not, which the error names.
+        """
+        store = store_of(folder, project.site, self.sources)
+        locking = _locking(project, store, progress, update=update)
+        with using(Home.of_environment(), folder, progress.say):
+            sources = lock_sources(self.sources, project.lock, locking)
+        registries = Registries(mirrors=project.site.registries)
+        pinned = pin_references(self.references, project.lock.references, registries, update=update)
+        lock = merged(
+            project.lock,
+            Lock(sources={one.url: one for one in sources.sources}, references=pinned.references),
+            everything=self.everything,
+            recipes={stage.name for image in self.images for stage in image.stages},
+        )
+        path = folder / LOCK
+        if lock.sources or lock.references or path.exists():
+            write_atomically(path, lock_text(lock))
+        failures = (*sources.failures, *pinned.failures)
+        return lock, _not_locked(failures, store) if failures else None
+
+
+def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
+    """The plan, and whether it is of everything: without a selector a lock is of all images."""
+    everything = not selection.patterns and not selection.images
+    if everything:
+        selection = dataclasses.replace(selection, everything=True)
+    return make_plan(project, selection, compiler=COMPILER), everything
+
+
+def _requests(downloads: Downloads) -> list[SourceRequest]:
+    """The requests of blocks, each file once, with all of the recipes that ask."""
+    recipes: dict[tuple[str, ...], set[str]] = {}
+    for asked in downloads.asked:
+        recipes.setdefault(asked.urls, set()).add(asked.recipe)
+    pairs = sorted(recipes.items())
+    return [SourceRequest(urls=urls, recipes=tuple(sorted(names))) for urls, names in pairs]
+
+
+def _references(images: Iterable[PlannedImage]) -> list[Key]:
+    """The images in registries that some images are made from, as the project names them."""
+    keys: set[Key] = set()
+    for image in images:
+        arch = image.cell.arch
+        if image.cuda and image.cuda.images:
+            keys |= {(name, arch) for name in image.cuda.images}
+        elif not image.is_bootstrapped:
+            keys.add((image.base.references[arch], arch))
+    return sorted(keys)
+
+
+def _locking(project: Project, store: SourceStore, progress: Progress, *, update: bool) -> Locking:
+    bootstraps = [base.bootstrap for base in project.bases.values() if base.bootstrap]
+    downloader = Downloader()
+    debian = DebianSources(
+        store=store,
+        suites=tuple(dict.fromkeys(one.suite for one in reversed(bootstraps))),
+        downloader=downloader,
+        processes=Processes(),
+        say=progress.say,
+    )
+    return Locking(
+        store=store,
+        downloader=downloader,
+        resolve=debian.resolve,
+        update=update,
+        say=progress.say,
+    )
+
+
+def _not_locked(failures: Sequence[BuildImagesError], store: SourceStore) -> BuildImagesError:
+    """One error for all that could not be locked; its exit code is the gravest."""
+    texts = [str(failure) for failure in failures]
+    count = f"{counted(len(texts), 'thing')} could not be locked; the rest is written:"
+    text = "\n".join([count, *texts])
+    if any(isinstance(failure, Changed) for failure in failures):
+        return Changed(text, hint=UPDATE_HINT)
+    sources = any(isinstance(failure, Unfetched) for failure in failures)
+    return MissingPrerequisite(text, hint=SOURCE_HINT.format(store=store.path) if sources else "")

@@ -1,11 +1,13 @@
-"""Which Debian mirror to use: the one that this machine's own apt uses, unless one is named."""
+"""The Debian mirror: the one that this machine's own apt uses, unless another is named."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from email.parser import HeaderParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +20,7 @@ _OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mirror:
+class DebianMirror:
     """Base URLs of a Debian archive and of its security archive.
 
     That is None where none is known, and empty where the user does without.
@@ -36,7 +38,7 @@ class _Entry:
 
 def find_mirror(
     *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
-) -> Mirror:
+) -> DebianMirror:
     """The mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
 
     What is not named there is taken from apt's own sources.
@@ -45,14 +47,14 @@ def find_mirror(
     entries = list(_entries(apt))
     security = _security(entries, suites)
     if main := os.environ.get(VARIABLE):
-        return _without_secrets(Mirror(main=main.rstrip("/"), security=security))
-    mains = [_resolved(one.uri) for one in entries if one.suite in suites]
+        return _without_secrets(DebianMirror(main=main.rstrip("/"), security=security))
+    mains = [_resolved(entry.uri) for entry in entries if entry.suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt names none",
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
-    return _without_secrets(Mirror(main=mains[0], security=security))
+    return _without_secrets(DebianMirror(main=mains[0], security=security))
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
@@ -64,18 +66,18 @@ def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tu
 
 
 def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
-    """The security archive, as `Mirror` holds it."""
-    if said := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
-        return "" if said == NONE else said
-    found = (
-        _resolved(one.uri)
-        for one in entries
-        if one.suite.removesuffix("-security") in suites - {one.suite}
+    """The security archive, as `DebianMirror` holds it."""
+    if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
+        return "" if named == NONE else named
+    archives = (
+        _resolved(entry.uri)
+        for entry in entries
+        if entry.suite.removesuffix("-security") in suites - {entry.suite}
     )
-    return next(found, None)
+    return next(archives, None)
 
 
-def _without_secrets(mirror: Mirror) -> Mirror:
+def _without_secrets(mirror: DebianMirror) -> DebianMirror:
     """The mirror, if neither address holds a password: both stay in images and logs."""
     for address in (mirror.main, mirror.security or ""):
         if "@" in urlsplit(address).netloc:
@@ -100,18 +102,12 @@ def _own_suites(os_release: Path) -> set[str]:
     fields = dict(line.partition("=")[::2] for line in lines)
     if fields.get("ID") != "debian":
         return set()
-    return {
-        fields.get("VERSION_CODENAME", "").strip('"'),
-        "stable",
-        "testing",
-        "unstable",
-        "sid",
-    } - {""}
+    codename = fields.get("VERSION_CODENAME", "").strip('"')
+    return {codename, "stable", "testing", "unstable", "sid"} - {""}
 
 
 def _entries(apt: Path) -> Iterator[_Entry]:
-    lists = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]
-    for file in lists:
+    for file in [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*.list"))]:
         if file.exists():
             yield from _one_line_entries(file.read_text())
     for file in sorted((apt / "sources.list.d").glob("*.sources")):
@@ -133,29 +129,11 @@ def _one_line_entries(text: str) -> Iterator[_Entry]:
 
 def _deb822_entries(text: str) -> Iterator[_Entry]:
     """Stanzas of `Types:`, `URIs:`, `Suites:`, `Components:`, see sources.list(5)."""
-    for stanza in re.split(r"\n[ \t]*\n", text):
-        fields = dict(_deb822_fields(stanza))
-        if (
-            "deb" not in fields.get("types", "").split()
-            or fields.get("enabled", "").lower() in _OFF
-        ):
-            continue
-        if "main" not in fields.get("components", "").split():
-            continue
-        for uri in fields.get("uris", "").split():
-            for suite in fields.get("suites", "").split():
+    lines = "\n".join(line.rstrip() for line in text.splitlines() if not line.startswith("#"))
+    for stanza in re.split(r"\n\n+", lines.strip()):
+        fields = HeaderParser().parsestr(stanza)
+        words = {name: fields.get(name, "").split() for name in ("Types", "URIs", "Suites")}
+        is_on = fields.get("Enabled", "").lower() not in _OFF
+        if is_on and "deb" in words["Types"] and "main" in fields.get("Components", "").split():
+            for uri, suite in itertools.product(words["URIs"], words["Suites"]):
                 yield _Entry(uri=uri.rstrip("/"), suite=suite)
-
-
-def _deb822_fields(stanza: str) -> Iterator[tuple[str, str]]:
-    name, value = "", ""
-    for line in [line for line in stanza.splitlines() if not line.startswith("#")]:
-        if line[:1].isspace():
-            value += " " + line.strip()
-            continue
-        if name:
-            yield name, value
-        name, _, value = line.partition(":")
-        name, value = name.strip().lower(), value.strip()
-    if name:
-        yield name, value

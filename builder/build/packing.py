@@ -16,7 +16,7 @@ from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
 from builder.build.engines.protocol import tag
 from builder.build.run import Run, Timer, lent_to
-from builder.build.workspace import Workspace, remove
+from builder.build.workspace import ImageWorkspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
 from builder.model.architectures import ARCHITECTURES
@@ -27,7 +27,7 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packer:
+class ImagePacker:
     """Builds and packs one image in its workspace; every artifact that is whole is kept.
 
     `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from,
@@ -36,7 +36,7 @@ class Packer:
 
     run: Run
     image: PlannedImage
-    work: Workspace
+    work: ImageWorkspace
     timer: Timer
     file: str = "Dockerfile"
     logs: tuple[Path, ...] = ()
@@ -47,18 +47,28 @@ class Packer:
 
         `bases` are those that the engine is given to start from.
         """
-        made: list[Plain] = []
-        artifact = self.work.artifact("oci", lambda target: self._oci(bases, target, made))
-        self._check_architecture(oci.read_layout(artifact.path))
-        return artifact, made[0] if made else None
+        plain: Plain | None = None
 
-    def artifacts(self, made: Artifact, plain: Plain | None) -> dict[str, Artifact]:
+        def make(target: Path) -> str:
+            nonlocal plain
+            plain = self._built(bases, target)
+            return oci.read_layout(target).digest
+
+        artifact = self.work.artifact("oci", make)
+        # A base of several architectures can resolve to the builder's own without a word.
+        built = oci.read_layout(artifact.path).architecture
+        if built != (arch := ARCHITECTURES[self.image.cell.arch].oci):
+            name = self.image.identifier
+            raise StepFailed(f"{name}: the image that was built is for {built}, not {arch}")
+        return artifact, plain
+
+    def artifacts(self, packed: Artifact, plain: Plain | None) -> dict[str, Artifact]:
         """The artifacts by format, in the run's order, packed from the OCI layout.
 
         The SIF takes one core where it unpacks, so the tarball is written at the same time.
         """
-        found = {"oci": made}
-        layout = oci.read_layout(made.path)
+        artifacts = {"oci": packed}
+        layout = oci.read_layout(packed.path)
         plain = plain or unpack(layout, self.work.plain)
         with ThreadPoolExecutor(max_workers=1) as beside:
             sif = beside.submit(self._sif, plain) if "sif" in self.run.formats else None
@@ -66,56 +76,50 @@ class Packer:
             self.work.remember("sbom", lambda: self._bill(layout, nodes))
             self.work.remember("programs", lambda: programs_in(nodes))
             if "charliecloud" in self.run.formats:
-                found["charliecloud"] = self._tarball(layout, plain, nodes)
+                self._tell("packing the Charliecloud tarball")
+                with self.timer.step("charliecloud"):
+                    artifacts["charliecloud"] = self.work.artifact(
+                        "charliecloud",
+                        lambda target: charliecloud.pack(plain, nodes, layout, target),
+                    )
             if sif:
-                found["sif"] = sif.result()
-        return {name: found[name] for name in self.run.formats if name in found}
+                artifacts["sif"] = sif.result()
+        return {name: artifacts[name] for name in self.run.formats if name in artifacts}
 
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
 
-    def _oci(self, bases: Sequence[StoredBase], target: Path, made: list[Plain]) -> str:
-        engine, log = self.run.engine, self.work.log
-        name = self.image.identifier
+    def _built(self, bases: Sequence[StoredBase], target: Path) -> Plain:
+        """Build the image and write its layout; return the plain form."""
+        engine, log, run = self.run.engine, self.work.log, self.run
         exported = self.work.path / "exported"
         self.work.forget()
         for stage in self.logs:
             append(stage, log)
         self._tell(f"building with {engine.name}")
-        with self.timer.step("build"), self.run.tools.installing():
+        with self.timer.step("build"), run.tools.installing():
             for base in bases:
                 engine.provide_base(base, log=log)
             engine.build(
                 self.image,
                 self.work.context,
                 log=log,
-                on_line=lambda line: self.run.progress.detail(name, line),
-                cache=self.run.cache,
+                on_line=lambda line: run.progress.detail(self.image.identifier, line),
+                cache=run.cache,
                 file=self.file,
-                lent=lent_to(self.run, self.image, log=log, name=tag(self.image)),
+                lent=lent_to(run, self.image, log=log, name=tag(self.image)),
             )
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):
             remove(exported)
             engine.export(self.image, exported, log=log)
-            packed = repack(
+            return repack(
                 exported,
                 target,
                 plain=self.work.plain,
-                epoch=self.run.epoch,
-                shared=self.run.layers,
+                epoch=run.epoch,
+                shared=run.layers,
                 notes=_base_digest(self.image, bases),
-            )
-            made.append(packed)
-        return oci.read_layout(target).digest
-
-    def _check_architecture(self, layout: oci.Layout) -> None:
-        """A base of several architectures can resolve to the builder's own without a word."""
-        wanted = ARCHITECTURES[self.image.cell.arch].oci
-        if layout.architecture != wanted:
-            raise StepFailed(
-                f"{self.image.identifier}: the image that was built is for "
-                f"{layout.architecture}, not {wanted}"
             )
 
     def _bill(self, layout: oci.Layout, nodes: Mapping[str, flatten.Node]) -> object:
@@ -128,33 +132,24 @@ class Packer:
             built_from=self.sources,
         )
 
-    def _tarball(
-        self, layout: oci.Layout, plain: Plain, nodes: Mapping[str, flatten.Node]
-    ) -> Artifact:
-        self._tell("packing the Charliecloud tarball")
-        with self.timer.step("charliecloud"):
-            return self.work.artifact(
-                "charliecloud", lambda target: charliecloud.pack(plain, nodes, layout, target)
-            )
-
     def _sif(self, plain: Plain) -> Artifact:
+        def make(target: Path) -> str:
+            apptainer.pack(
+                plain.layout.path,
+                target,
+                sections_of(self.image),
+                arch=self.image.cell.arch,
+                tools=self.run.tools,
+                log=self.work.log,
+            )
+            return ""  # Apptainer wrote it: who reads it first takes its digest
+
         self._tell("packing the SIF")
         with self.timer.step("sif"):
-            made = self.work.artifact("sif", lambda target: self._pack_sif(plain, target))
+            artifact = self.work.artifact("sif", make)
         if self.run.verify:  # which reads all of it, and takes its digest on the way
-            return made
-        return dataclasses.replace(made, digest=file_digest(made.path))
-
-    def _pack_sif(self, plain: Plain, target: Path) -> str:
-        apptainer.pack(
-            plain.layout.path,
-            target,
-            sections_of(self.image),
-            arch=self.image.cell.arch,
-            tools=self.run.tools,
-            log=self.work.log,
-        )
-        return ""  # Apptainer wrote it: who reads it first takes its digest
+            return artifact
+        return dataclasses.replace(artifact, digest=file_digest(artifact.path))
 
 
 def append(log: Path, to: Path) -> None:

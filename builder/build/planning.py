@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.artifacts.manifests import Wanted, state_of
-from builder.artifacts.settled import epoch_of
+from builder.artifacts.layers import epoch_of
+from builder.artifacts.manifests import ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import RUN_CHECKS, load_project
@@ -58,9 +58,9 @@ def expected_now(
     engine: str = "buildah",
     verify: bool = True,
     native_tools: bool = True,
-) -> Wanted:
+) -> ImageGoal:
     """Return the run that a finished image's manifest must match; by default the main job's."""
-    return Wanted(
+    return ImageGoal(
         formats=tuple(formats),
         engine=engine,
         verify=verify,
@@ -69,7 +69,9 @@ def expected_now(
     )
 
 
-def image_states(out: Path, images: Sequence[PlannedImage], expected: Wanted | None) -> list[str]:
+def image_states(
+    out: Path, images: Sequence[PlannedImage], expected: ImageGoal | None
+) -> list[str]:
     """Say for each image what the main job would do with it; all of it anew without `expected`."""
     if expected is None:
         return ["to build: all of it anew"] * len(images)

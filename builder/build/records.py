@@ -1,4 +1,4 @@
-"""What is known of stages without asking an engine: one record for each that an engine has.
+"""Records of stages, which tell what an engine has without asking it.
 
 `home/stages/NAME/KEY.json` is written once the engine has the stage, and says what its key covers,
 how long it took and when; its time stamp says when it was last used. `KEY.log` is what the build
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.build import binfmt
+from builder.build.native import is_open
 from builder.model import KeyedStage
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
 from builder.plan.keys import DeclaredStages, why_changed
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -31,7 +31,7 @@ _NOT_HERE = "not brought"  # the digest of native tools that the next build brin
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageState:
-    """What the main job would do with a stage: `state` is cached, shared with or to build.
+    """The main job's plan for a stage: `state` is cached, shared with or to build.
 
     `shared_with` is the image that has it built; `why` says why it is not cached.
     """
@@ -96,16 +96,19 @@ class Records:
         return self.path(stage).exists()
 
     def why_not(self, stage: KeyedStage) -> str:
-        """Why a stage that is not recorded has to be built: what changed since the last of it."""
+        """The reason to build a stage that is not recorded: the changes since the last of it."""
         before = self._newest(stage)
         if before is None:
             return "never built here"
         return why_changed(before, stage.parts) or "its record is gone"
 
     def _newest(self, stage: KeyedStage) -> Mapping[str, str] | None:
-        found = sorted(self.path(stage).parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
-        known = (record.parts for path in reversed(found) if (record := read_record(path)))
-        return next(known, None)
+        paths = sorted(
+            self.path(stage).parent.glob("*.json"),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
+        )
+        return next((record.parts for path in paths if (record := read_record(path))), None)
 
     def all(self) -> Iterator[tuple[Path, StageRecord]]:
         """Every record that can be read, with its path."""
@@ -117,8 +120,8 @@ class Records:
 def read_record(path: Path) -> StageRecord | None:
     """A stage's record; None if it is not one."""
     try:
-        return read(StageRecord, json.loads(path.read_bytes()))
-    except (OSError, ValueError):
+        return read(StageRecord, read_json(path))
+    except ValueError:
         return None
 
 
@@ -155,11 +158,10 @@ def stage_states(
 def _state(
     image: DeclaredStages, stage: KeyedStage, records: Records, owners: dict[str, str]
 ) -> StageState:
-    if not stage.parts["base"]:
-        why = "its base is not in the store"
-    elif records.has(stage):
-        return StageState(stage=stage, state=CACHED)
-    else:
+    why = "its base is not in the store"
+    if stage.parts["base"]:
+        if records.has(stage):
+            return StageState(stage=stage, state=CACHED)
         why = records.why_not(stage)
     # Without a digest, bases and so stages are told apart by what they are named for.
     owner = owners.setdefault(f"{image.base} {stage.key}", image.image)
@@ -171,14 +173,14 @@ def _state(
 def _is_lent(image: DeclaredStages) -> bool:
     """Return whether the kernel would start native tools in the place of an image's programs."""
     arch = image.native.rpartition("-")[2]
-    return bool(arch) and platform.machine() == "x86_64" and binfmt.is_open(arch)
+    return bool(arch) and platform.machine() == "x86_64" and is_open(arch)
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:
     """The digests of what is in a store, by name; of two of a name, the newest's."""
-    found = [one for path in records if (one := _json(path))]
-    known = [one for one in found if isinstance(one, dict) and one.keys() >= _MADE]
-    return {one["name"]: one["digest"] for one in sorted(known, key=lambda one: str(one["made"]))}
+    known = [about for about in map(read_json, records) if about.keys() >= _MADE]
+    known.sort(key=lambda about: str(about["made"]))
+    return {str(about["name"]): str(about["digest"]) for about in known}
 
 
 def noted_engine(home: Home, name: str) -> str:
@@ -187,12 +189,12 @@ def noted_engine(home: Home, name: str) -> str:
     Empty if the program is another one now, or was never run.
     """
     noted = _noted(home, name)
-    return noted.words if noted.program == program(home, name) else ""
+    return noted.words if noted.program == _program(home, name) else ""
 
 
 def note_engine(home: Home, name: str, words: str, *, lends: bool) -> None:
     """Note an engine for those who must not start it."""
-    about = NotedEngine(program=program(home, name), words=words, lends=lends)
+    about = NotedEngine(program=_program(home, name), words=words, lends=lends)
     with locked(home.stages, "engines"):
         noted = {**noted_engines(home), name: write(about)}
         write_atomically(home.stages / ENGINES, json.dumps(noted, indent=1, sort_keys=True) + "\n")
@@ -206,22 +208,14 @@ def _noted(home: Home, name: str) -> NotedEngine:
 
 
 def noted_engines(home: Home) -> dict[str, object]:
-    """All that was noted of engines, by name."""
-    noted = _json(home.stages / ENGINES)
-    return noted if isinstance(noted, dict) else {}
+    """All notes of engines, by name."""
+    return read_json(home.stages / ENGINES)
 
 
-def program(home: Home, name: str) -> tuple[object, ...]:
-    """What tells a program from another version of it."""
-    found = shutil.which(name, path=home.search_path())
-    if found is None:
+def _program(home: Home, name: str) -> tuple[object, ...]:
+    """A program's path, size and time, which tell it from another version of it."""
+    path = shutil.which(name, path=home.search_path())
+    if path is None:
         return ()
-    about = Path(found).stat()
-    return (found, about.st_size, about.st_mtime_ns)
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
+    about = Path(path).stat()
+    return (path, about.st_size, about.st_mtime_ns)

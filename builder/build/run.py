@@ -1,4 +1,4 @@
-"""What all images of one run share."""
+"""A run of the main job: the values that its images share, and folders lent to their steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.repack import SharedLayers
-from builder.build import binfmt, native
 from builder.build.base_store import sources
 from builder.build.engines import Engine, Lent, Tools
-from builder.build.mirror import Mirror, find_mirror
+from builder.build.mirror import DebianMirror, find_mirror
+from builder.build.native import is_open
+from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_tools, lacking
 from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
@@ -35,7 +36,7 @@ def now() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of the main job: where things are, what does the work, who is told.
+    """One run of the main job: its folders, its engine and its options.
 
     `refresh` makes everything anew, bases included; without `cache`, finished build steps and
     artifacts are not taken up again; `offline`, what the home has is asked of nobody. No time in an
@@ -45,7 +46,7 @@ class Run:
 
     tools: Tools
     engine: Engine
-    mirror: Mirror | None
+    mirror: DebianMirror | None
     out: Path
     progress: Progress
     host: HostFacts
@@ -64,7 +65,7 @@ class Run:
 
     @property
     def not_before(self) -> str:
-        """What was made before that time is made anew; empty for whatever is there."""
+        """The time before which anything made is made anew; empty to keep all."""
         return self.started if self.refresh else ""
 
 
@@ -91,7 +92,7 @@ MAX_INDEX_AGE = "BUILD_IMAGES_MAX_INDEX_AGE"
 
 
 def lent_to(run: Run, image: PlannedImage, *, log: Path, name: str) -> tuple[Lent, ...]:
-    """What build steps of an image are lent; `name` is what the engine will call the result."""
+    """The folders lent to build steps of an image, which the engine will call `name`."""
     if not run.engine.lends:
         return ()
     lent: list[Lent] = []
@@ -119,7 +120,9 @@ def downloading(
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
-            architectures=_wanted(images), say=progress.say, most_behind=_most_behind(max_index_age)
+            architectures=_archs(images),
+            say=progress.say,
+            most_behind=_most_behind(max_index_age),
         )
         shared = home.shared / home.packages.name if home.shared else None
         cache = held.enter_context(
@@ -142,23 +145,21 @@ def _most_behind(days: int | None) -> dt.timedelta:
     """Return how much older an index may be that is taken in another one's place."""
     if days is not None:
         return dt.timedelta(days=days)
-    said = os.environ.get(MAX_INDEX_AGE)
-    if not said:
-        return MOST_BEHIND
-    if not said.isdecimal():
-        raise BadInput(f"{MAX_INDEX_AGE} is no number of days: {said}")
-    return dt.timedelta(days=int(said))
+    text = os.environ.get(MAX_INDEX_AGE, "")
+    if text and not text.isdecimal():
+        raise BadInput(f"{MAX_INDEX_AGE} is not a number of days: {text}")
+    return dt.timedelta(days=int(text)) if text else MOST_BEHIND
 
 
-def _wanted(images: Sequence[PlannedImage]) -> frozenset[str]:
+def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
     """The architectures whose packages are asked for, native tools' among them."""
     archs = {image.cell.arch for image in images}
-    if archs - {native.HOST}:
-        archs.add(native.HOST)
+    if archs - {HOST}:
+        archs.add(HOST)
     return frozenset(ARCHITECTURES[arch].debian for arch in archs)
 
 
-def told(
+def index_states(
     run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
 ) -> tuple[IndexState, ...]:
     """The states of package indices that a build was told of, `name` as its downloads have it.
@@ -168,12 +169,12 @@ def told(
     To a mirror with https, requests go past the cache of packages: one that `asks` is taken to have
     been told what the mirror tells of right after.
     """
-    states = run.tools.told(name, earlier=earlier)
+    states = run.tools.index_states(name, earlier=earlier)
     if states or not asks or run.offline or not image.is_bootstrapped:
         return states
-    there = sources(image.base, run.mirror or find_mirror())
-    found = (state_beside(*one) for one in there if one[0].startswith("https:"))
-    return distinct(one for one in found if one)
+    archives = sources(image.base, run.mirror or find_mirror())
+    secure = [archive for archive in archives if archive[0].startswith("https:")]
+    return distinct(state for archive in secure if (state := state_beside(*archive)))
 
 
 def uses_pip(image: PlannedImage) -> bool:
@@ -182,25 +183,24 @@ def uses_pip(image: PlannedImage) -> bool:
     return any(use.name == "pip" for use in blocks)
 
 
-def native_tools(run: Run, image: PlannedImage, *, log: Path) -> native.NativeTools | None:
+def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | None:
     """The native tools for an image that is emulated; brought first if need be.
 
     Offline, they are those that the store has, from whichever mirror.
     """
-    if not run.native_tools or native.lacking(image.base, image.cell.arch, run.host.arch):
+    if not run.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
 
     def say(text: str) -> None:
         run.progress.step(image.identifier, text)
 
-    if not binfmt.is_open(image.cell.arch):
+    if not is_open(image.cell.arch):
         say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
+    tools = None
     if run.offline and not run.refresh:
-        kept = native.kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-        if kept:
-            return kept
-    return native.ensure_tools(
+        tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+    return tools or ensure_tools(
         image.base,
         image.cell.arch,
         mirror=run.mirror or find_mirror(),

@@ -1,7 +1,7 @@
-"""Which task comes next: what is ready, what there is room for, the longest path first.
+"""The order of tasks: those that are ready and for which there is room, the longest path first.
 
-No threads and no clock here: `Schedule` is told what started and what ended, and says what may
-start. `builder.build.schedule` gives it threads.
+`Schedule` has no threads and no clock: it is told what ended, and says what may start. `run_all`
+gives it threads; `Durations` keeps the seconds that tasks took for the next run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from builder.model.errors import Interrupted
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked
 from builder.system.terminal import interruptions
+
+BUILD_KINDS = frozenset({"base", "stage", "image"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +28,7 @@ class Task:
     """One piece of work. `needs` names the tasks that come before it.
 
     `after` names tasks that are better over first, whatever comes of them.
-    `kind` is a word for what is done; tasks of the kinds that `Limits` calls builds count there.
+    `kind` is a word for what is done; those of `BUILD_KINDS` are builds.
     `label` says what it is to people; a name is only ever the task's own.
     `group` is what stays open from the start of its first task to the end of its last: an image's
     work folder. `seconds` is how long it is expected to take, `memory` and `disk` what it takes at
@@ -52,8 +54,8 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """How much goes on at once: of all tasks, of `builds`, of emulated builds, of open groups.
+class TaskLimits:
+    """The most that goes on at once: of all tasks, of `builds`, of emulated builds, of open groups.
 
     `memory` is in bytes; zero is no limit.
     """
@@ -63,32 +65,23 @@ class Limits:
     emulated: int
     groups: int
     memory: int = 0
-    build_kinds: frozenset[str] = frozenset({"base", "stage", "image"})
 
 
 class Schedule:
     """The tasks of one run, and how far they are."""
 
-    def __init__(self, tasks: Iterable[Task], limits: Limits) -> None:
-        self._tasks = {task.name: task for task in tasks}
+    def __init__(self, tasks: Iterable[Task], limits: TaskLimits) -> None:
         self._limits = limits
-        self._waits = {name: task.follows for name, task in self._tasks.items()}
-        self._next: dict[str, list[str]] = {name: [] for name in self._tasks}
-        for name, waits in self._waits.items():
-            for one in sorted(waits):
-                self._next[one].append(name)
-        self._path = longest_paths(self._tasks, self._next)
-        self._ready = {name for name, needs in self._waits.items() if not needs}
+        self._pending = {task.name: task for task in tasks}
         self._running: dict[str, Task] = {}
-        self._left: dict[str, int] = {}  # tasks that are not over, by group
-        for task in self._tasks.values():
-            self._left[task.group] = self._left.get(task.group, 0) + 1
-        self._open: set[str] = set()
+        self._over: set[str] = set()
+        self._open: set[str] = set()  # groups
+        self._path = longest_paths(self._pending)
 
     @property
     def is_over(self) -> bool:
-        """True if nothing runs and nothing is left."""
-        return not self._ready and not self._running
+        """True if nothing runs and nothing remains."""
+        return not self._pending and not self._running
 
     def start(self, *, free_disk: int = 0) -> list[Task]:
         """The tasks to start now, which count as running from here on.
@@ -99,105 +92,72 @@ class Schedule:
         # What is begun is gone on with first: two builders that each held an image and waited for
         # the other's would wait for ever.
         ready = sorted(
-            self._ready,
-            key=lambda one: (self._tasks[one].group not in self._open, -self._path[one], one),
+            (task for task in self._pending.values() if task.follows <= self._over),
+            key=lambda task: (task.group not in self._open, -self._path[task.name], task.name),
         )
-        started = [self._tasks[name] for name in ready if self._begin(name, free_disk)]
+        started = [task for task in ready if self._fits(task, free_disk) and self._begin(task)]
         if ready and not self._running:
-            started.append(self._tasks[ready[0]])
-            self._occupy(ready[0])
+            started = [task for task in ready[:1] if self._begin(task)]
         return started
 
-    def _begin(self, name: str, free_disk: int) -> bool:
-        if len(self._running) >= self._limits.tasks or not self._fits(self._tasks[name], free_disk):
-            return False
-        self._occupy(name)
-        return True
-
-    def _occupy(self, name: str) -> None:
-        self._ready.discard(name)
-        self._running[name] = self._tasks[name]
-        self._open.add(self._tasks[name].group)
+    def _begin(self, task: Task) -> Task:
+        self._running[task.name] = self._pending.pop(task.name)
+        self._open.add(task.group)
+        return task
 
     def done(self, name: str) -> None:
         """A task came to its end."""
-        self._over(name)
-        self._awaited(name)
+        task = self._running.pop(name, None) or self._pending.pop(name)
+        self._over.add(name)
+        others = (*self._pending.values(), *self._running.values())
+        if all(other.group != task.group for other in others):
+            self._open.discard(task.group)
 
     def failed(self, name: str) -> list[Task]:
         """A task failed; the tasks that will not be, since they come after it."""
-        self._over(name)
         dropped: dict[str, Task] = {}
-        todo = self._needing(name)
-        while todo:
-            one = todo.pop()
-            if one in self._waits and one not in dropped:
-                dropped[one] = self._tasks[one]
-                todo += self._needing(one)
-        for one in dropped:
-            self._over(one)
-        for one in (name, *dropped):
-            self._awaited(one)
+        lost = {name}
+        while lost:
+            needing = [task for task in self._pending.values() if lost & {*task.needs}]
+            lost = {task.name for task in needing} - dropped.keys()
+            dropped.update({task.name: task for task in needing})
+        for over in (name, *dropped):
+            self.done(over)
         return list(dropped.values())
-
-    def _needing(self, name: str) -> list[str]:
-        return [one for one in self._next[name] if name in self._tasks[one].needs]
-
-    def _awaited(self, name: str) -> None:
-        """A task is over: others may be ready now."""
-        for following in self._next[name]:
-            if following in self._waits:  # and not given up for another that failed
-                self._waits[following].discard(name)
-                if not self._waits[following]:
-                    self._ready.add(following)
-
-    def _over(self, name: str) -> None:
-        self._running.pop(name, None)
-        if self._waits.pop(name, None) is None:
-            return
-        group = self._tasks[name].group
-        self._left[group] -= 1
-        if not self._left[group]:
-            self._open.discard(group)
 
     def _fits(self, task: Task, free_disk: int) -> bool:
         limits, running = self._limits, self._running.values()
-        kinds = limits.build_kinds
-        if task.kind in kinds:
-            if sum(one.kind in kinds for one in running) >= limits.builds:
-                return False
-            if task.emulated and _emulated_builds(running, kinds) >= limits.emulated:
-                return False
-        if task.group and task.group not in self._open and self._groups() >= limits.groups:
-            return False
-        if limits.memory and task.memory + sum(one.memory for one in running) > limits.memory:
-            return False
-        return not free_disk or task.disk + sum(one.disk for one in running) <= free_disk
-
-    def _groups(self) -> int:
-        return len(self._open - {""})
-
-
-def _emulated_builds(running: Iterable[Task], kinds: frozenset[str]) -> int:
-    return sum(one.emulated and one.kind in kinds for one in running)
+        builds = [other for other in running if other.kind in BUILD_KINDS]
+        emulated = sum(other.emulated for other in builds)
+        is_build = task.kind in BUILD_KINDS
+        opens = bool(task.group) and task.group not in self._open
+        memory = task.memory + sum(other.memory for other in running)
+        disk = task.disk + sum(other.disk for other in running)
+        return not (
+            len(running) >= limits.tasks
+            or (is_build and len(builds) >= limits.builds)
+            or (is_build and task.emulated and emulated >= limits.emulated)
+            or (opens and len(self._open - {""}) >= limits.groups)
+            or (limits.memory and memory > limits.memory)
+            or (free_disk and disk > free_disk)
+        )
 
 
-def longest_paths(
-    tasks: Mapping[str, Task], following: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
+def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
     """The seconds from the start of each task to the end of the longest path that begins with it.
 
     Raises `ValueError` for tasks that wait for each other.
     """
+    sorter = TopologicalSorter({task.name: task.follows for task in tasks.values()})
     try:
-        order = list(TopologicalSorter({name: following[name] for name in tasks}).static_order())
+        order = list(sorter.static_order())
     except CycleError as error:
         raise ValueError(f"tasks wait for each other: {sorted(set(error.args[1]))}") from error
-    paths: dict[str, float] = {}
-    for name in order:  # the last ones first
-        after = max((paths[one] for one in following[name]), default=0.0)
-        paths[name] = tasks[name].seconds + after
-    return paths
+    after = dict.fromkeys(tasks, 0.0)
+    for name in reversed(order):
+        for earlier in tasks[name].follows:
+            after[earlier] = max(after[earlier], tasks[name].seconds + after[name])
+    return {name: task.seconds + after[name] for name, task in tasks.items()}
 
 
 _POLL_S = 0.5  # how often free disk space is looked at while nothing ends
@@ -230,11 +190,8 @@ def run_all(
                     future = executor.submit(task.work)
                     running[future] = task
                     future.add_done_callback(ended.put)
-                try:
-                    future = _uninterrupted(ended.get(timeout=_POLL_S))
-                except Empty:
-                    continue
-                _settle(schedule, running.pop(future), future.exception(), on_end)
+                with contextlib.suppress(Empty):
+                    _settle(schedule, running, ended.get(timeout=_POLL_S), on_end)
         except BaseException:
             stop()
             executor.shutdown(wait=True, cancel_futures=True)
@@ -242,13 +199,15 @@ def run_all(
         executor.shutdown()
 
 
-def _uninterrupted(future: Future[object] | None) -> Future[object]:
-    if future is None:
+def _settle(
+    schedule: Schedule,
+    running: dict[Future[object], Task],
+    ended: Future[object] | None,
+    on_end: OnEnd,
+) -> None:
+    if ended is None:
         raise KeyboardInterrupt
-    return future
-
-
-def _settle(schedule: Schedule, task: Task, error: BaseException | None, on_end: OnEnd) -> None:
+    task, error = running.pop(ended), ended.exception()
     if isinstance(error, Interrupted) or (error and not isinstance(error, Exception)):
         raise error
     dropped: Sequence[Task] = ()
@@ -268,7 +227,7 @@ class Durations:
 
     @classmethod
     def read(cls, home: Path) -> Durations:
-        """Those of earlier runs; a file that cannot be read is none."""
+        """Read those of earlier runs; a file that cannot be read is none."""
         return cls(known=_read(home))
 
     def keep(self, home: Path) -> None:
@@ -276,16 +235,11 @@ class Durations:
         if not self.measured:
             return
         with contextlib.suppress(OSError), locked(home, "durations"):
-            found = {name: one for name, one in _read(home).items() if name not in self.measured}
-            newest = dict([*found.items(), *self.measured.items()][-_MOST:])
+            known = {name: s for name, s in _read(home).items() if name not in self.measured}
+            newest = dict([*known.items(), *self.measured.items()][-_MOST:])
             write_atomically(home / _FILE, json.dumps(newest, indent=0) + "\n")
 
 
 def _read(home: Path) -> dict[str, float]:
-    try:
-        found = json.loads((home / _FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: float(one) for name, one in found.items() if isinstance(one, (int, float))}
+    known = read_json(home / _FILE).items()
+    return {name: float(seconds) for name, seconds in known if isinstance(seconds, (int, float))}

@@ -1,4 +1,4 @@
-"""What a site's administrator shares with all users: named by `site.yaml`, and taken as it is."""
+"""The folder that a site's administrator shares with all users, named by `site.yaml`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def link_shared(home: Home) -> None:
         own.mkdir(parents=True, exist_ok=True)
         for link in [one for one in own.iterdir() if one.is_symlink() and not one.exists()]:
             link.unlink(missing_ok=True)  # it was shared once
-        for one in theirs.iterdir():
-            if not one.name.startswith(".") and not os.path.lexists(own / one.name):
+        for path in theirs.iterdir():
+            if not path.name.startswith(".") and not os.path.lexists(own / path.name):
                 with contextlib.suppress(FileExistsError):  # another builder was faster
-                    (own / one.name).symlink_to(one)
+                    (own / path.name).symlink_to(path)

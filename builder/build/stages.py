@@ -7,18 +7,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
 from builder.build.mirror import find_mirror
-from builder.build.native import NativeTools
+from builder.build.native.tools import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
-from builder.build.run import Run, lent_to, native_tools, now, told
+from builder.build.run import Run, index_states, lent_to, native_tools, now
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
@@ -34,7 +33,7 @@ _WAITING = "waiting for another build-images, which builds it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stages:
+class RunStages:
     """The stages of one run. `engine` names the engine with its version and options."""
 
     run: Run
@@ -64,15 +63,16 @@ class Stages:
         """The base that an image starts from, if it was made here."""
         return self.bases.get(image.base_image)
 
-    def given(self, image: PlannedImage) -> tuple[StoredBase, ...]:
-        """What the engine is given to start from: the base that was made here, or those of
-        registries that `load` brought. The engine itself has, or pulls, all others.
+    def bases_of(self, image: PlannedImage) -> tuple[StoredBase, ...]:
+        """The base that was made here, or those that `load` brought, which the engine is given.
+
+        The engine itself has, or pulls, all others.
         """
         if base := self.base(image):
             return (base,)
         bases = brought_bases(image, self.run.tools.home)
-        for one in bases:
-            one.touch()
+        for base in bases:
+            base.touch()
         return bases
 
     def native_of(self, image: PlannedImage) -> str:
@@ -90,7 +90,10 @@ class Stages:
         log.unlink(missing_ok=True)
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
-            stored = self._kept_base(image) or ensure_base(
+            stored = None
+            if run.offline and not run.refresh:  # from whichever mirror
+                stored = kept_base(image.base_image, store=run.tools.home.bases)
+            stored = stored or ensure_base(
                 image.base,
                 image.cell.arch,
                 image.base_image,
@@ -102,7 +105,7 @@ class Stages:
                 not_before=run.not_before,
                 environment=run.tools.downloading_for(image.base_image),
                 native=tools.root if tools else None,
-                told=lambda: told(run, image, image.base_image, earlier=False),
+                indices=lambda: index_states(run, image, image.base_image, earlier=False),
             )
         stored.touch()
         with self._lock:
@@ -110,12 +113,6 @@ class Stages:
             if tools:
                 self.native[image.base_image] = tools
         return stored.made >= run.started
-
-    def _kept_base(self, image: PlannedImage) -> StoredBase | None:
-        """Offline, the base that the store has, from whichever mirror."""
-        if not self.run.offline or self.run.refresh:
-            return None
-        return kept_base(image.base_image, store=self.run.tools.home.bases)
 
     def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:
         """The states of package indices that an image was made with: its base, and which stages."""
@@ -139,7 +136,13 @@ class Stages:
         stages = self.of(spec.image)
         stage, records = stages[number], self.records
         text = self.alone(spec, number)
-        with self._held(stage, spec.image.identifier):
+        run, identifier = self.run, spec.image.identifier
+        with locked(
+            run.tools.home.stages,
+            stage.key[:32],
+            waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
+            stopped=lambda: run.tools.processes.stopping,
+        ):
             if self.run.cache and self._is_there(stage, text):
                 os.utime(records.path(stage))
                 return False
@@ -160,20 +163,9 @@ class Stages:
         stages, image = self.of(spec.image), spec.image
         native = self.native_of(image)
         names = {one.target: one.tag for one in stages[:number]}
-        for base in self.given(image):  # another builder may make it anew meanwhile
+        for base in self.bases_of(image):  # another builder may make it anew meanwhile
             names[base.name] = base.tag
         return stage_alone(spec.dockerfile, stages[number].target, names, native=native)
-
-    @contextmanager
-    def _held(self, stage: KeyedStage, identifier: str) -> Iterator[None]:
-        run = self.run
-        with locked(
-            run.tools.home.stages,
-            stage.key[:32],
-            waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
-            stopped=lambda: run.tools.processes.stopping,
-        ):
-            yield
 
     def _is_there(self, stage: KeyedStage, text: str) -> bool:
         record = read_record(self.records.path(stage))
@@ -195,7 +187,7 @@ class Stages:
         try:
             write_spec(spec, None, folder, base_archive(image), run.sources)
             (folder / "Dockerfile").write_text(text)
-            for base in self.given(image):
+            for base in self.bases_of(image):
                 run.engine.provide_base(base, log=log)
             with run.tools.installing():
                 run.engine.build(
@@ -221,15 +213,15 @@ class Stages:
             duration_s=took_s,
             made=now(),
             tools=self.run.versions,
-            indices=told(self.run, spec.image, tag, asks=_ASKS in text),
+            indices=index_states(self.run, spec.image, tag, asks=_ASKS in text),
         )
         write_record(self.records.path(stage), record)
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
-    """Of the registries' images that an image starts from, those that the store has."""
-    found = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
-    return tuple(one for one in found if one)
+    """The bases of registries that an image starts from and that the store has."""
+    bases = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
+    return tuple(base for base in bases if base)
 
 
 def words_of(home: Home, engine: Engine) -> str:
@@ -272,7 +264,8 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, nativ
         if head["name"] == target:
             source = built.get(head["source"], head["source"])
             body = dockerfile[head.end() : end].rstrip()
-            stages = [f"FROM {built[name]} AS {name}" for name in _copied_from(body) & {*built}]
+            copied = {*re.findall(r"(?:--|,)from=([^\s,]+)", body)}
+            stages = [f"FROM {built[name]} AS {name}" for name in copied & {*built}]
             label = f"\nLABEL {NATIVE_LABEL}={native}" if native else ""
             alone = f"FROM {source} AS {target}{label}{body}"
             return "\n\n".join([*sorted(stages), alone]) + "\n"
@@ -285,7 +278,3 @@ def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
         lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
         dockerfile,
     )
-
-
-def _copied_from(body: str) -> set[str]:
-    return set(re.findall(r"(?:--|,)from=([^\s,]+)", body))

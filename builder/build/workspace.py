@@ -18,7 +18,7 @@ from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.records import read, write
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Workspace:
+class ImageWorkspace:
     """The work folder of one image and one content key. Artifacts may be made by two threads."""
 
     path: Path
@@ -90,15 +90,11 @@ class Workspace:
 
     def forget(self) -> None:
         """Drop every artifact's record: none of an older image may be taken for the new one's."""
-        kept = {name: value for name, value in self._steps().items() if name == _ORIGIN}
-        write_atomically(self.path / _STEPS, json.dumps(kept))
+        origin = {name: value for name, value in self._steps().items() if name == _ORIGIN}
+        write_atomically(self.path / _STEPS, json.dumps(origin))
 
     def _steps(self) -> dict[str, object]:
-        try:
-            steps = json.loads((self.path / _STEPS).read_text())
-        except (OSError, ValueError):
-            return {}
-        return steps if isinstance(steps, dict) else {}
+        return read_json(self.path / _STEPS)
 
     def _record(self, name: str, value: object) -> None:
         with self._recording:
@@ -116,26 +112,22 @@ def workspace(
     fresh: bool,
     waiting: Callable[[], object] = lambda: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Workspace]:
+) -> Iterator[ImageWorkspace]:
     """The image's work folder, held by this run alone. `fresh` throws away what is in it."""
     name = f"{image.identifier}-{engine}"
     with locked(home.work, name, waiting=waiting, stopped=stopped):
         path = home.work / name / image.content_key[:16]
         if fresh:
             shutil.rmtree(path, ignore_errors=True)
-        for older in _others(path):
-            shutil.rmtree(older, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
+        for other in path.parent.iterdir():  # for other content keys: their inputs are gone
+            if other != path:
+                shutil.rmtree(other, ignore_errors=True)
         path.chmod(0o755)
         (path / "build.log").touch()
         if owner:  # Apptainer and Charliecloud write here as this user
             shutil.chown(path, owner)
-        yield Workspace(path=path)
-
-
-def _others(path: Path) -> list[Path]:
-    """Work for other content keys: their inputs are gone."""
-    return [one for one in path.parent.iterdir() if one != path] if path.parent.exists() else []
+        yield ImageWorkspace(path=path)
 
 
 def write_spec(
@@ -187,9 +179,9 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
     """The sources of a spec that are in the store already, by URL."""
     if not spec.sources:
         return {}
-    from builder.sources.store import Store  # noqa: PLC0415 - most specs need none, and no HTTP client
+    from builder.sources.store import SourceStore  # noqa: PLC0415 - most specs need none, and no HTTP client
 
-    store = Store(path=Home.of_environment().sources)
+    store = SourceStore(path=Home.of_environment().sources)
     return {one.url: path for one in spec.sources if (path := store.holds(one))}
 
 

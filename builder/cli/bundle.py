@@ -25,12 +25,10 @@ from builder.distribute.bundle import INPUTS, Contents, write_archive
 from builder.distribute.bundle.contents import EmptyRepository, size_of
 from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof, inputs_of
 from builder.distribute.publish.mirror import Mirrored
-from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.proof import prove_with
-from builder.distribute.publish.publisher import Prove
-from builder.distribute.publish.releases import Release
-from builder.distribute.publish.selection import (
+from builder.distribute.publish.proof import Prove, prove_with
+from builder.distribute.publish.releases import (
     Declared,
+    Release,
     declared_releases,
     ready_releases,
     refusal,
@@ -38,6 +36,7 @@ from builder.distribute.publish.selection import (
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
+from builder.registry.client import namespace
 from builder.system.process import Processes
 from builder.system.terminal import ByteProgress, Progress
 

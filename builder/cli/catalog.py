@@ -67,8 +67,7 @@ def _entries(manifests: Mapping[str, Manifest | None], folders: Mapping[str, Pat
     """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
     entries, faults = [], []
     for image, manifest in manifests.items():
-        entry = read_entry(folders[image], manifest) if manifest else None
-        if entry:
+        if manifest and (entry := read_entry(folders[image], manifest)):
             entries.append(entry)
         else:
             text = "it has another shape than this version writes"

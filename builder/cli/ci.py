@@ -10,11 +10,7 @@ from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput
-from builder.reports import pipelines
-from builder.reports.pipelines import github, gitlab
-from builder.reports.pipelines.github import RUNNERS as GITHUB
-from builder.reports.pipelines.gitlab import RUNNERS as GITLAB
-from builder.reports.pipelines.jobs import KEYLESS, SECRET_KEY, words_of
+from builder.reports.pipelines import jobs
 
 _DESCRIPTION = """\
 Print a pipeline that builds, verifies and publishes the selected images, for GitHub Actions or
@@ -22,7 +18,6 @@ GitLab: a job for each image, on a runner of its architecture where there is one
 The same selection gives the same text. What it is made of is the plan: after a change of recipes
 or matrix, print it again.
 """
-_SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
 
 
 class CiOptions(SelectorOptions):
@@ -38,7 +33,7 @@ def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     add_selectors(parser)
     add_project(parser)
-    parser.add_argument("system", choices=tuple(_SYSTEMS), help="which CI system")
+    parser.add_argument("system", choices=tuple(jobs.RUNNERS), help="which CI system")
     parser.add_argument(
         "--native-runner",
         action="append",
@@ -57,18 +52,17 @@ def declare(parser: Parser) -> None:
 def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
-    make, runners = _SYSTEMS[system]
     own_runners = {_architecture(arch): label for arch, label in options.native_runner}
-    words = ["build-images", "ci", system, *words_of(options.selection)]
+    words = ["build-images", "ci", system, *jobs.words_of(options.selection)]
     words += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     words += ["--keyless"] if options.keyless else []
-    pipeline = pipelines.pipeline_of(
+    pipeline = jobs.pipeline_of(
         load_plan(options.project, options.selection).images,
-        {**runners, **own_runners},
+        {**jobs.RUNNERS[system], **own_runners},
         command=shlex.join(words),
-        key=KEYLESS if options.keyless else SECRET_KEY,
+        key=jobs.KEYLESS if options.keyless else jobs.SECRET_KEY,
     )
-    print(make(pipeline), end="")
+    print(jobs.pipeline_text(system, pipeline), end="")
     return 0
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import json
 
-from builder.build import binfmt
+from builder.build import native
 from builder.build.planning import load_plan
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.system.home import Home
-from builder.verify.rehearse.records import seen_of
+from builder.verify.rehearse.trials import seen_of
 
 
 class ExplainOptions(SelectorOptions):
@@ -31,7 +31,7 @@ def run(options: ExplainOptions) -> int:
     plan = load_plan(options.project, options.selection, may_be_empty=True)
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        print(json.dumps(show.explanation_json(plan, opened=binfmt.is_open, seen=seen), indent=1))
+        print(json.dumps(show.explanation_json(plan, opened=native.is_open, seen=seen), indent=1))
     else:
-        print(show.explanation(plan, opened=binfmt.is_open, seen=seen))
+        print(show.explanation(plan, opened=native.is_open, seen=seen))
     return 0

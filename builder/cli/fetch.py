@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from builder.build.at_work import using
-from builder.build.inputs import fetched, sources_of, store_of
-from builder.build.locking import planned
+from builder.build.inputs import fetched, planned, sources_of, store_of
 from builder.build.planning import compiled
 from builder.cli.options import (
     Parser,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
-from builder.compile.lint import LintReport, lint
+from builder.compile.lint.findings import LintReport
+from builder.compile.lint.run import lint
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
 from builder.model.inputs import LOCK
@@ -101,9 +102,7 @@ def summary(report: LintReport) -> list[str]:
     ]
     if report.missing:
         absent = " and ".join(report.missing)
-        lines.append(
-            f"not run, for this machine lacks them: {absent}; docs/lint.md says how to get them"
-        )
+        lines.append(f"missing, not run: {absent}; docs/lint.md says how to get them")
     return lines
 
 

@@ -31,22 +31,23 @@ from builder.distribute.bundle.home import (
 )
 from builder.distribute.bundle.judgements import (
     NOWHERE,
-    BundledImage,
     all_releases,
     images_of,
-    last_pulls,
+    with_fix,
 )
 from builder.distribute.publish.mirror import Mirror
-from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.selection import NARROW_HINT
-from builder.distribute.pull.artifacts import pull_cache
+from builder.distribute.publish.releases import NARROW_HINT
+from builder.distribute.pull.artifacts import LISTED
+from builder.distribute.pull.cache import pull_cache
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.images import NotProven, PullRequest, pull
+from builder.distribute.pull.images import Judged, NotProven, PullRequest, pull
 from builder.distribute.pull.proof import proofs_of
+from builder.distribute.pull.receipts import last_pulls
 from builder.distribute.pull.request import FORMATS, POLICY, request_of
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
+from builder.registry.client import namespace
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
 from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines
@@ -202,7 +203,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     for image in bundled.images:
         request = image.request
         if request.format == "oci":
-            last_pulls().write(request.remembered, image.judged.gathered, request.policy)
+            last_pulls().write(request.remembered, image.gathered, request.policy)
     show_published(done, traffic, as_json=options.json)
     return 0
 
@@ -219,19 +220,13 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
-    cache = pull_cache(Home.of_environment().pulls, check=archive.archive.go_on, tell=say)
-    done = [
-        pull(
-            image.request,
-            image.judged,
-            image.source,
-            cache=cache,
-            last=last_pulls(),
-            output=folder / image.request.folder_name,
-            say=say,
-        )
-        for image in images
-    ]
+    with pull_cache(
+        Home.of_environment().pulls, with_lists=options.format in LISTED, tell=say
+    ) as cache:
+        done = [
+            pull(image, cache=cache, output=folder / image.request.folder_name, say=say)
+            for image in images
+        ]
     if options.json:
         receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
         print(json.dumps(receipts, indent=1))
@@ -294,13 +289,14 @@ def _check_same(folder: Path, inputs: list[Input]) -> None:
         raise BadInput(problem, hint="name another folder")
 
 
-def _refuse(options: LoadOptions, images: Sequence[BundledImage], reasons: Sequence[str]) -> None:
+def _refuse(options: LoadOptions, images: Sequence[Judged], reasons: Sequence[str]) -> None:
     """Show the rules, if that is wanted, and raise one error for all that is refused."""
     lines: list[str] = []
     for image in images:
-        _show(options, str(image), image.judged.judgement.rulings)
-        if image.refused:
-            lines += [f"{image}: refused", *as_lines(image.refused)]
+        label = f"{image.request.reference} ({image.request.arch}, {image.request.format})"
+        _show(options, label, image.judgement.rulings)
+        if refused := [with_fix(ruling) for ruling in image.judgement.refused]:
+            lines += [f"{label}: refused", *as_lines(refused)]
     lines += reasons
     if lines:
         raise Refused("\n".join(["nothing was loaded:", *lines]), hint=_HINT)

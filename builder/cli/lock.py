@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from builder.build.locking import Lockable
+from builder.build.inputs import Lockable
 from builder.cli.options import (
     Parser,
     ProgressOptions,

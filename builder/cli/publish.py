@@ -19,13 +19,12 @@ from builder.cli.options import (
     positive_number,
 )
 from builder.compile.spec import block_faults
-from builder.distribute.publish.attached_failures import any_failing, attach_failures
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirror, Mirrored, found_release
-from builder.distribute.publish.namespaces import namespace
 from builder.distribute.publish.proof import prove_with
 from builder.distribute.publish.publisher import Done, Publisher
-from builder.distribute.publish.selection import (
+from builder.distribute.publish.releases import (
     BUILD_HINT,
     NARROW_HINT,
     Declared,
@@ -36,6 +35,7 @@ from builder.distribute.publish.selection import (
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Registry, Source
+from builder.registry.client import namespace
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 

@@ -20,7 +20,15 @@ from builder.cli.options import (
     not_empty,
 )
 from builder.cli.os_errors import describe
-from builder.distribute.pull.images import LookedAt, NotProven, Pulled, Puller, PullJob, PullRequest
+from builder.distribute.pull.cache import PullCache
+from builder.distribute.pull.images import (
+    Judged,
+    NotProven,
+    Pulled,
+    Puller,
+    PullRequest,
+    pull,
+)
 from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
@@ -131,18 +139,18 @@ def run(options: PullOptions) -> int:
         processes=processes,
         credentials=Credentials(processes=processes),
     )
-    requests = [
-        PullJob(request=asked, output=_output(options, asked, several=several))
-        for asked in (replace(template, reference=reference) for reference in references)
-    ]
+    requests = [replace(template, reference=reference) for reference in references]
+    outputs = [_output(options, request, several=several) for request in requests]
     worst = 0
     with (
-        puller.workers(options.format) as workers,
-        contextlib.closing(puller.look_ahead(requests, workers)) as images,
+        puller.cache(options.format) as cache,
+        contextlib.closing(
+            puller.look_ahead(list(zip(requests, outputs, strict=True)), cache)
+        ) as images,
     ):
-        for image in images:
+        for image, output in zip(images, outputs, strict=True):
             try:
-                _pull_one(shown, image.result())
+                _pull_one(shown, image.result(), cache, output)
             except Interrupted:
                 raise
             except BuildImagesError as error:
@@ -159,14 +167,14 @@ def run(options: PullOptions) -> int:
     return worst
 
 
-def _pull_one(shown: _Shown, image: LookedAt) -> None:
-    options, reference = shown.options, str(image.job.request.reference)
+def _pull_one(shown: _Shown, image: Judged, cache: PullCache, output: Path) -> None:
+    options, reference = shown.options, str(image.request.reference)
     try:
         if options.dry_run:
             image.check()
-            shown.rules(reference, image.judged.judgement.rulings)
+            shown.rules(reference, image.judgement.rulings)
         else:
-            shown.pulled(image.pull(shown.say))
+            shown.pulled(pull(image, cache=cache, output=output, say=shown.say))
     except NotProven as refusal:
         if options.explain or options.json:
             shown.rules(reference, refusal.rulings)

@@ -24,9 +24,9 @@ from builder.model.errors import counted
 from builder.system.home import Home
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings
-from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
-from builder.verify.rehearse.source_urls import Servers
-from builder.verify.rehearse.this_machine import rehearsal_here
+from builder.verify.rehearse.rehearsal import rehearsal_here
+from builder.verify.rehearse.servers import Servers
+from builder.verify.rehearse.trials import OUTCOMES, CellTrials, Trial, write_record
 from builder.verify.stand_ins import steps_on_stand_ins
 
 _INDENT = " " * 4
@@ -74,7 +74,7 @@ def run(options: RehearseOptions) -> int:
         for number, spec in enumerate(specs, start=1):
             progress.say(f"{number} of {len(specs)}: {spec.image.identifier}")
             cells.append(rehearsal.of(spec).with_more(steps_of(spec)))
-            records.keep(home.rehearsals, cells[-1], today)
+            write_record(home.rehearsals, cells[-1], today)
     if options.json:
         print(json.dumps(as_json(cells), indent=1))
     else:
@@ -102,7 +102,7 @@ def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
     """Yield the failed and untried checks of each cell, and on request the passed ones."""
     for cell in cells:
         yield f"{cell.image}: {_counts(cell.trials)}"
-        for outcome in (FAILED, NOT_TRIED, *((PASSED,) if with_passed else ())):
+        for outcome in OUTCOMES if with_passed else OUTCOMES[:2]:
             for trial in cell.of(outcome):
                 yield from _lines(trial)
     failed = sum(cell.has_failed for cell in cells)
@@ -119,7 +119,7 @@ def _lines(trial: Trial) -> Iterator[str]:
 
 def _counts(trials: Sequence[Trial]) -> str:
     outcomes = [trial.outcome for trial in trials]
-    return ", ".join(f"{outcomes.count(name)} {name}" for name in (PASSED, FAILED, NOT_TRIED))
+    return ", ".join(f"{outcomes.count(name)} {name}" for name in ("passed", *OUTCOMES[:2]))
 
 
 def _steps(

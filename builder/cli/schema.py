@@ -13,9 +13,9 @@ from builder.cli.options import Options, Parser, add_project
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load import schemas
-from builder.load.bases import ARGUMENTS
 from builder.load.document import Node
 from builder.load.faults import Faults
+from builder.load.recipes import TOOLKIT_ARGUMENTS
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of
 
@@ -87,5 +87,5 @@ def _shape(kind: str) -> dict[str, object]:
     if kind == "recipe":
         from builder.compile.spec.schema import block_schemas  # noqa: PLC0415 - it imports hpccm
 
-        shape["definitions"] = block_schemas(schemas.when_schema(), ARGUMENTS)
+        shape["definitions"] = block_schemas(schemas.when_schema(), TOOLKIT_ARGUMENTS)
     return shape

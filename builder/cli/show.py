@@ -147,16 +147,16 @@ def explanation_json(
 
 
 def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
-    from builder.build import native  # noqa: PLC0415 - `plan` starts without what builds
+    from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
-    if lent := native.told(image.base, image.cell.arch, host):
-        lacking = native.lacking(image.base, image.cell.arch, host)
+    if lent := tools.described(image.base, image.cell.arch, host):
+        lacking = tools.lacking(image.base, image.cell.arch, host)
         is_lent = not lacking and opened(image.cell.arch)
         lines.append(lent if lacking or is_lent else _NO_DOOR)
-        if is_lent and (others := native.emulated_compilers(image)):
+        if is_lent and (others := tools.emulated_compilers(image)):
             lines.append(f"emulated: {others}, which its recipes install")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines

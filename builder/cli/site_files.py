@@ -20,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.model import PlannedImage
 from builder.model.errors import counted
-from builder.reports.sites import Place, site_files, site_image
+from builder.reports.sites import Place, SiteImage, site_files
 
 _DESCRIPTION = """\
 Write what a site needs to run the selected images, ready to use: for each image batch scripts for
@@ -70,7 +70,12 @@ def run(options: SiteFilesOptions) -> int:
     images = load_plan(options.project, options.selection).images
     digests = _digests(images, options.images_in or options.project / "out")
     folder = options.output or options.project / "out/site"
-    texts = site_files([site_image(image, place, digests) for image in images])
+    texts = site_files(
+        [
+            SiteImage(planned=image, place=place, digest=digests.get(image.identifier, ""))
+            for image in images
+        ]
+    )
     for name, text in texts.items():
         _write(folder / name, text)
     if rest := len(images) - len(digests):

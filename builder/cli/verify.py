@@ -20,7 +20,8 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.distribute.pull.verification import Receipt, receipt_in, verify_pulled
+from builder.distribute.pull.receipts import PullReceipt
+from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
@@ -35,8 +36,8 @@ from builder.verify.container_output import one_line
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
-from builder.verify.measure import as_text, exposition
-from builder.verify.measure.recording import measure
+from builder.verify.measure.rounds import measure
+from builder.verify.measure.text import as_text, exposition
 from builder.verify.preparation import versions_of
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start
@@ -201,7 +202,7 @@ def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     return "\n".join(lines)
 
 
-def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Receipt | None:
+def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> PullReceipt | None:
     """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None

@@ -1,33 +1,47 @@
-"""Work that a few threads do ahead, and whose results are taken in order."""
+"""Work in a few threads, with results in order, and work that several want, done once."""
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from builder.system.orphans import Daemons
 
-AT_ONCE = 4  # things that come
+AT_ONCE = 4  # threads
 T = TypeVar("T")
 R = TypeVar("R")
+_END_S = 2.0  # for stopped work to end; a connection that is being opened takes longer
 
 
-def ahead(
-    work: Callable[[T], R], items: Sequence[T], *, threads: int
-) -> tuple[list[Future[R]], Callable[[], None]]:
-    """Begin to work on items, the first ones first: their futures, and what ends that early."""
-    daemons = Daemons(threads)
-    futures = [daemons.begin(functools.partial(work, item)) for item in items]
+def in_threads(
+    work: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    jobs: int = AT_ONCE,
+    stop: Callable[[], object] | None = None,
+) -> list[R]:
+    """Return the result of `work` for each item, in their order.
 
-    def end() -> None:
+    The first failure, or Ctrl-C, calls `stop`, which has to end what is under way; nothing new is
+    begun then, and the failure is raised, at once or very soon.
+    """
+    threads = Daemons(jobs)
+    futures = [threads.begin(partial(work, item)) for item in items]
+    try:
+        for done in as_completed(futures):
+            done.result()
+    except BaseException:
         for future in futures:
             future.cancel()
-
-    return futures, end
+        if stop:
+            stop()
+            wait([future for future in futures if future.running()], timeout=_END_S)
+        raise
+    return [future.result() for future in futures]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +51,9 @@ class _Asked(Generic[R]):
 
 
 class Coming(Generic[R]):
-    """Things that several takers want: each is worked on once, a few at a time, first come first.
+    """Work by name that several takers want: done once, a few at a time, first come first.
 
-    What failed is told to whoever asked for it first; another taker has it tried anew.
+    A failure is raised for the taker that asked first; for another one the work is tried anew.
     """
 
     def __init__(self, threads: int = AT_ONCE) -> None:
@@ -47,14 +61,10 @@ class Coming(Generic[R]):
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked[R]] = {}
 
-    def ask(self, name: str, work: Callable[[], R], taker: object) -> None:
-        """See to it that a thing comes; nothing happens if it does, or has come."""
-        self._ask(name, work, taker)
-
     def get(self, name: str, work: Callable[[], R], taker: object) -> R:
-        """A thing, when it has come."""
+        """Return the result of some work, when it is done."""
         while True:
-            asked = self._ask(name, work, taker)
+            asked = self.ask(name, work, taker)
             wait([asked.future])
             if not asked.future.cancelled() and asked.future.exception() is None:
                 return asked.future.result()
@@ -72,7 +82,8 @@ class Coming(Generic[R]):
                 if self._asked[name].future.cancel():
                     del self._asked[name]
 
-    def _ask(self, name: str, work: Callable[[], R], taker: object) -> _Asked[R]:
+    def ask(self, name: str, work: Callable[[], R], taker: object) -> _Asked[R]:
+        """Have work begun, unless it is under way or done."""
         with self._lock:
             if name not in self._asked:
                 self._asked[name] = _Asked(taker=taker, future=self._threads.begin(work))

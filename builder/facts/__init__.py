@@ -1,14 +1,16 @@
-"""What the world fixes, as data, each with its source.
+"""Facts about the world, as data, each with its source.
 
-GPUs, runtimes, MPI families and CUDA errors are constants here; architectures are in
-builder.model. CUDA, cuDNN and NCCL releases, MPI series and distributions are rows of data/*.yaml,
-which a project may add to: builder.load.facts reads them.
+GPUs, runtimes and MPI families are constants here; architectures are in builder.model. CUDA, cuDNN
+and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may add to:
+builder.load.facts reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from packaging.version import Version
 
 from builder.facts.cuda import (
     CUDNN,
@@ -20,39 +22,9 @@ from builder.facts.cuda import (
     LibraryRelease,
     SdkRelease,
 )
-from builder.facts.cuda_errors import (
-    CUDA_ERRORS,
-    HOST,
-    IMAGE,
-    START,
-    UNCLEAR,
-    CudaError,
-)
+from builder.facts.cuda_errors import HOST, IMAGE, START, UNCLEAR, CudaError, cuda_errors
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
 from builder.facts.runtimes import SystemRelease
-
-__all__ = [
-    "CUDA_ERRORS",
-    "CUDNN",
-    "DEB",
-    "HOST",
-    "IMAGE",
-    "MPI_FAMILIES",
-    "NCCL",
-    "NO_FACTS",
-    "PACKAGINGS",
-    "RPM",
-    "START",
-    "UNCLEAR",
-    "CudaError",
-    "CudaRelease",
-    "Facts",
-    "LibraryRelease",
-    "MpiFamily",
-    "MpiRelease",
-    "SdkRelease",
-    "SystemRelease",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,44 +39,41 @@ class Facts:
     sdks: tuple[SdkRelease, ...] = ()
 
     def cuda_for(self, arch: str = "", capability: str = "") -> tuple[str, ...]:
-        """The CUDA releases that exist for an architecture and compile for a capability."""
+        """Return the CUDA releases that exist for an architecture and compile for a capability."""
         return tuple(
             version
-            for version, one in self.cuda.items()
-            if (not arch or arch in one.architectures)
-            and (not capability or capability in one.capabilities)
+            for version, release in self.cuda.items()
+            if (not arch or arch in release.architectures)
+            and (not capability or capability in release.capabilities)
         )
 
     def library(self, name: str, *, cuda: str, packaging: str, arch: str) -> LibraryRelease | None:
-        """The newest `cudnn` or `nccl` for a CUDA release that has packages for an architecture."""
+        """Return the newest `cudnn` or `nccl` packaged for a CUDA release and an architecture."""
         fitting = (
-            one
-            for one in {CUDNN: self.cudnn, NCCL: self.nccl}[name]
-            if one.pairs_with(cuda) and arch in one.packagings.get(packaging, ())
+            release
+            for release in {CUDNN: self.cudnn, NCCL: self.nccl}[name]
+            if release.pairs_with(cuda) and arch in release.packagings.get(packaging, ())
         )
-        return max(fitting, key=lambda one: _numbers(one.version), default=None)
+        return max(fitting, key=lambda release: Version(release.version), default=None)
 
     def mpi_series(self, family: str, version: str) -> MpiRelease | None:
-        """The series that a version (`4.1.4`) of a family belongs to; None if it is not known."""
-        for one in self.mpi:
-            if one.family == family and f"{version}.".startswith(f"{one.series}."):
-                return one
-        return None
+        """Return the series that a version (`4.1.4`) of a family belongs to, if it is known."""
+        series = (
+            release
+            for release in self.mpi
+            if release.family == family and f"{version}.".startswith(f"{release.series}.")
+        )
+        return next(series, None)
 
     def sdk(self, version: str) -> SdkRelease | None:
-        """A release of the HPC SDK; None if it is not known."""
-        return next((one for one in self.sdks if one.version == version), None)
+        """Return a release of the HPC SDK, if it is known."""
+        return next((release for release in self.sdks if release.version == version), None)
 
     def system(self, distribution: str, version: str) -> SystemRelease | None:
-        """A distribution's release; None if it is not known."""
-        for one in self.systems:
-            if (one.distribution, one.version) == (distribution, version):
-                return one
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(digits) for digits in version.split("."))
+        """Return a distribution's release, if it is known."""
+        key = (distribution, version)
+        systems = (row for row in self.systems if (row.distribution, row.version) == key)
+        return next(systems, None)
 
 
 NO_FACTS = Facts(cuda={}, cudnn=(), nccl=(), mpi=())

@@ -1,4 +1,4 @@
-"""What NVIDIA fixes: CUDA releases, and cuDNN and NCCL for them."""
+"""Facts about NVIDIA's software: CUDA releases, and cuDNN and NCCL for them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class CudaRelease:
     version: str
     update: str
     driver: str
-    shipped_driver: str
     architectures: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    gcc: str
-    repositories: Mapping[str, tuple[str, ...]]
-    images: Mapping[str, tuple[str, ...]]
-    image_tag: str
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    shipped_driver: str = ""
+    capabilities: tuple[str, ...] = ()
+    gcc: str = ""
+    repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    image_tag: str = ""
+    notes: str = ""
     image_names: Mapping[str, str] = field(default_factory=dict)
     deleted: Mapping[str, str] = field(default_factory=dict)
     leaving: str = ""
@@ -67,8 +67,8 @@ class SdkRelease:
     version: str
     cuda: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    notes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,24 +76,29 @@ class LibraryRelease:
     """One cuDNN or NCCL in NVIDIA's package repositories, built for one CUDA.
 
     `build` is that CUDA: a release (`11.8`), which it pairs with, or a major version (`12`), with
-    all of whose releases it pairs. `packagings` maps a kind of package, `deb` or `rpm`, to the
-    architectures that have it.
+    all of whose releases it pairs. `deb` and `rpm` are the architectures that have such packages.
     """
 
     name: str
     version: str
     build: str
-    packagings: Mapping[str, tuple[str, ...]]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    notes: str = ""
+    deb: tuple[str, ...] = ()
+    rpm: tuple[str, ...] = ()
+
+    @property
+    def packagings(self) -> Mapping[str, tuple[str, ...]]:
+        """The architectures by kind of package, `deb` or `rpm`."""
+        return {DEB: self.deb, RPM: self.rpm}
 
     def pairs_with(self, cuda: str) -> bool:
         """Return whether it works with a CUDA release."""
         return self.build in {cuda, cuda.partition(".")[0]}
 
     def packages(self, packaging: str) -> tuple[str, str]:
-        """What to install for run time and for development, as apt or dnf take it: with versions.
+        """Return the packages for run time and development as apt or dnf take them, with versions.
 
         The names are those of NVIDIA's images, https://gitlab.com/nvidia/container-images/cuda.
         """
@@ -175,8 +180,8 @@ def capability_of(model: str) -> int | None:
     """
     if is_desktop(model):
         return None
-    found = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
-    return found[0] if found else None
+    capabilities = [CAPABILITIES[word] for word in _WORD.findall(model) if word in CAPABILITIES]
+    return capabilities[0] if capabilities else None
 
 
 def is_data_centre(model: str) -> bool:
@@ -195,10 +200,10 @@ def code_for(capability: int, codes: Iterable[int]) -> int | None:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
     """
     fitting = [
-        one
-        for one in codes
-        if one == capability
-        or (one // 10 == capability // 10 and one < capability and not {one, capability} & TEGRA)
+        code
+        for code in codes
+        if code == capability
+        or (code // 10 == capability // 10 and code < capability and not {code, capability} & TEGRA)
     ]
     return max(fitting, default=None)
 

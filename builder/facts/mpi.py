@@ -1,4 +1,4 @@
-"""What MPI implementations fix: launchers, library names, binary interfaces."""
+"""Facts about MPI implementations: launchers, library names, binary interfaces."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class MpiRelease:
     family: str
     series: str
     soname: str
-    pmix: str
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    pmix: str = ""
+    notes: str = ""
 
 
 # From this PMIx on, client and server may be of different versions. Of older ones, a server of
@@ -143,6 +143,6 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
 }
 
 
-def launcher_family(said: str) -> str:
+def launcher_family(output: str) -> str:
     """The family whose programs a launcher starts, by what it prints; empty if that is none's."""
-    return next((name for name, mark in _LAUNCHER_MARKS if mark.search(said)), "")
+    return next((name for name, mark in _LAUNCHER_MARKS if mark.search(output)), "")

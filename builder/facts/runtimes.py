@@ -1,9 +1,9 @@
-"""What container runtimes fix: which versions run which images, as which user."""
+"""Facts about container runtimes: which versions run which images, as which user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from builder.facts.places import Where
 
@@ -40,8 +40,8 @@ class Runtime:
 #   and CRI-O 1.22.0 are the first with a newer one (go.mod of these tags). Distributions gave newer
 #   filters to Podman from 3.0 on, https://github.com/containers/podman/issues/11031.
 RUNTIMES: Mapping[str, Runtime] = {
-    one.name: one
-    for one in (
+    runtime.name: runtime
+    for runtime in (
         Runtime(name="apptainer", title="Apptainer", format="sif", gpu="--nv", oldest="1.0"),
         Runtime(name="singularity", title="Singularity", format="sif", gpu="--nv", oldest="3.0"),
         Runtime(
@@ -103,10 +103,10 @@ class SystemRelease:
     version: str
     glibc: str
     kernel: Mapping[str, str]
-    cpu: Mapping[str, str]
     sources: tuple[str, ...]
-    notes: str
     where: Where
+    cpu: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
     python: str = ""
     pip: str = ""
 

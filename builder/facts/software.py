@@ -1,4 +1,4 @@
-"""What compilers fix: since which release they take an option."""
+"""Facts about compilers: since which release they take an option."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ IN_EVERY_IMAGE = re.compile(
 # PEP 599 lets wheels rely on these. Packages: https://packages.debian.org (search for files) and
 # https://git.centos.org/rpms (their spec files).
 HOST_LIBRARIES: Mapping[str, HostLibrary] = {
-    one.soname: one
-    for one in (
+    library.soname: library
+    for library in (
         HostLibrary(soname="libICE.so.6", deb="libice6", rpm="libICE", with_it=("libsm6", "libSM")),
         HostLibrary(soname="libSM.so.6", deb="libsm6", rpm="libSM"),
         HostLibrary(

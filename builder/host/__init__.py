@@ -1,11 +1,20 @@
-"""Whether an image runs on a host: said beforehand, from the image's host contract."""
+"""The verdict on an image and a host, before it is started there: from its host contract."""
 
 from __future__ import annotations
 
 from builder.facts.runtimes import RUNTIMES
-from builder.host.judging import judge
 from builder.host.records import Host, as_record, read_record
-from builder.host.verdict import LAUNCHERS, NO, UNKNOWN, YES, Finding, Verdict, as_json, as_text
+from builder.host.rules import judge
+from builder.host.verdict import (
+    LAUNCHERS,
+    NO,
+    UNKNOWN,
+    YES,
+    Answer,
+    HostVerdict,
+    as_json,
+    as_text,
+)
 from builder.system.process import Processes
 
 RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
@@ -24,9 +33,9 @@ __all__ = [
     "RUNTIME_NAMES",
     "UNKNOWN",
     "YES",
-    "Finding",
+    "Answer",
     "Host",
-    "Verdict",
+    "HostVerdict",
     "as_json",
     "as_record",
     "as_text",

@@ -8,7 +8,7 @@ from builder import facts
 from builder.facts.places import Where
 from builder.load.document import Node, parse_bytes
 from builder.load.faults import Faults
-from builder.load.readers import Table, architecture, one_of, text, version
+from builder.load.readers import architecture, one_of, record, text, version
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
 from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
@@ -19,10 +19,9 @@ _ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})
 
 
 def contract_from_file(data: bytes, shown: str) -> HostContract:
-    """The contract in a file; raises `BadInput` with all that is wrong in it."""
+    """Return the contract in a file; raises `BadInput` with all that is wrong in it."""
     faults = Faults()
-    node = parse_bytes(data, shown, faults)
-    return _checked(node, faults)
+    return _checked(parse_bytes(data, shown, faults), faults)
 
 
 def contract_from_labels(labels: Mapping[str, str], shown: str) -> HostContract | None:
@@ -58,56 +57,30 @@ def _tree(values: Mapping[str, str], where: Where) -> Node:
     return Node(where=where, value=found)
 
 
-def contract_of_node(node: Node, faults: Faults) -> HostContract:
-    """A contract; whatever is wrong is noted, and the result is then not to be used."""
-    table = Table(
-        node,
-        faults,
-        required=("schema", "image", "architecture", "cpu"),
-        optional=("kernel", "glibc", "cuda", "mpi"),
-    )
-    table.read("schema", exactly(SCHEMA), "")
-    return HostContract(
-        image=table.read("image", text, ""),
-        architecture=table.read("architecture", architecture, ""),
-        cpu=table.read("cpu", _cpu, NeededCpu(target="")),
-        kernel=table.read("kernel", kernel, ""),
-        glibc=table.read("glibc", dotted, ""),
-        cuda=table.read("cuda", _cuda, None),
-        mpi=table.read("mpi", _mpi, None),
-    )
-
-
-def _cpu(node: Node, faults: Faults) -> NeededCpu:
-    table = Table(node, faults, required=("target",), optional=("baseline", "features"))
-    return NeededCpu(
-        target=table.read("target", target, ""),
-        baseline=table.read("baseline", target, ""),
-        features=table.read("features", words(text), ()),
-    )
-
-
-def _cuda(node: Node, faults: Faults) -> NeededCuda:
-    optional = ("update", "shipped_driver", "capabilities", "ptx")
-    table = Table(node, faults, required=("version", "driver"), optional=optional)
-    return NeededCuda(
-        version=table.read("version", dotted, ""),
-        driver=table.read("driver", dotted, ""),
-        update=table.read("update", dotted, ""),
-        shipped_driver=table.read("shipped_driver", dotted, ""),
-        capabilities=table.read("capabilities", words(plain_capability), ()),
-        ptx=table.read("ptx", plain_capability, ""),
-    )
-
-
-def _mpi(node: Node, faults: Faults) -> NeededMpi:
-    required, optional = ("family", "version", "route"), ("library", "abi", "pmix")
-    table = Table(node, faults, required=required, optional=optional)
-    return NeededMpi(
-        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
-        version=table.read("version", version, ""),
-        route=table.read("route", one_of(MPI_ROUTES, "route"), ""),
-        library=table.read("library", text, ""),
-        abi=table.read("abi", one_of(_ABIS, "binary interface"), ""),
-        pmix=table.read("pmix", dotted, ""),
-    )
+_cpu = record(NeededCpu, {"target": target}, {"baseline": target, "features": words(text)})
+_cuda = record(
+    NeededCuda,
+    {"version": dotted, "driver": dotted},
+    {
+        "update": dotted,
+        "shipped_driver": dotted,
+        "capabilities": words(plain_capability),
+        "ptx": plain_capability,
+    },
+)
+_mpi = record(
+    NeededMpi,
+    {
+        "family": one_of(facts.MPI_FAMILIES, "MPI family"),
+        "version": version,
+        "route": one_of(MPI_ROUTES, "route"),
+    },
+    {"library": text, "abi": one_of(_ABIS, "binary interface"), "pmix": dotted},
+)
+# Whatever is wrong is noted, and the result is then not to be used.
+contract_of_node = record(
+    HostContract,
+    {"schema": exactly(SCHEMA), "image": text, "architecture": architecture, "cpu": _cpu},
+    {"kernel": kernel, "glibc": dotted, "cuda": _cuda, "mpi": _mpi},
+    fields={"schema": ""},
+)

@@ -1,4 +1,4 @@
-"""This machine as a host: what its kernel, its driver and its programs say. Nothing is changed."""
+"""This machine as a host, by its kernel, its driver and its programs. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from pathlib import Path
 
 from builder.host.doctor import Roots
 from builder.host.doctor.emulation import handlers_of
-from builder.host.doctor.host import driver_version, gpu_models, namespaces_problem
-from builder.host.programs import Programs, mpis, restricted_namespaces, runtimes, slurm
+from builder.host.doctor.machine import (
+    driver_version,
+    gpu_models,
+    is_open,
+    namespaces_problem,
+    restricted_namespaces,
+)
+from builder.host.programs import Programs, mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
@@ -23,8 +29,8 @@ _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
 _CDI = ("etc/cdi", "var/run/cdi")
 _FEATURES = ("flags", "Features")  # of x86_64, of aarch64
 _MODELS = ("model name", "cpu")
+_GPU_CLASSES = ("0x03", "0x12")  # a display or 3D controller, a processing accelerator
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by their PCI number
-_BOTH = 0o006  # read and write, for others
 
 
 def this_host(
@@ -35,9 +41,9 @@ def this_host(
     ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
     variables: Mapping[str, str] | None = None,
 ) -> Host:
-    """Look at this machine. `roots` is where the system shows itself, `ask` asks NVML.
+    """Examine this machine. `roots` is where the system shows itself, `ask` asks NVML.
 
-    `variables` are those of the environment, by which some modules are told; None takes our own.
+    `variables` are the environment's, by default our own: some modules are found by them.
     """
     variables = os.environ if variables is None else variables
     roots, programs = roots or Roots(), Programs(processes, search_path)
@@ -58,13 +64,13 @@ def this_host(
             page_size=os.sysconf("SC_PAGE_SIZE"),
             user_namespaces=not namespaces_problem(roots)[0],
             restricted_namespaces=restricted_namespaces(roots),
-            fuse=_is_open(roots.dev / "fuse"),
+            fuse=is_open(roots.dev / "fuse"),
             emulators=_emulators(roots),
         )
 
 
 def _glibc() -> str | None:
-    """The C library that this interpreter runs on, which is the host's; None if it is no glibc."""
+    """Return the C library of this interpreter, which is the host's; None if it is not glibc."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError):
@@ -73,7 +79,7 @@ def _glibc() -> str | None:
 
 
 def cpu_of(cpuinfo: str) -> HostCpu:
-    """The processor that /proc/cpuinfo tells of; the first one's, where there are several."""
+    """Return the processor of a /proc/cpuinfo; the first one, if there are several."""
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
@@ -84,28 +90,28 @@ def cpu_of(cpuinfo: str) -> HostCpu:
 
 
 def _gpus(roots: Roots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
-    version = driver_version(roots)
-    found = HostGpus(
+    version, sys = driver_version(roots), roots.top / "sys"
+    gpus = HostGpus(
         driver=NONE if version is None else version or None,
-        on_bus=_on_bus(roots.top / "sys"),
-        others=_others(roots.top / "sys"),
+        on_bus=len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None,
+        others=_others(sys / "bus/pci/devices"),
         compat=_compat(roots.top / "usr/local"),
         toolkit=programs.find("nvidia-container-cli") is not None,
         cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
     )
     if version is None:
-        return replace(found, devices=())
+        return replace(gpus, devices=())
     reading = ask()
     if reading.fault and reading.fault.name == nvml.LIBRARY_NOT_FOUND:
         models = gpu_models(roots)
-        return replace(found, devices=tuple(HostGpu(model=one) for one in models) or None)
+        return replace(gpus, devices=tuple(HostGpu(model=one) for one in models) or None)
     if reading.fault:
-        return replace(found, fault=f"{reading.fault.text} ({reading.fault.name})".strip())
-    return replace(found, devices=tuple(_device(gpu) for gpu in reading.gpus))
+        return replace(gpus, fault=f"{reading.fault.text} ({reading.fault.name})".strip())
+    return replace(gpus, devices=tuple(_device(gpu) for gpu in reading.gpus))
 
 
 def _device(gpu: nvml.Gpu) -> HostGpu:
-    """What counts for an image; a GPU that does not know MIG has none."""
+    """Return what matters to an image; a GPU that does not know MIG has none."""
     capability = gpu.compute_capability.replace(".", "")
     return HostGpu(
         model=gpu.name,
@@ -115,41 +121,26 @@ def _device(gpu: nvml.Gpu) -> HostGpu:
     )
 
 
-def _on_bus(sys: Path) -> int | None:
-    """Return how many GPUs of NVIDIA's are on the PCI bus; None where it is not to be seen."""
-    return len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None
-
-
-def _others(sys: Path) -> tuple[str, ...] | None:
-    """The makers of other GPUs on the PCI bus; None where it is not to be seen."""
-    folder = sys / "bus/pci/devices"
-    if not folder.is_dir():
+def _others(devices: Path) -> tuple[str, ...] | None:
+    """Return the makers of other GPUs on the PCI bus; None if the bus is not visible."""
+    if not devices.is_dir():
         return None
-    makers = {_MAKERS.get(_text(one / "vendor")) for one in folder.iterdir() if _computes(one)}
-    return tuple(sorted(name for name in makers if name))
-
-
-def _computes(device: Path) -> bool:
-    """Whether a PCI device is a GPU: a display, a 3D controller or a processing accelerator."""
-    return _text(device / "class").startswith(("0x03", "0x12"))
-
-
-def _is_open(device: Path) -> bool:
-    """Return whether ordinary users may read and write a device."""
-    try:
-        return device.stat().st_mode & _BOTH == _BOTH
-    except OSError:
-        return False
+    makers = {
+        _MAKERS.get(_text(device / "vendor"), "")
+        for device in devices.iterdir()
+        if _text(device / "class").startswith(_GPU_CLASSES)
+    }
+    return tuple(sorted(makers - {""}))
 
 
 def _compat(folder: Path) -> tuple[str, ...]:
-    """The CUDA releases of the cuda-compat packages that are installed."""
-    found = [_COMPAT.search(str(file)) for file in folder.glob("cuda-*/compat/libcuda.so.1")]
-    return tuple(sorted({one[1] for one in found if one}))
+    """Return the CUDA releases of the cuda-compat packages that are installed."""
+    matches = [_COMPAT.search(str(file)) for file in folder.glob("cuda-*/compat/libcuda.so.1")]
+    return tuple(sorted({match[1] for match in matches if match}))
 
 
 def _emulators(roots: Roots) -> tuple[str, ...] | None:
-    """The architectures that binfmt_misc hands to an emulator, also within containers."""
+    """Return the architectures that binfmt_misc hands to an emulator, also in containers."""
     folder = roots.proc / "sys/fs/binfmt_misc"
     if not (folder / "status").exists():
         return None

@@ -1,4 +1,4 @@
-"""What programs of this host say of themselves: MPIs, Slurm, container runtimes."""
+"""MPIs, Slurm and container runtimes of this host, by the output of their programs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from builder.facts.mpi import MPI_FAMILIES, OPEN_MPI_SYMBOL, launcher_family
 from builder.host.doctor import Roots
+from builder.host.doctor.machine import restricted_namespaces
 from builder.host.doctor.programs import answer
 from builder.host.records import HostMpi, HostRuntime, HostSlurm
 from builder.model.exact_json import part
 from builder.model.versions import first_version
-from builder.system.process import Completed, Processes
+from builder.system.process import Processes
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
 _FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
@@ -27,10 +28,16 @@ _C_LIBRARY = re.compile(r"/(libc|libm|libpthread|libdl|librt|libresolv|libutil|l
 _EXTERNAL = re.compile(r"MCA pmix: ext")
 _PMI = re.compile(r"^(none|openmpi|cray_shasta|pmi\w*)$")
 _LISTED = re.compile(r"^srun:\s*|[,:]")
+_FILTERS = ("etc/containers/seccomp.json", "usr/share/containers/seccomp.json")
+_ALLOWED, _NO_SUCH_CALL = "SCMP_ACT_ALLOW", (38, "ENOSYS")
+_RULE = re.compile(r"^\s*userns\b", re.MULTILINE)
+_ATTACHED = re.compile(r'^\s*(?:profile\s+\S+\s+)?"?((?:/|@\{)[^\s"]+)"?[^\n]*\{\s*$', re.MULTILINE)
+_GLOB = re.compile(r"@\{\w+\}|\*\*|[*?{},]|[^@*?{},]+|@")
+_GLOBS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
 
 class Programs:
-    """Asks programs of one search path. What cannot be asked is not known."""
+    """Asks the programs of one search path. What cannot be asked is not known."""
 
     def __init__(self, processes: Processes, search_path: str) -> None:
         self._processes, self._path = processes, search_path
@@ -38,40 +45,34 @@ class Programs:
     def find(self, name: str) -> str | None:
         return shutil.which(name, path=self._path)
 
-    def ask(self, *argv: str) -> Completed | None:
-        """What a program prints; None if it is not there, does not start or does not end."""
-        found = self.find(argv[0])
-        if found is None:
-            return None
-        done = answer(self._processes, [found, *argv[1:]], search_path=self._path)
-        return None if isinstance(done, str) else done
-
-    def said(self, *argv: str) -> str:
-        """What a program that ended well printed."""
-        done = self.ask(*argv)
-        return done.stdout + done.stderr if done and done.returncode == 0 else ""
+    def output(self, *argv: str, check: bool = True) -> str:
+        """Return both streams of a program; empty if it is not installed, or with `check` fails."""
+        path = self.find(argv[0])
+        done = path and answer(self._processes, [path, *argv[1:]], search_path=self._path)
+        if not done or isinstance(done, str) or (check and done.returncode):
+            return ""
+        return done.stdout + done.stderr
 
 
 def mpis(programs: Programs, variables: Mapping[str, str]) -> tuple[HostMpi, ...] | None:
-    """The MPIs whose launchers are on the search path, each once, and Cray's, by `variables`.
+    """Return the MPIs whose launchers are on the search path, each once; Cray's by `variables`.
 
-    None where there are launchers, and none is of a family that is known.
+    None if there are launchers, and none is of a known family.
     """
-    found: dict[tuple[str, str], HostMpi] = {}
+    known: dict[tuple[str, str], HostMpi] = {}
     if cray := _cray_mpich(programs, variables):
-        found[cray.family, cray.version] = cray
+        known[cray.family, cray.version] = cray
     paths = {name: path for name in _LAUNCHERS if (path := programs.find(name))}
     for name, path in paths.items():
-        said = programs.said(name, "--version")
-        family = launcher_family(said)
-        if family:
-            one = _mpi(programs, family, Path(path), said)
-            found.setdefault((one.family, one.version), one)
-    return tuple(found.values()) if found or not paths else None
+        output = programs.output(name, "--version")
+        if family := launcher_family(output):
+            mpi = _mpi(programs, family, Path(path), first_version(output))
+            known.setdefault((mpi.family, mpi.version), mpi)
+    return tuple(known.values()) if known or not paths else None
 
 
 def _cray_mpich(programs: Programs, variables: Mapping[str, str]) -> HostMpi | None:
-    """The Cray MPICH that a module has loaded: it has no launcher to be found by.
+    """Return the Cray MPICH that a module has loaded: it has no launcher to be found by.
 
     intro_mpi(3) of the Cray environment: https://cpe.ext.hpe.com/docs/latest/mpt/mpich/intro_mpi.html
     """
@@ -82,127 +83,120 @@ def _cray_mpich(programs: Programs, variables: Mapping[str, str]) -> HostMpi | N
     return HostMpi(
         family="craympich",
         version=variables.get("CRAY_MPICH_VERSION", ""),
-        libraries=tuple(sorted({one.name for one in libraries})) if libraries else None,
+        libraries=_names(libraries),
         glibc=_glibc(programs, libraries),
     )
 
 
-def _mpi(programs: Programs, family: str, launcher: Path, said: str) -> HostMpi:
-    version = first_version(said)
-    # MVAPICH2 is told by a program of its own.
-    named = programs.said("mpiname", "-a") if family == "mpich" else ""
-    if named.startswith("MVAPICH2"):
-        family, version = "mvapich2", first_version(named)
-    libraries = _libraries(launcher, family)
-    return HostMpi(
-        family=family,
-        version=version,
-        launcher=str(launcher),
-        libraries=tuple(sorted({one.name for one in libraries})) if libraries else None,
-        glibc=_glibc(programs, libraries),
-        pmix=_pmix(programs) if family == "openmpi" else "",
-    )
-
-
-def _libraries(launcher: Path, family: str) -> list[Path]:
-    """The libraries of the prefix that a launcher lies in; Debian has all MPIs in one."""
+def _mpi(programs: Programs, family: str, launcher: Path, version: str) -> HostMpi:
+    # MVAPICH2 has a program of its own for its version.
+    name = programs.output("mpiname", "-a") if family == "mpich" else ""
+    if name.startswith("MVAPICH2"):
+        family, version = "mvapich2", first_version(name)
+    # Debian has the libraries of all MPIs in one prefix: Open MPI's asks for its own helpers.
     prefixes = dict.fromkeys([launcher.parent.parent, launcher.resolve().parent.parent])
     folders = [
         folder
         for prefix in prefixes
         for folder in (*(prefix / name for name in _FOLDERS), *prefix.glob("lib/*-linux-gnu"))
     ]
-    return [file for file in _in_folders(folders) if _is_of(file, family)]
+    is_open_mpi = "openmpi" in {family, MPI_FAMILIES[family].made_from}
+    libraries = [
+        file
+        for file in _in_folders(folders)
+        if (data := _content(file)) and (OPEN_MPI_SYMBOL in data) == is_open_mpi
+    ]
+    pmix = ""  # that of its series, unless it was built with another one
+    if family == "openmpi" and _EXTERNAL.search(programs.output("ompi_info")):
+        pmix = first_version(programs.output("pmix_info", "--version"))
+    return HostMpi(
+        family=family,
+        version=version,
+        launcher=str(launcher),
+        libraries=_names(libraries),
+        glibc=_glibc(programs, libraries),
+        pmix=pmix,
+    )
+
+
+def _names(libraries: list[Path]) -> tuple[str, ...] | None:
+    return tuple(sorted({library.name for library in libraries})) or None
 
 
 def _in_folders(folders: list[Path]) -> list[Path]:
-    """The libraries that programs are linked to, each once."""
-    found = [
-        file
-        for folder in folders
-        if folder.is_dir()
-        for file in folder.iterdir()
-        if _LIBRARY.fullmatch(file.name)
-    ]
-    return list({file.resolve(): file for file in found}.values())
+    """Return the libraries that programs are linked to, each once."""
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    named = {file.resolve(): file for file in files if _LIBRARY.fullmatch(file.name)}
+    return list(named.values())
 
 
-def _is_of(library: Path, family: str) -> bool:
-    """Return whether a library is of a family: Open MPI's asks for its own helpers by name."""
+def _content(file: Path) -> bytes:
     try:
-        is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
+        return file.read_bytes()
     except OSError:
-        return False
-    return is_open_mpi == ("openmpi" in {family, MPI_FAMILIES[family].made_from})
+        return b""
 
 
 def _glibc(programs: Programs, libraries: list[Path]) -> str:
-    """The newest symbols of the C library that libraries, and those that they need, ask for."""
-    if not libraries:
-        return ""
-    said = programs.said("ldd", *map(str, libraries))
-    if not said:
-        return ""
-    files = {*libraries, *map(Path, _LDD.findall(said))}
-    versions = [one for file in files if not _C_LIBRARY.search(str(file)) for one in _asked(file)]
+    """Return the newest symbols of the C library that libraries, and those they need, ask for."""
+    output = programs.output("ldd", *map(str, libraries)) if libraries else ""
+    files = {*libraries, *map(Path, _LDD.findall(output))} if output else set()
+    versions = [
+        tuple(map(int, name.split(b".")))
+        for file in files
+        if not _C_LIBRARY.search(str(file))
+        for name in _SYMBOL.findall(_content(file))
+    ]
     return ".".join(map(str, max(versions))) if versions else ""
 
 
-def _asked(file: Path) -> Iterator[tuple[int, ...]]:
-    try:
-        names = _SYMBOL.findall(file.read_bytes())
-    except OSError:
-        return
-    for name in names:
-        yield tuple(int(part) for part in name.split(b"."))
-
-
-def _pmix(programs: Programs) -> str:
-    """The PMIx beside an Open MPI that was built with one; empty if it is its series' own."""
-    if not _EXTERNAL.search(programs.said("ompi_info")):
-        return ""
-    return first_version(programs.said("pmix_info", "--version"))
-
-
 def slurm(programs: Programs) -> HostSlurm:
-    """Slurm's version, and the kinds of PMI that its srun offers."""
+    """Return Slurm's version, and the kinds of PMI that its srun offers."""
     if programs.find("srun") is None:
         return HostSlurm(pmi=())
-    version = first_version(programs.said("srun", "--version"))
-    listed = programs.said("srun", "--mpi=list")
-    words = [word for line in listed.splitlines() for word in _LISTED.sub(" ", line).split()]
+    listed = programs.output("srun", "--mpi=list").splitlines()
+    words = [word for line in listed for word in _LISTED.sub(" ", line).split()]
     kinds = tuple(dict.fromkeys(word for word in words if _PMI.fullmatch(word)))
-    return HostSlurm(version=version, pmi=kinds or None)
+    return HostSlurm(version=first_version(programs.output("srun", "--version")), pmi=kinds or None)
 
 
 def runtimes(programs: Programs, roots: Roots) -> dict[str, HostRuntime]:
-    """The container runtimes that are here and answer."""
-    found = {
+    """Return the container runtimes that are installed and answer.
+
+    Docker counts by its daemon. CRI-O is the service that starts containers for Kubernetes.
+    """
+
+    def runtime(*argv: str, **known: bool | None) -> HostRuntime | None:
+        output = programs.output(*argv)
+        return HostRuntime(version=first_version(output), **known) if output else None
+
+    answers = {
         "apptainer": _apptainer(programs, roots, "apptainer"),
         "singularity": _apptainer(programs, roots, "singularity"),
-        "charliecloud": _charliecloud(programs, roots),
-        "podman": _podman(programs, roots),
-        "docker": _docker(programs),
-        "crio": _crio(programs),
+        "charliecloud": runtime(
+            *("ch-run", "--version"),
+            cdi=_has_cdi(programs),
+            profile=_profile(roots, programs.find("ch-run")),
+        ),
+        "podman": runtime(
+            *("podman", "--version"),
+            clone3=allows_clone3(roots),
+            profile=_profile(roots, programs.find("podman")),
+        ),
+        "docker": runtime("docker", "version", "--format", "{{.Server.Version}}"),
+        "crio": runtime("crio", "--version"),
     }
-    return {name: one for name, one in found.items() if one is not None}
-
-
-def _profile(roots: Roots, program: Path | str | None) -> bool | None:
-    """Return whether AppArmor lets a program make user namespaces; None where none is asked."""
-    if program is None or not restricted_namespaces(roots):
-        return None
-    return has_profile(roots, Path(program))
+    return {name: one for name, one in answers.items() if one is not None}
 
 
 def _apptainer(programs: Programs, roots: Roots, name: str) -> HostRuntime | None:
-    said = programs.said(name, "--version")
-    if not said or (name == "singularity" and "apptainer" in said):  # a link to it
+    output = programs.output(name, "--version")
+    if not output or (name == "singularity" and "apptainer" in output):  # a link to it
         return None
-    libexec = re.search(r"^LIBEXECDIR=(\S+)$", programs.said(name, "buildcfg"), re.MULTILINE)
+    libexec = re.search(r"^LIBEXECDIR=(\S+)$", programs.output(name, "buildcfg"), re.MULTILINE)
     starter = Path(libexec[1]) / name / "bin/starter" if libexec else None
     return HostRuntime(
-        version=first_version(said),
+        version=first_version(output),
         setuid=_is_setuid(starter.with_name("starter-suid")) if starter else None,
         profile=_profile(roots, starter),
     )
@@ -210,111 +204,71 @@ def _apptainer(programs: Programs, roots: Roots, name: str) -> HostRuntime | Non
 
 def _is_setuid(file: Path) -> bool:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return False
-    return bool(found.st_mode & stat.S_ISUID) and found.st_uid == 0
+    return bool(status.st_mode & stat.S_ISUID) and status.st_uid == 0
 
 
-def _charliecloud(programs: Programs, roots: Roots) -> HostRuntime | None:
-    done = programs.ask("ch-run", "--version")
-    if done is None or done.returncode:
+def _has_cdi(programs: Programs) -> bool | None:
+    """Return whether ch-run has the option; None if its help does not list options."""
+    usage = programs.output("ch-run", "--help", check=False)
+    return "--cdi" in usage if "--set-env" in usage else None
+
+
+def _profile(roots: Roots, program: Path | str | None) -> bool | None:
+    """Return whether a program may make user namespaces; None if none needs to be asked."""
+    if program is None or not restricted_namespaces(roots):
         return None
-    usage = programs.ask("ch-run", "--help")
-    text = usage.stdout + usage.stderr if usage else ""
-    cdi = "--cdi" in text if "--set-env" in text else None
-    version = first_version(done.stdout + done.stderr)
-    return HostRuntime(version=version, cdi=cdi, profile=_profile(roots, programs.find("ch-run")))
-
-
-def _podman(programs: Programs, roots: Roots) -> HostRuntime | None:
-    said = programs.said("podman", "--version")
-    if not said:
-        return None
-    profile = _profile(roots, programs.find("podman"))
-    return HostRuntime(version=first_version(said), clone3=allows_clone3(roots), profile=profile)
-
-
-def _crio(programs: Programs) -> HostRuntime | None:
-    """The service that starts containers for Kubernetes."""
-    said = programs.said("crio", "--version")
-    return HostRuntime(version=first_version(said)) if said else None
-
-
-def _docker(programs: Programs) -> HostRuntime | None:
-    """Its daemon is what matters; without one that answers, there is no Docker."""
-    said = programs.said("docker", "version", "--format", "{{.Server.Version}}")
-    return HostRuntime(version=first_version(said)) if said else None
-
-
-_RESTRICTION = "sys/kernel/apparmor_restrict_unprivileged_userns"
-_FILTERS = ("etc/containers/seccomp.json", "usr/share/containers/seccomp.json")
-_ALLOWED, _NO_SUCH_CALL = "SCMP_ACT_ALLOW", (38, "ENOSYS")
-_RULE = re.compile(r"^\s*userns\b", re.MULTILINE)
-_ATTACHED = re.compile(r'^\s*(?:profile\s+\S+\s+)?"?((?:/|@\{)[^\s"]+)"?[^\n]*\{\s*$', re.MULTILINE)
-_GLOB = re.compile(r"@\{\w+\}|\*\*|[*?{},]|[^@*?{},]+|@")
-_GLOBS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-
-
-def restricted_namespaces(roots: Roots) -> bool:
-    """Return whether AppArmor lets only programs with a profile make user namespaces."""
-    try:
-        return (roots.proc / _RESTRICTION).read_text().strip() == "1"
-    except OSError:
-        return False
+    return has_profile(roots, Path(program))
 
 
 def has_profile(roots: Roots, program: Path) -> bool | None:
-    """Return whether a profile lets a program make user namespaces; None if it cannot be read.
+    """Return whether AppArmor lets a program make user namespaces; None if it cannot be read.
 
     https://gitlab.com/apparmor/apparmor/-/wikis/unprivileged_userns_restriction
     """
     folder = roots.etc / "apparmor.d"
     try:
-        files = [file for file in folder.iterdir() if file.is_file()]
-        texts = [file.read_text(errors="replace") for file in files if _is_on(folder, file)]
+        texts = [
+            file.read_text(errors="replace")
+            for file in folder.iterdir()
+            if file.is_file() and not (folder / "disable" / file.name).is_symlink()
+        ]
     except OSError:
         return None
     attached = [path for text in texts if _RULE.search(text) for path in _ATTACHED.findall(text)]
     names = (str(program), str(program.resolve()))
-    return any(_pattern(path).fullmatch(name) for path in attached for name in names)
+    return any(re.fullmatch(_pattern(path), name) for path in attached for name in names)
 
 
-def _is_on(folder: Path, profile: Path) -> bool:
-    return not (folder / "disable" / profile.name).is_symlink()
-
-
-def _pattern(attachment: str) -> re.Pattern[str]:
-    """An attachment as a pattern of paths; a variable, such as @{multiarch}, is anything."""
-    return re.compile("".join(map(_part, _GLOB.findall(attachment))))
-
-
-def _part(glob: str) -> str:
-    return ".*" if glob.startswith("@{") else _GLOBS.get(glob) or re.escape(glob)
+def _pattern(attachment: str) -> str:
+    """Return a pattern of paths; a variable, such as @{multiarch}, matches anything."""
+    return "".join(
+        ".*" if glob.startswith("@{") else _GLOBS.get(glob) or re.escape(glob)
+        for glob in _GLOB.findall(attachment)
+    )
 
 
 def allows_clone3(roots: Roots) -> bool | None:
-    """Whether the filter of Podman and its kin lets clone3 through, or says that there is none.
+    """Return whether Podman's filter allows clone3, or answers that it does not exist.
 
-    None if the file is not there: the filter is then the one that came with the program.
+    None without a file: the filter is then the one that came with the program.
     """
     file = next((one for name in _FILTERS if (one := roots.top / name).is_file()), None)
     if file is None:
         return None
     try:
-        return _answers_clone3(json.loads(file.read_text()))
+        document = json.loads(file.read_text())
+        rules = [
+            rule
+            for rule in part(document, "syscalls") or []
+            if "clone3" in rule.get("names", []) and not part(rule, "includes", "caps")
+        ]
+        if any(rule.get("action") == _ALLOWED for rule in rules):
+            return True
+        errors = [rule.get("errno", rule.get("errnoRet")) for rule in rules]
+        default = document.get("defaultErrno", document.get("defaultErrnoRet"))
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-
-
-def _answers_clone3(document: dict[str, object]) -> bool:
-    rules = [
-        one
-        for one in part(document, "syscalls") or []
-        if "clone3" in one.get("names", []) and not part(one, "includes", "caps")
-    ]
-    if any(one.get("action") == _ALLOWED for one in rules):
-        return True
-    errors = [one.get("errno", one.get("errnoRet")) for one in rules]
-    default = document.get("defaultErrno", document.get("defaultErrnoRet"))
-    return all(one in _NO_SUCH_CALL for one in errors or [default])
+    return all(error in _NO_SUCH_CALL for error in errors or [default])

@@ -1,18 +1,22 @@
-"""Records of hosts: JSON files (YAML will do), read with every fault at its place, and written."""
+"""A host as values, and its record: JSON (YAML will do) that is read with every fault at its place.
+
+None means "not known" everywhere: a rule that needs the fact cannot answer then. What is known not
+to exist is empty, False or `NONE`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
-from builder.load.readers import Table, list_of, mapping_of, one_of, text
+from builder.load.readers import Reader, Table, list_of, mapping_of, one_of, text
 from builder.load.record_readers import (
     capability,
     count,
@@ -30,166 +34,10 @@ from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
-
-def read_record(path: Path) -> Host:
-    """The host of a record; raises `BadInput` with all that is wrong in it."""
-    faults = Faults()
-    node = parse(path, str(path), faults)
-    host = Host() if node is None else host_of(node, faults)
-    if faults.found:
-        raise BadInput.of(faults.found, "nothing was checked")
-    return host
-
-
-def host_of(node: Node, faults: Faults) -> Host:
-    """A host; whatever is wrong is noted, and the result is then not to be used."""
-    table = Table(
-        node,
-        faults,
-        required=("schema",),
-        optional=(
-            "name",
-            "architecture",
-            "kernel",
-            "glibc",
-            "cpu",
-            "gpu",
-            "mpi",
-            "slurm",
-            "runtimes",
-            "page_size",
-            "user_namespaces",
-            "restricted_namespaces",
-            "fuse",
-            "emulators",
-        ),
-    )
-    table.read("schema", exactly(SCHEMA), "")
-    runtimes = mapping_of(_runtime, key=one_of(RUNTIMES, "container runtime"))
-    return Host(
-        name=table.read("name", maybe(text, ""), ""),
-        architecture=table.read("architecture", maybe(_architecture, None), None),
-        kernel=table.read("kernel", maybe(kernel, None), None),
-        glibc=table.read("glibc", maybe(dotted, None), None),
-        cpu=table.read("cpu", maybe(_cpu, HostCpu()), HostCpu()),
-        gpu=table.read("gpu", maybe(_gpus, HostGpus()), HostGpus()),
-        mpi=table.read("mpi", maybe(list_of(_mpi), None), None),
-        slurm=table.read("slurm", maybe(_slurm, HostSlurm()), HostSlurm()),
-        runtimes=table.read("runtimes", maybe(runtimes, None), None),
-        page_size=table.read("page_size", maybe(page_size, None), None),
-        user_namespaces=table.read("user_namespaces", maybe(truth, None), None),
-        restricted_namespaces=table.read("restricted_namespaces", maybe(truth, None), None),
-        fuse=table.read("fuse", maybe(truth, None), None),
-        emulators=table.read("emulators", maybe(words(_architecture), None), None),
-    )
-
-
-def _architecture(node: Node, faults: Faults) -> str:
-    """Any architecture: a host may be of one that no image is for."""
-    value = text(node, faults)
-    known = architecture(value)
-    return known.name if known else value
-
-
-def _cpu(node: Node, faults: Faults) -> HostCpu:
-    """The features: as the kernel lists them, or those of a CPU target, or by a POWER's name."""
-    table = Table(node, faults, required=(), optional=("model", "features", "target"))
-    model = table.read("model", maybe(text, ""), "")
-    found = table.read("features", maybe(words(text), None), None)
-    named = table.read("target", maybe(target, ""), "")
-    return HostCpu(
-        model=model, features=found or cpu_features(named) or power_levels(model) or None
-    )
-
-
-def _gpus(node: Node, faults: Faults) -> HostGpus:
-    optional = ("driver", "devices", "on_bus", "others", "compat", "toolkit", "cdi", "fault")
-    table = Table(node, faults, required=(), optional=optional)
-    return HostGpus(
-        driver=table.read("driver", maybe(driver, None), None) or None,
-        devices=table.read("devices", maybe(list_of(_gpu), None), None),
-        on_bus=table.read("on_bus", maybe(count, None), None),
-        others=table.read("others", maybe(words(text), None), None),
-        compat=table.read("compat", maybe(words(dotted), None), None),
-        toolkit=table.read("toolkit", maybe(truth, None), None),
-        cdi=table.read("cdi", maybe(truth, None), None),
-        fault=table.read("fault", maybe(text, ""), ""),
-    )
-
-
-def _gpu(node: Node, faults: Faults) -> HostGpu:
-    optional = ("model", "capability", "mig", "mig_instances")
-    table = Table(node, faults, required=(), optional=optional)
-    return HostGpu(
-        model=table.read("model", maybe(text, ""), ""),
-        capability=table.read("capability", maybe(capability, None), None),
-        mig=table.read("mig", maybe(truth, None), None),
-        mig_instances=table.read("mig_instances", maybe(count, None), None),
-    )
-
-
-def _mpi(node: Node, faults: Faults) -> HostMpi:
-    optional = ("version", "launcher", "libraries", "glibc", "pmix")
-    table = Table(node, faults, required=("family",), optional=optional)
-    return HostMpi(
-        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
-        version=table.read("version", maybe(dotted, ""), ""),
-        launcher=table.read("launcher", maybe(text, ""), ""),
-        libraries=table.read("libraries", maybe(words(text), None), None),
-        glibc=table.read("glibc", maybe(dotted, ""), ""),
-        pmix=table.read("pmix", maybe(dotted, ""), ""),
-    )
-
-
-def _slurm(node: Node, faults: Faults) -> HostSlurm:
-    table = Table(node, faults, required=(), optional=("version", "pmi"))
-    return HostSlurm(
-        version=table.read("version", maybe(dotted, ""), ""),
-        pmi=table.read("pmi", maybe(words(text), None), None),
-    )
-
-
-def _runtime(node: Node, faults: Faults) -> HostRuntime:
-    optional = ("version", "setuid", "cdi", "clone3", "profile")
-    table = Table(node, faults, required=(), optional=optional)
-    return HostRuntime(
-        version=table.read("version", maybe(dotted, ""), ""),
-        setuid=table.read("setuid", maybe(truth, None), None),
-        cdi=table.read("cdi", maybe(truth, None), None),
-        clone3=table.read("clone3", maybe(truth, None), None),
-        profile=table.read("profile", maybe(truth, None), None),
-    )
-
-
-def as_record(host: Host) -> str:
-    """The text of a record: what is not known is null, for whoever knows it."""
-    document: dict[str, Any] = {"schema": SCHEMA, **_known(write(host))}
-    if document["cpu"]["features"] is not None:
-        document["cpu"]["features"] = " ".join(document["cpu"]["features"])
-    for gpu in document["gpu"]["devices"] or ():
-        if gpu["capability"] is not None:
-            gpu["capability"] = "{}.{}".format(*divmod(gpu["capability"], 10))
-    for one in (document["runtimes"] or {}).values():
-        for key in [key for key, value in one.items() if value is None and key != "version"]:
-            del one[key]
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
-def _known(document: Mapping[str, object]) -> dict[str, object]:
-    """An object in which unknown texts are null, for an empty text is none."""
-    return {key: _plain(value) for key, value in document.items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return _known(value)
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return None if value == "" else value
-
-
+T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
 NONE = "none"  # of a driver: none is loaded
+_ABSENT: object = ""  # the value of a required key that is missing; nobody sees it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,3 +147,156 @@ class Host:
     restricted_namespaces: bool | None = None
     fuse: bool | None = None
     emulators: tuple[str, ...] | None = None
+
+
+def fields_of(
+    kind: Callable[..., T], readers: Mapping[str, Reader[object]], required: Sequence[str] = ()
+) -> Reader[T]:
+    """Return a reader of a mapping as a dataclass: keys are fields, absent ones have the default.
+
+    `schema`, which names the kind of file, is no field. A result with faults is not to be used.
+    """
+    optional = [key for key in readers if key not in required]
+
+    def read(node: Node, faults: Faults) -> T:
+        table = Table(node, faults, required=required, optional=optional)
+        values = {
+            key: table.read(key, reader, _ABSENT if key in required else None)
+            for key, reader in readers.items()
+        }
+        values.pop("schema", None)
+        return kind(**{key: value for key, value in values.items() if value is not None})
+
+    return read
+
+
+def _record(kind: Callable[..., T], **readers: Reader[object]) -> Reader[T]:
+    """Return a reader of a mapping whose values may be null, which is not known."""
+    return fields_of(kind, {key: maybe(reader, None) for key, reader in readers.items()})
+
+
+def _architecture(node: Node, faults: Faults) -> str:
+    """Read any architecture: a host may have one that no image is for."""
+    value = text(node, faults)
+    known = architecture(value)
+    return known.name if known else value
+
+
+def _host_cpu(
+    model: str = "", features: tuple[str, ...] | None = None, target: str = ""
+) -> HostCpu:
+    """Return a processor: with the kernel's features, or a CPU target's, or by a POWER's name."""
+    known = features or cpu_features(target) or power_levels(model) or None
+    return HostCpu(model=model, features=known)
+
+
+_cpu = _record(_host_cpu, model=text, features=words(text), target=target)
+_gpu = _record(HostGpu, model=text, capability=capability, mig=truth, mig_instances=count)
+_gpus = _record(
+    HostGpus,
+    driver=driver,
+    devices=list_of(_gpu),
+    on_bus=count,
+    others=words(text),
+    compat=words(dotted),
+    toolkit=truth,
+    cdi=truth,
+    fault=text,
+)
+_mpi = fields_of(
+    HostMpi,
+    {
+        "family": one_of(facts.MPI_FAMILIES, "MPI family"),
+        "version": maybe(dotted, None),
+        "launcher": maybe(text, None),
+        "libraries": maybe(words(text), None),
+        "glibc": maybe(dotted, None),
+        "pmix": maybe(dotted, None),
+    },
+    required=("family",),
+)
+_slurm = _record(HostSlurm, version=dotted, pmi=words(text))
+_runtime = _record(
+    HostRuntime, version=dotted, setuid=truth, cdi=truth, clone3=truth, profile=truth
+)
+_host = fields_of(
+    Host,
+    {
+        "schema": exactly(SCHEMA),
+        **{
+            key: maybe(reader, None)
+            for key, reader in {
+                "name": text,
+                "architecture": _architecture,
+                "kernel": kernel,
+                "glibc": dotted,
+                "cpu": _cpu,
+                "gpu": _gpus,
+                "mpi": list_of(_mpi),
+                "slurm": _slurm,
+                "runtimes": mapping_of(_runtime, key=one_of(RUNTIMES, "container runtime")),
+                "page_size": page_size,
+                "user_namespaces": truth,
+                "restricted_namespaces": truth,
+                "fuse": truth,
+                "emulators": words(_architecture),
+            }.items()
+        },
+    },
+    required=("schema",),
+)
+
+
+def host_of(node: Node, faults: Faults) -> Host:
+    """Return a host; faults are noted, and the result is then not to be used."""
+    return _host(node, faults)
+
+
+def read_record(path: Path) -> Host:
+    """Return the host of a record; raises `BadInput` with all its faults."""
+    faults = Faults()
+    node = parse(path, str(path), faults)
+    host = Host() if node is None else host_of(node, faults)
+    if faults.found:
+        raise BadInput.of(faults.found, "nothing was checked")
+    return host
+
+
+def as_record(host: Host) -> str:
+    """Return the text of a record: what is not known is null, for whoever knows it."""
+    document = write(host)
+    document["cpu"] = {**write(host.cpu), "features": _words(host.cpu.features)}
+    devices = [
+        {
+            **write(gpu),
+            "capability": None if gpu.capability is None else dotted_capability(gpu.capability),
+        }
+        for gpu in host.gpu.devices or ()
+    ]
+    document["gpu"] = {**write(host.gpu), "devices": None if host.gpu.devices is None else devices}
+    runtimes = {
+        name: {"version": known.pop("version"), **{k: v for k, v in known.items() if v is not None}}
+        for name, runtime in (host.runtimes or {}).items()
+        if (known := write(runtime))
+    }
+    document["runtimes"] = None if host.runtimes is None else runtimes
+    plain = _with_nulls({"schema": SCHEMA, **document})
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def dotted_capability(number: int) -> str:
+    """Return a compute capability as NVIDIA lists it: 7.0 of 70."""
+    return "{}.{}".format(*divmod(number, 10))
+
+
+def _words(texts: Sequence[str] | None) -> str | None:
+    return None if texts is None else " ".join(texts)
+
+
+def _with_nulls(value: object) -> object:
+    """Return JSON in which unknown texts are null."""
+    if isinstance(value, dict):
+        return {key: _with_nulls(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(inner) for inner in value]
+    return None if value == "" else value

@@ -11,182 +11,167 @@ from builder.facts.runtimes import (
     Runtime,
 )
 from builder.host.records import HostGpus, HostRuntime
-from builder.host.verdict import YES, Case, Finding, all_of, no, unknown, yes
+from builder.host.verdict import YES, Answer, Case, all_of_answers, named, no, unknown, yes
 from builder.model.versions import version_order
 
+_ANY = "container runtime"
 _OPEN = (
     "open them: sysctl user.max_user_namespaces=10000, "
     "and on old Debian kernel.unprivileged_userns_clone=1"
 )
 
 
-def started_by(case: Case, names: tuple[str, ...]) -> tuple[Finding, ...]:
-    """The answer for each of the runtimes named; of those that are here if none is."""
-    found = case.host.runtimes
-    if found is None:
+def started_by(case: Case, names: tuple[str, ...]) -> tuple[Answer, ...]:
+    """Return the answer for each of the runtimes named, or for those of the host if none is."""
+    installed = case.host.runtimes
+    if installed is None:
         reason = "which container runtimes the host has is not known"
         fix = "record them with their versions: apptainer --version, ch-run --version, ..."
-        return tuple(unknown(name, reason, fix) for name in names or ("container runtime",))
-    if not names and not found:
-        every = ", ".join(RUNTIMES)
-        return (no("container runtime", "the host has none", f"install one of {every}"),)
-    return tuple(_judged(case, RUNTIMES[name], found.get(name)) for name in names or found)
+        return tuple(named(name, unknown(reason, fix)) for name in names or (_ANY,))
+    if not names and not installed:
+        return (named(_ANY, no("the host has none", f"install one of {', '.join(RUNTIMES)}")),)
+    return tuple(
+        named(name, _answer(case, RUNTIMES[name], installed.get(name)))
+        for name in names or installed
+    )
 
 
-def _judged(case: Case, runtime: Runtime, found: HostRuntime | None) -> Finding:
-    rule = runtime.name
-    if found is None:
-        return no(rule, "not found on the host", f"install {runtime.name}, or use another runtime")
+def _answer(case: Case, runtime: Runtime, installed: HostRuntime | None) -> Answer:
+    if installed is None:
+        return no("not found on the host", f"install {runtime.name}, or use another runtime")
     parts = [
-        one
-        for one in (
-            _version(runtime, found),
-            _variables(runtime, found),
-            _threads(case, runtime, found),
-            _namespaces(case, runtime, found),
-            _mounted(case, runtime, found),
-            _gpu(case, runtime, found),
-        )
-        if one is not None
+        _version(runtime, installed),
+        _variables(runtime, installed),
+        _threads(case, runtime, installed),
+        _namespaces(case, runtime, installed),
+        _fuse(case, runtime, installed),
+        _gpu(case, runtime, installed),
     ]
-    answer = all_of([one.answer for one in parts])
+    answers = [one for one in parts if one is not None]
+    answer = all_of_answers(answers)
     if answer != YES:
-        return next(one for one in parts if one.answer == answer)
-    reasons = [f"{runtime.name} {found.version}".strip(), *(one.reason for one in parts)]
-    return yes(rule, "; ".join(reasons))
+        return next(one for one in answers if one.answer == answer)
+    title = f"{runtime.name} {installed.version}".strip()
+    return yes("; ".join([title, *(one.reason for one in answers)]))
 
 
-def _version(runtime: Runtime, found: HostRuntime) -> Finding | None:
-    rule = runtime.name
-    if runtime.oldest and not found.version:
+def _version(runtime: Runtime, installed: HostRuntime) -> Answer | None:
+    if runtime.oldest and not installed.version:
         reason = f"SIF images need version {runtime.oldest}, and this one is not known"
-        return unknown(rule, reason, f"record it: {rule} --version")
-    if runtime.oldest and version_order(found.version) < version_order(runtime.oldest):
-        reason = f"version {found.version} reads no SIF: {runtime.oldest} is the first"
-        return no(rule, reason, "use a newer version, or Charliecloud")
+        return unknown(reason, f"record it: {runtime.name} --version")
+    if runtime.oldest and _is_older(installed.version, runtime.oldest):
+        reason = f"version {installed.version} reads no SIF: {runtime.oldest} is the first"
+        return no(reason, "use a newer version, or Charliecloud")
     return None
 
 
-def _variables(runtime: Runtime, found: HostRuntime) -> Finding | None:
-    """The image's variables: Charliecloud sets them where it is told to."""
-    rule, version = runtime.name, version_order(found.version)
-    if rule != "charliecloud" or not version or version >= version_order(SET_ENV):
+def _variables(runtime: Runtime, installed: HostRuntime) -> Answer | None:
+    """The image's variables: Charliecloud sets them if it gets the option."""
+    version = installed.version
+    if runtime.name != "charliecloud" or not version or not _is_older(version, SET_ENV):
         return None
-    if version < version_order(SET_ENV_FILE):
-        reason = f"version {found.version} cannot set the image's variables: it has no --set-env"
-        return no(rule, reason, f"use {SET_ENV} or newer")
-    reason = (
-        f"it is told the file of the image's variables, --set-env=IMAGE/ch/environment (without a "
+    if _is_older(version, SET_ENV_FILE):
+        reason = f"version {version} cannot set the image's variables: it has no --set-env"
+        return no(reason, f"use {SET_ENV} or newer")
+    return yes(
+        "it is told the file of the image's variables, --set-env=IMAGE/ch/environment (without a "
         f"file from {SET_ENV} on)"
     )
-    return yes(rule, reason)
 
 
-def _threads(case: Case, runtime: Runtime, found: HostRuntime) -> Finding | None:
+def _threads(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
     """A filter of system calls against a newer C library."""
-    glibc, first = case.contract.glibc, runtime.clone3
-    if not first or found.clone3 or (glibc and _is_older(glibc, CLONE3_GLIBC)):
+    glibc, first, version = case.contract.glibc, runtime.clone3, installed.version
+    if not first or installed.clone3 or (glibc and _is_older(glibc, CLONE3_GLIBC)):
         return None
-    rule, title = runtime.name, runtime.title
+    title, is_unknown = runtime.title, installed.clone3 is None
     fix = f"use {title} {first} or newer, or start it without the filter (seccomp=unconfined)"
-    if not glibc or (not found.version and found.clone3 is None):
-        which = f"{title}'s version" if glibc else "the image's glibc"
+    if not glibc or (not version and is_unknown):
+        fact = f"{title}'s version" if glibc else "the image's glibc"
         reason = f"{title} before {first} starts no thread of glibc {CLONE3_GLIBC} and newer"
-        return unknown(rule, f"{reason}, and {which} is not known", fix)
-    if found.clone3 is None and not _is_older(found.version, first):
+        return unknown(f"{reason}, and {fact} is not known", fix)
+    if is_unknown and not _is_older(version, first):
         return None
-    forbids = f"forbids clone3, by which the image's glibc {glibc} starts threads"
-    if found.clone3 is None and not _is_older(found.version, runtime.patched):
-        reason = f"{title} {found.version} {forbids}, unless the distribution's filter is newer"
-        return unknown(rule, reason, f"run a program with threads in the image; {fix}")
-    reason = f'{title} {found.version} {forbids} ("Operation not permitted")'
-    return no(rule, reason, fix)
+    reason = f"{title} {version} forbids clone3, by which the image's glibc {glibc} starts threads"
+    if is_unknown and not _is_older(version, runtime.patched):
+        reason += ", unless the distribution's filter is newer"
+        return unknown(reason, f"run a program with threads in the image; {fix}")
+    return no(f'{reason} ("Operation not permitted")', fix)
 
 
-def _is_older(version: str, than: str) -> bool:
-    return version_order(version) < version_order(than)
+def _is_older(version: str, other: str) -> bool:
+    return version_order(version) < version_order(other)
 
 
-def _namespaces(case: Case, runtime: Runtime, found: HostRuntime) -> Finding | None:
+def _namespaces(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
     """An ordinary user's containers are user namespaces, or a starter with setuid makes them."""
-    rule, allowed = runtime.name, case.host.user_namespaces
+    is_open = case.host.user_namespaces
     if not runtime.rootless:
         return None
-    if found.setuid:
-        return yes(rule, "its starter is setuid root")
-    if allowed:
-        return _by_profile(case, runtime, found)
-    if runtime.format != "sif":
-        return _closed(rule, allowed, _OPEN)
-    fix = f"{_OPEN}; or install its setuid starter (apptainer-suid)"
-    if allowed is False and found.setuid is None:
+    if installed.setuid:
+        return yes("its starter is setuid root")
+    if is_open:
+        return _profile(case, runtime, installed)
+    fix = _OPEN
+    if runtime.format == "sif":
+        fix += "; or install its setuid starter (apptainer-suid)"
+    if is_open is None:
+        return unknown("whether user namespaces are open to ordinary users is not known", fix)
+    if runtime.format == "sif" and installed.setuid is None:
         reason = "user namespaces are closed, and whether its starter is setuid is not known"
-        return unknown(rule, reason, fix)
-    return _closed(rule, allowed, fix)
+        return unknown(reason, fix)
+    return no("user namespaces are closed to ordinary users", fix)
 
 
-def _by_profile(case: Case, runtime: Runtime, found: HostRuntime) -> Finding:
+def _profile(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer:
     """Where AppArmor restricts user namespaces, a program needs a profile that allows them."""
-    rule = runtime.name
+    name = runtime.name
     if not case.host.restricted_namespaces:
-        return yes(rule, "user namespaces are open to ordinary users")
+        return yes("user namespaces are open to ordinary users")
+    if installed.profile:
+        return yes("its AppArmor profile lets it make user namespaces")
+    reason = "AppArmor lets only programs with a profile make user namespaces"
     fix = (
-        f"write a profile of it with the rule userns (/etc/apparmor.d/{rule}), or "
+        f"write a profile of it with the rule userns (/etc/apparmor.d/{name}), or "
         "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
     )
-    if found.profile:
-        return yes(rule, "its AppArmor profile lets it make user namespaces")
-    lets = "AppArmor lets only programs with a profile make user namespaces"
-    if found.profile is None:
-        return unknown(rule, f"{lets}, and whether {rule} has one is not known", fix)
-    return no(rule, f'{lets}, and {rule} has none ("Permission denied")', fix)
+    if installed.profile is None:
+        return unknown(f"{reason}, and whether {name} has one is not known", fix)
+    return no(f'{reason}, and {name} has none ("Permission denied")', fix)
 
 
-def _mounted(case: Case, runtime: Runtime, found: HostRuntime) -> Finding | None:
+def _fuse(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
     """Without setuid a SIF is mounted by FUSE, or else unpacked, each time it is started."""
-    if runtime.format != "sif" or found.setuid or case.host.fuse is not False:
+    if runtime.format != "sif" or installed.setuid or case.host.fuse is not False:
         return None
-    return yes(runtime.name, "without /dev/fuse it unpacks the SIF at each start: slower, and disk")
+    return yes("without /dev/fuse it unpacks the SIF at each start: slower, and disk")
 
 
-def _closed(rule: str, allowed: bool | None, fix: str) -> Finding:
-    if allowed is None:
-        reason = "whether user namespaces are open to ordinary users is not known"
-        return unknown(rule, reason, fix)
-    return no(rule, "user namespaces are closed to ordinary users", fix)
-
-
-def _gpu(case: Case, runtime: Runtime, found: HostRuntime) -> Finding | None:
+def _gpu(case: Case, runtime: Runtime, installed: HostRuntime) -> Answer | None:
     """The driver's libraries are the host's: something has to bring them into the container."""
-    rule = runtime.name
     if case.contract.cuda is None:
         return None
-    ways = _ways(runtime, found, case.host.gpu)
+    ways = _ways(runtime, installed, case.host.gpu)
     for option, works in ways.items():
         if works:
-            return yes(rule, f"{option} brings the driver's libraries in")
+            return yes(f"{option} brings the driver's libraries in")
     fix = "install NVIDIA's container toolkit, and run: nvidia-ctk cdi generate"
     if None in ways.values():
         reason = f"whether {' or '.join(ways)} can bring the driver's libraries in is not known"
-        return unknown(rule, reason, fix)
-    return no(rule, "nothing here brings the driver's libraries into its containers", fix)
+        return unknown(reason, fix)
+    return no("nothing here brings the driver's libraries into its containers", fix)
 
 
-def _ways(runtime: Runtime, found: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
-    """Return how a runtime can be told to bring the driver in, and whether that works here."""
+def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
+    """Return the options by which a runtime brings the driver in, and whether they work here."""
+    hook = None if gpu.toolkit else gpu.toolkit  # the toolkit may have set its hook up, or not
     if runtime.name == "charliecloud":
-        return {runtime.gpu: gpu.toolkit, "ch-run --cdi": _both(found.cdi, gpu.cdi)}
+        both = (installed.cdi, gpu.cdi)
+        has_cdi = False if False in both else None if None in both else True
+        return {runtime.gpu: gpu.toolkit, "ch-run --cdi": has_cdi}
     if runtime.name == "crio":
-        has_cdi = bool(found.version) and not _is_older(found.version, CDI_CRIO)
-        hook = None if gpu.toolkit else gpu.toolkit
-        return {runtime.gpu: has_cdi and gpu.cdi, "NVIDIA's runtime": hook}
+        is_new = bool(installed.version) and not _is_older(installed.version, CDI_CRIO)
+        return {runtime.gpu: is_new and gpu.cdi, "NVIDIA's runtime": hook}
     if runtime.name == "podman":
-        hook = None if gpu.toolkit else gpu.toolkit  # the toolkit may have set its hook up, or not
         return {runtime.gpu: gpu.cdi, "NVIDIA's hook": hook}
     return {runtime.gpu: True if runtime.format == "sif" else gpu.toolkit}
-
-
-def _both(one: bool | None, other: bool | None) -> bool | None:
-    if False in (one, other):
-        return False
-    return None if None in (one, other) else True

@@ -1,30 +1,35 @@
-"""What a check of a host comes to: an answer to each rule, with the reason and the fix."""
+"""The verdict on an image and a host: an answer to each rule, with the reason and the fix."""
 
 from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
 from builder.facts import Facts
 from builder.host.records import Host
 from builder.model.contract import HostContract
-from builder.system.terminal import printable
+from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"
 
-# How the ranks of an MPI program are started: by the launcher in the image, in one container; by
-# the host's launcher, each in a container of its own; or so, with the host's MPI bound into each.
+# Ways to start the ranks of an MPI program: by the launcher in the image, in one container; by the
+# host's launcher, each in a container of its own; or so, with the host's MPI bound into each.
 IN_CONTAINER, HYBRID, BIND = "in-container", "hybrid", "bind"
 LAUNCHERS = (IN_CONTAINER, HYBRID, BIND)
 
+SCHEMA = "build-images/check-host/v1"
+_COLOURS = {YES: GREEN, NO: RED, UNKNOWN: YELLOW}
+_MARKS = {YES: "✓", NO: "✗", UNKNOWN: "?"}
+_WIDTH = 100
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """The answer to one rule. `reason` says why; `fix` what would make it a yes."""
+class Answer:
+    """The answer to a rule, for a reason; `fix` would make it a yes. `judge` names the `rule`."""
 
-    rule: str
+    rule: str = ""
     answer: str
     reason: str
     fix: str = ""
@@ -32,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What a rule looks at. `emulated` is whether emulation was asked for."""
+    """An image and a host to apply rules to. `emulated` is true if emulation may be used."""
 
     contract: HostContract
     host: Host
@@ -46,84 +51,79 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class HostVerdict:
     """All answers for one image and one host.
 
     All of `rules` must be met, one of `runtimes` and one of `launchers`, which are those that were
-    asked for. `emulated` is whether programs would run emulated; they are never native then.
+    asked for. `emulated` is true if programs would run emulated; they are never native then.
     """
 
     image: str
     host: str
-    rules: tuple[Finding, ...]
-    runtimes: tuple[Finding, ...]
-    launchers: tuple[Finding, ...]
+    rules: tuple[Answer, ...]
+    runtimes: tuple[Answer, ...]
+    launchers: tuple[Answer, ...]
     emulated: bool = False
 
     @property
     def answer(self) -> str:
         """The answer to all of it together."""
-        return all_of([*(one.answer for one in self.rules), *map(any_of, self.choices)])
+        return all_of([all_of_answers(self.rules), any_of(self.runtimes), any_of(self.launchers)])
 
     @property
     def several_nodes(self) -> str:
-        """The answer for ranks on several nodes; empty where no such way was looked at.
+        """The answer for ranks on several nodes; empty if no launcher for several was asked for.
 
         The image's own launcher starts ranks in one container, on one node.
         """
-        ways = [one.answer for one in self.launchers if one.rule in (HYBRID, BIND)]
-        elsewhere = [one.answer for one in self.rules], [any_of(self.choices[0])]
-        return all_of([*elsewhere[0], *elsewhere[1], any_of(ways)]) if ways else ""
+        ways = [one for one in self.launchers if one.rule in (HYBRID, BIND)]
+        answers = [all_of_answers(self.rules), any_of(self.runtimes), any_of(ways)]
+        return all_of(answers) if ways else ""
 
     @property
-    def choices(self) -> tuple[list[str], ...]:
-        """The answers of which one has to be a yes."""
-        both = (self.runtimes, self.launchers)
-        return tuple([one.answer for one in some] for some in both)
-
-    @property
-    def decisive(self) -> tuple[Finding, ...]:
-        """The findings that made the answer what it is; none if it is yes."""
-        found = [one for one in self.rules if one.answer == self.answer]
-        for some in (self.runtimes, self.launchers):
-            if any_of(one.answer for one in some) == self.answer:
-                found += [one for one in some if one.answer == self.answer]
-        return () if self.answer == YES else tuple(found)
+    def decisive(self) -> tuple[Answer, ...]:
+        """The answers that made the verdict; none if it is yes."""
+        groups = [one for one in (self.runtimes, self.launchers) if any_of(one) == self.answer]
+        candidates = [*self.rules, *(answer for group in groups for answer in group)]
+        return tuple(one for one in candidates if one.answer == self.answer != YES)
 
 
 def all_of(answers: Iterable[str]) -> str:
-    """One no is a no; else one unknown is unknown."""
-    found = {*answers}
-    return NO if NO in found else UNKNOWN if UNKNOWN in found else YES
+    """Return no if one answer is no; else unknown if one is unknown."""
+    unique = {*answers}
+    return NO if NO in unique else UNKNOWN if UNKNOWN in unique else YES
 
 
-def any_of(answers: Iterable[str]) -> str:
-    """One yes is a yes; else one unknown is unknown."""
-    found = {*answers}
-    return YES if YES in found else UNKNOWN if UNKNOWN in found else NO
+def all_of_answers(answers: Iterable[Answer]) -> str:
+    """Return the same for answers with their reasons."""
+    return all_of(one.answer for one in answers)
 
 
-def yes(rule: str, reason: str, fix: str = "") -> Finding:
-    return Finding(rule=rule, answer=YES, reason=reason, fix=fix)
+def any_of(answers: Iterable[Answer]) -> str:
+    """Return yes if one answer is yes; else unknown if one is unknown."""
+    unique = {one.answer for one in answers}
+    return YES if YES in unique else UNKNOWN if UNKNOWN in unique else NO
 
 
-def no(rule: str, reason: str, fix: str) -> Finding:
-    return Finding(rule=rule, answer=NO, reason=reason, fix=fix)
+def named(rule: str, answer: Answer) -> Answer:
+    """Return an answer with the name of its rule."""
+    return replace(answer, rule=rule)
 
 
-def unknown(rule: str, reason: str, fix: str) -> Finding:
-    return Finding(rule=rule, answer=UNKNOWN, reason=reason, fix=fix)
+def yes(reason: str) -> Answer:
+    return Answer(answer=YES, reason=reason)
 
 
-SCHEMA = "build-images/check-host/v1"
-_GREEN, _RED, _YELLOW, _BOLD = "32", "31", "33", "1"
-_COLOURS = {YES: _GREEN, NO: _RED, UNKNOWN: _YELLOW}
-_MARKS = {YES: "✓", NO: "✗", UNKNOWN: "?"}
-_WIDTH = 100
+def no(reason: str, fix: str) -> Answer:
+    return Answer(answer=NO, reason=reason, fix=fix)
 
 
-def as_json(verdict: Verdict) -> str:
-    """Every answer with its reason and its fix, for programs."""
+def unknown(reason: str, fix: str) -> Answer:
+    return Answer(answer=UNKNOWN, reason=reason, fix=fix)
+
+
+def as_json(verdict: HostVerdict) -> str:
+    """Return every answer with its reason and its fix as JSON."""
     document = {
         "schema": SCHEMA,
         "image": verdict.image,
@@ -139,67 +139,58 @@ def as_json(verdict: Verdict) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def as_text(verdict: Verdict, *, colour: bool) -> str:
-    """Rule by rule, then all together; without a newline at its end."""
-    everything = (*verdict.rules, *verdict.runtimes, *verdict.launchers)
-    width = max(len(one.rule) for one in everything)
-    host = verdict.host or "a host without a name"
-    lines = [_bold(printable(f"{verdict.image} on {host}"), colour)]
-    for title, some in (
-        ("", verdict.rules),
-        ("started by, one of", verdict.runtimes),
-        ("its MPI launched, one way of", verdict.launchers),
-    ):
-        lines += [title] if title else []
-        for one in some:
-            lines += _row(one, width, colour)
-    return "\n".join([*lines, "", *_closing(verdict, colour)])
+def as_text(verdict: HostVerdict, *, colour: bool) -> str:
+    """Return the answers rule by rule, then together; without a newline at its end."""
+    paint = Paint(colour)
+    width = max(len(one.rule) for one in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
+    title = f"{verdict.image} on {verdict.host or 'a host without a name'}"
+    return "\n".join(
+        [
+            paint(printable(title), BOLD),
+            *_rows(verdict.rules, width, paint),
+            "started by, one of",
+            *_rows(verdict.runtimes, width, paint),
+            "its MPI launched, one way of",
+            *_rows(verdict.launchers, width, paint),
+            "",
+            *_closing(verdict, paint),
+        ]
+    )
 
 
-def _row(one: Finding, width: int, colour: bool) -> list[str]:
-    answer = f"{_MARKS[one.answer]} {one.answer:11}"
-    head = f"  {_painted(answer, _COLOURS[one.answer], colour)} {one.rule:{width}}  "
-    indent = 2 + len(answer) + 1 + width + 2
-    lines = _wrapped(one.reason, indent)
-    if one.fix and one.answer != YES:
-        lines += _wrapped(f"fix: {one.fix}", indent)
-    return [head + lines[0], *(" " * indent + line for line in lines[1:])]
-
-
-def _closing(verdict: Verdict, colour: bool) -> list[str]:
-    answer = _painted(verdict.answer, _COLOURS[verdict.answer], colour)
-    if verdict.answer == YES:
-        how = "emulated, not native" if verdict.emulated else "it runs here"
-        ways = [_first(verdict.runtimes), _first(verdict.launchers)]
-        return [f"{answer}: {how} ({', '.join(ways)})", *_on_several_nodes(verdict, colour)]
-    names = ", ".join(dict.fromkeys(one.rule for one in verdict.decisive))
-    what = "it must not run here" if verdict.answer == NO else "whether it runs here"
-    return [f"{answer}{': ' if verdict.answer == NO else ' '}{what}: {names}"]
-
-
-def _on_several_nodes(verdict: Verdict, colour: bool) -> list[str]:
-    """What holds for one node alone."""
-    if verdict.several_nodes in ("", YES):
-        return []
-    answer = _painted(verdict.several_nodes, _COLOURS[verdict.several_nodes], colour)
-    asked = [one.rule for one in verdict.launchers if one.answer == verdict.several_nodes]
-    what = "on one node alone, on several it does not"
-    if verdict.several_nodes == UNKNOWN:
-        what = "whether on several nodes, too"
-    return [f"{answer}: {what}: {', '.join(asked)}"]
-
-
-def _first(some: Sequence[Finding]) -> str:
-    return next(one.rule for one in some if one.answer == YES)
+def _rows(answers: Iterable[Answer], width: int, paint: Paint) -> list[str]:
+    rows = []
+    for one in answers:
+        mark = f"{_MARKS[one.answer]} {one.answer:11}"
+        indent = 2 + len(mark) + 1 + width + 2
+        lines = _wrapped(one.reason, indent)
+        if one.fix and one.answer != YES:
+            lines += _wrapped(f"fix: {one.fix}", indent)
+        rows.append(f"  {paint(mark, _COLOURS[one.answer])} {one.rule:{width}}  {lines[0]}")
+        rows += [" " * indent + line for line in lines[1:]]
+    return rows
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
     return textwrap.wrap(printable(text), max(_WIDTH - indent, 40), break_on_hyphens=False) or [""]
 
 
-def _bold(text: str, colour: bool) -> str:
-    return _painted(text, _BOLD, colour)
-
-
-def _painted(text: str, code: str, colour: bool) -> str:
-    return f"\033[{code}m{text}\033[0m" if colour else text
+def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
+    answer = paint(verdict.answer, _COLOURS[verdict.answer])
+    if verdict.answer != YES:
+        names = ", ".join(dict.fromkeys(one.rule for one in verdict.decisive))
+        text = ": it must not run here" if verdict.answer == NO else " whether it runs here"
+        return [f"{answer}{text}: {names}"]
+    text = "emulated, not native" if verdict.emulated else "it runs here"
+    ways = [
+        next(one.rule for one in group if one.answer == YES)
+        for group in (verdict.runtimes, verdict.launchers)
+    ]
+    lines = [f"{answer}: {text} ({', '.join(ways)})"]
+    if (several := verdict.several_nodes) not in ("", YES):
+        names = ", ".join(one.rule for one in verdict.launchers if one.answer == several)
+        text = "on one node alone, on several it does not"
+        if several == UNKNOWN:
+            text = "whether on several nodes, too"
+        lines.append(f"{paint(several, _COLOURS[several])}: {text}: {names}")
+    return lines

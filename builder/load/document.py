@@ -7,7 +7,7 @@ the types that `yaml.safe_load` gives them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +42,13 @@ Scalar = str | int | float | bool | dt.date | None
 _NESTING = "exceeded maximum nesting depth"
 
 
-class _TooLargeError(Exception):
-    """A file holds more than `VALUES_LIMIT` values, or more than `DEPTH_LIMIT` levels of them."""
+class _UnreadableError(Exception):
+    """A file that is no document: the problem, its line, and what is valid."""
+
+    def __init__(self, problem: str, line: int = 1, *, valid: str = "") -> None:
+        super().__init__(problem)
+        self.line = line
+        self.valid = valid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +70,20 @@ class Node:
             return {key: item.plain() for key, item in self.value.items()}
         return self.value
 
+    def scalars(self) -> Iterator[Node]:
+        """The scalars in this value, or itself."""
+        if isinstance(self.value, tuple):
+            items = self.value
+        elif isinstance(self.value, Mapping):
+            items = tuple(self.value.values())
+        else:
+            yield self
+            return
+        for item in items:
+            yield from item.scalars()
+
     def describe(self) -> str:
-        """What stands here, in the words of an error message."""
+        """Return the kind of the value, in the words of an error message."""
         if isinstance(self.value, tuple):
             return "a list"
         if isinstance(self.value, Mapping):
@@ -121,105 +138,81 @@ def inside(where: Where, key: str, line: int | None = None) -> Where:
 
 
 def parse(path: Path, file: str, faults: Faults) -> Node | None:
-    """The one document in a YAML file; None if there is none to read, with the fault noted.
+    """Return the one document in a YAML file; None if there is none to read, with the fault noted.
 
     `file` is how messages name the file.
     """
     where = Where(file=file, line=1)
-    return _parsed(_read(path, where, faults), where, faults)
-
-
-def parse_bytes(data: bytes, file: str, faults: Faults) -> Node | None:
-    """The same for a file's content, wherever it comes from."""
-    where = Where(file=file, line=1)
-    return _parsed(_decoded(data, where, faults), where, faults)
-
-
-def _parsed(text: str | None, where: Where, faults: Faults) -> Node | None:
-    try:
-        raw = None if text is None else _compose(text, where, faults)
-        return None if raw is None else _Converter(faults).node(raw, _first_line(raw, where))
-    except _TooLargeError:
-        limits = f"{DEPTH_LIMIT} levels and {VALUES_LIMIT} values, with aliases expanded"
-        faults.add(where, "the file is too deep or too large", f"valid: up to {limits}")
-        return None
-
-
-def _read(path: Path, where: Where, faults: Faults) -> str | None:
     if path.exists() and not path.is_file() and not path.is_dir():
         faults.add(where, "this is no file: a pipe, a socket or a device would be waited for")
         return None
     try:
-        data = path.read_bytes()
+        return parse_bytes(path.read_bytes(), file, faults)
     except FileNotFoundError:
         faults.add(where, "the file is missing")
-        return None
     except OSError as error:
         faults.add(where, f"the file cannot be read: {error.strerror}")
+    return None
+
+
+def parse_bytes(data: bytes, file: str, faults: Faults) -> Node | None:
+    """Return the document in a file's content, wherever it comes from."""
+    try:
+        raw = _compose(_decoded(data))
+        where = Where(file=file, line=raw.start_mark.line + 1)
+        return _Converter(faults).node(raw, where)
+    except _UnreadableError as error:
+        faults.add(Where(file=file, line=error.line), error.args[0], error.valid)
         return None
-    return _decoded(data, where, faults)
 
 
-def _decoded(data: bytes, where: Where, faults: Faults) -> str | None:
+def _decoded(data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        faults.add(Where(file=where.file, line=line), "the text is not UTF-8")
-        return None
-    if bad := _not_yaml(text):
-        line = text.count("\n", 0, text.index(bad)) + 1
-        problem = f"the character U+{ord(bad):04X} is not allowed in YAML"
-        faults.add(Where(file=where.file, line=line), problem)
-        return None
+        raise _UnreadableError("the text is not UTF-8", line) from None
+    # Both parsers refuse these with an error that has no line. libyaml takes a byte order mark at
+    # the very beginning alone, and there `utf-8-sig` dropped it.
+    bad = [match.start() for match in [Reader.NON_PRINTABLE.search(text)] if match]
+    bad += [text.index("\ufeff")] if "\ufeff" in text else []
+    if bad:
+        line = text.count("\n", 0, min(bad)) + 1
+        character = f"U+{ord(text[min(bad)]):04X}"
+        raise _UnreadableError(f"the character {character} is not allowed in YAML", line)
     return text
 
 
-def _not_yaml(text: str) -> str:
-    """The first character that both parsers refuse with an error that has no line.
-
-    libyaml takes a byte order mark at the very beginning alone, and there `utf-8-sig` dropped it.
-    """
-    found = Reader.NON_PRINTABLE.search(text)
-    bad = {found[0]} if found else set()
-    if "\ufeff" in text:
-        bad.add("\ufeff")
-    return min(bad, key=text.index, default="")
-
-
-def _compose(text: str, where: Where, faults: Faults) -> yaml.Node | None:
+def _compose(text: str) -> yaml.Node:
     try:
         if sum(map(text.count, _OPENING)) > _MANY:
             _check_depth(text)
         raw: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
         problem = ", ".join(filter(None, (error.context, error.problem)))
         if _NESTING in problem:
-            raise _TooLargeError from None
-        faults.add(Where(file=where.file, line=line), f"not YAML: {problem}")
-        return None
+            raise _too_large() from None
+        raise _UnreadableError(f"not YAML: {problem}", mark.line + 1 if mark else 1) from None
     except RecursionError:  # of PyYAML's own parser
-        raise _TooLargeError from None
+        raise _too_large() from None
     if raw is None:
-        faults.add(where, "the file is empty")
+        raise _UnreadableError("the file is empty")
     return raw
 
 
 def _check_depth(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEPTH_LIMIT:
-            raise _TooLargeError
+            raise _too_large()
 
 
-def _first_line(raw: yaml.Node, where: Where) -> Where:
-    return Where(file=where.file, line=raw.start_mark.line + 1)
+def _too_large() -> _UnreadableError:
+    limits = f"{DEPTH_LIMIT} levels and {VALUES_LIMIT} values, with aliases expanded"
+    return _UnreadableError("the file is too deep or too large", valid=f"valid: up to {limits}")
 
 
 class _Converter:
@@ -234,7 +227,7 @@ class _Converter:
     def node(self, raw: yaml.Node, where: Where) -> Node:
         self._count += 1
         if self._count > VALUES_LIMIT or len(self._ancestors) > DEPTH_LIMIT:
-            raise _TooLargeError
+            raise _too_large()
         if isinstance(raw, yaml.ScalarNode):
             return self._scalar(raw, where)
         if id(raw) in self._ancestors:
@@ -251,7 +244,11 @@ class _Converter:
             self._reject_tag(raw, where)
         if isinstance(raw, yaml.MappingNode):
             return Node(where=where, value=self._mapping(raw, where))
-        items = (self.node(item, _item(where, index, item)) for index, item in enumerate(raw.value))
+        items = []
+        for index, item in enumerate(raw.value):
+            line = item.start_mark.line + 1
+            place = Where(file=where.file, line=line, key=f"{where.key}[{index}]")
+            items.append(self.node(item, place))
         return Node(where=where, value=tuple(items))
 
     def _mapping(self, raw: yaml.MappingNode, where: Where) -> dict[str, Node]:
@@ -299,11 +296,6 @@ class _Converter:
         self._faults.add(
             where, f"the YAML type {shown} is not read here", "in quotes it is plain text"
         )
-
-
-def _item(where: Where, index: int, raw: yaml.Node) -> Where:
-    line = raw.start_mark.line + 1
-    return Where(file=where.file, line=line, key=f"{where.key}[{index}]")
 
 
 def quoted(node: Node) -> str:

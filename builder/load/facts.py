@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
 from builder.facts.places import Where
-from builder.load.contradictions import Contradictions, Lines
-from builder.load.document import Node, parse
+from builder.load.contradictions import contradictions
+from builder.load.document import Node, inside, parse
 from builder.load.faults import Faults, suggest
 from builder.load.readers import (
     Reader,
@@ -23,7 +24,9 @@ from builder.load.readers import (
     architecture,
     list_of,
     mapping_of,
+    matching,
     one_of,
+    record,
     text,
 )
 from builder.model.architectures import CPU_TARGETS
@@ -32,9 +35,8 @@ from builder.model.versions import version_order
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)
-Sources = Mapping[str, str]
-RowReader = Callable[[Node, Sources, Faults], Row]
-AnyRow = CudaRelease | LibraryRelease | MpiRelease | SdkRelease | SystemRelease
+# A reader of a row, by the reader of its sources, whose names are the table's own.
+RowReader = Callable[[Reader[str]], Reader[Row]]
 
 FOLDER = "facts"
 FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "nvhpc.yaml", "mpi.yaml", "systems.yaml")
@@ -42,8 +44,38 @@ _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
 # int() refuses thousands of digits
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_DOTTED = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
+_number = matching(re.compile(r"[0-9]{1,9}"), "no number", "valid: digits alone")
+_dotted = matching(
+    re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*"), "no version here", "valid: digits and dots: 12.4.1"
+)
+_url = matching(re.compile(r"https?://.*"), "no address", "valid: https://...")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Key:
+    """The fields of a row that tell it from others: names, then versions; and its title."""
+
+    title: str
+    names: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ("version",)
+
+    def of(self, row: object) -> tuple[str, ...]:
+        return tuple(getattr(row, field) for field in (*self.names, *self.versions))
+
+    def order(self, row: object) -> tuple[object, ...]:
+        names, versions = self.of(row)[: len(self.names)], self.of(row)[len(self.names) :]
+        return (*names, *map(version_order, versions))
+
+
+_LIBRARY = _Key(title="{1} for CUDA {0}", versions=("build", "version"))
+_KEYS = {
+    "cuda": _Key(title="CUDA {0}"),
+    "cudnn": _LIBRARY,
+    "nccl": _LIBRARY,
+    "mpi": _Key(title="{0} {1}", names=("family",), versions=("series",)),
+    "systems": _Key(title="{0} {1}", names=("distribution",)),
+    "nvhpc": _Key(title="HPC SDK {0}"),
+}
 
 
 def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
@@ -56,7 +88,7 @@ def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
 
 
 def read_facts(root: Path, faults: Faults) -> Facts:
-    """The shipped tables with the rows that the project in `root` adds, checked against each other.
+    """Return the shipped tables with a project's rows, checked against each other.
 
     Whatever is wrong is noted in `faults`; the result is then not to be used.
     """
@@ -69,7 +101,7 @@ def read_facts(root: Path, faults: Faults) -> Facts:
 
 @functools.cache
 def _shipped_alone() -> tuple[Facts, tuple[Fault, ...]]:
-    """The shipped tables, which do not change while a program runs, and what is wrong with them."""
+    """Return the shipped tables, which no run changes, and their faults."""
     faults = Faults()
     tables = _read(_SHIPPED, faults)
     return tables, tuple(faults.found)
@@ -77,210 +109,149 @@ def _shipped_alone() -> tuple[Facts, tuple[Fault, ...]]:
 
 def _read(root: Path, faults: Faults) -> Facts:
     _check_names(root / FOLDER, faults)
-    lines: Lines = {}
+    lines: dict[Where, Mapping[str, int]] = {}
+
+    def rows(name: str, read: RowReader[Row]) -> tuple[Row, ...]:
+        file, key = f"{name}.yaml", _KEYS[name]
+        rows_by_key = _rows(_SHIPPED / file, f"{_SHOWN}/{file}", read, key, lines, faults)
+        own = root / FOLDER / file
+        if own.exists():
+            rows_by_key |= _rows(own, f"{FOLDER}/{file}", read, key, lines, faults)
+        return tuple(sorted(rows_by_key.values(), key=key.order))
+
     tables = Facts(
-        cuda={one.version: one for one in _rows("cuda", root, _cuda(lines), faults)},
-        cudnn=_rows("cudnn", root, _library(facts.CUDNN, lines), faults),
-        nccl=_rows("nccl", root, _library(facts.NCCL, lines), faults),
-        mpi=_rows("mpi", root, _mpi, faults),
-        systems=_rows("systems", root, _system, faults),
-        sdks=_rows("nvhpc", root, _sdk, faults),
+        cuda={release.version: release for release in rows("cuda", _cuda)},
+        cudnn=rows("cudnn", functools.partial(_library, facts.CUDNN)),
+        nccl=rows("nccl", functools.partial(_library, facts.NCCL)),
+        mpi=rows("mpi", _mpi),
+        systems=rows("systems", _system),
+        sdks=rows("nvhpc", _sdk),
     )
-    contradictions = Contradictions(lines, faults)
-    contradictions.check_cuda(tables.cuda)
-    contradictions.check_libraries((*tables.cudnn, *tables.nccl), tables.cuda)
+    for place, field, problem, valid in contradictions(tables):
+        faults.add(inside(place, field, lines.get(place, {}).get(field)), problem, valid)
     return tables
 
 
 def _check_names(folder: Path, faults: Faults) -> None:
-    """A mistyped file would be passed over in silence."""
+    """Note files that would be passed over in silence, as they are called otherwise."""
     for path in sorted(folder.glob("*")):
         if path.suffix in {".yaml", ".yml"} and path.name not in FILES:
             where = Where(file=f"{FOLDER}/{path.name}", line=1)
             faults.add(where, "there is no such table of facts", suggest(path.name, FILES))
 
 
-def _rows(name: str, root: Path, read: RowReader[Row], faults: Faults) -> tuple[Row, ...]:
-    file = f"{name}.yaml"
-    rows = _file(_SHIPPED / file, f"{_SHOWN}/{file}", read, faults)
-    own = root / FOLDER / file
-    if own.exists():
-        rows |= _file(own, f"{FOLDER}/{file}", read, faults)
-    return tuple(sorted(rows.values(), key=_order))
-
-
-def _file(
-    path: Path, shown: str, read: RowReader[Row], faults: Faults
+def _rows(
+    path: Path,
+    shown: str,
+    read: RowReader[Row],
+    key: _Key,
+    lines: dict[Where, Mapping[str, int]],
+    faults: Faults,
 ) -> dict[tuple[str, ...], Row]:
+    """Return the rows of a file by key; add the line of each of their fields to `lines`."""
     node = parse(path, shown, faults)
     if node is None:
         return {}
     table = Table(node, faults, required=("releases",), optional=("sources",))
-    no_names: dict[str, str] = {}
-    names = table.read("sources", mapping_of(_url), no_names)
-    no_rows: tuple[Row, ...] = ()
+    reader = read(_source(table.read("sources", mapping_of(_url), {})))
     rows: dict[tuple[str, ...], Row] = {}
-    for row in table.read("releases", list_of(_with(read, names)), no_rows):
-        key = _key(row)
-        first = rows.setdefault(key, row) if all(key) else row
+
+    def note_row(entry: Node, faults: Faults) -> None:
+        row = reader(entry, faults)
+        if isinstance(entry.value, Mapping):
+            lines[row.where] = {name: part.where.line for name, part in entry.value.items()}
+        first = rows.setdefault(key.of(row), row) if all(key.of(row)) else row
         if first is not row:
+            title = key.title.format(*key.of(row))
             line = first.where.line
-            faults.add(row.where, f"{_title(row)} is in this table twice, first in line {line}")
+            faults.add(row.where, f"{title} is in this table twice, first in line {line}")
+
+    nothing: tuple[None, ...] = ()
+    table.read("releases", list_of(note_row), nothing)
     return rows
 
 
-def _with(read: RowReader[Row], names: Sources) -> Reader[Row]:
-    return lambda node, faults: read(node, names, faults)
-
-
-def _key(row: AnyRow) -> tuple[str, ...]:
-    if isinstance(row, MpiRelease):
-        return row.family, row.series
-    if isinstance(row, SystemRelease):
-        return row.distribution, row.version
-    return (row.version, row.build) if isinstance(row, LibraryRelease) else (row.version,)
-
-
-def _title(row: AnyRow) -> str:
-    if isinstance(row, (MpiRelease, SystemRelease)):
-        return " ".join(_key(row))
-    if isinstance(row, LibraryRelease):
-        return f"{row.version} for CUDA {row.build}"
-    if isinstance(row, SdkRelease):
-        return f"HPC SDK {row.version}"
-    return f"CUDA {row.version}"
-
-
-def _order(row: AnyRow) -> tuple[object, ...]:
-    if isinstance(row, (MpiRelease, SystemRelease)):
-        name, version = _key(row)
-        return name, version_order(version)
-    build = version_order(row.build) if isinstance(row, LibraryRelease) else ()
-    return build, version_order(row.version)
-
-
-def _cuda(lines: Lines) -> RowReader[CudaRelease]:
-    def read(node: Node, names: Sources, faults: Faults) -> CudaRelease:
-        table = Table(
-            node,
-            faults,
-            required=("version", "update", "driver", "architectures", "sources"),
-            optional=(
-                "shipped_driver",
-                "capabilities",
-                "gcc",
-                "repositories",
-                "images",
-                "image_tag",
-                "image_names",
-                "deleted",
-                "leaving",
-                "notes",
-            ),
-        )
-        lines[table.where] = table.lines()
-        return CudaRelease(
-            version=table.read("version", _dotted, ""),
-            update=table.read("update", _dotted, ""),
-            driver=table.read("driver", _dotted, ""),
-            shipped_driver=table.read("shipped_driver", _dotted, ""),
-            architectures=table.read("architectures", words(architecture), ()),
-            capabilities=table.read("capabilities", words(_number), ()),
-            gcc=table.read("gcc", _number, ""),
-            repositories=table.read("repositories", _by_architecture(words(text)), {}),
-            images=table.read("images", _by_architecture(words(text)), {}),
-            image_tag=table.read("image_tag", _dotted, ""),
-            image_names=table.read("image_names", _by_architecture(text), {}),
-            deleted=table.read("deleted", mapping_of(_source(names)), {}),
-            leaving=table.read("leaving", _source(names), ""),
-            sources=table.read("sources", words(_source(names)), ()),
-            notes=table.read("notes", text, ""),
-            where=table.where,
-        )
-
-    return read
-
-
-def _library(name: str, lines: Lines) -> RowReader[LibraryRelease]:
-    def read(node: Node, names: Sources, faults: Faults) -> LibraryRelease:
-        table = Table(
-            node,
-            faults,
-            required=("version", "build", "sources"),
-            optional=(*facts.PACKAGINGS, "notes"),
-        )
-        lines[table.where] = table.lines()
-        return LibraryRelease(
-            name=name,
-            version=table.read("version", _dotted, ""),
-            build=table.read("build", _dotted, ""),
-            packagings={
-                one: table.read(one, words(architecture), ())
-                for one in facts.PACKAGINGS
-                if one in table
-            },
-            sources=table.read("sources", words(_source(names)), ()),
-            notes=table.read("notes", text, ""),
-            where=table.where,
-        )
-
-    return read
-
-
-def _mpi(node: Node, names: Sources, faults: Faults) -> MpiRelease:
-    table = Table(
-        node,
-        faults,
-        required=("family", "series", "soname", "sources"),
-        optional=("pmix", "notes"),
-    )
-    return MpiRelease(
-        family=table.read("family", one_of(facts.MPI_FAMILIES, "MPI family"), ""),
-        series=table.read("series", _dotted, ""),
-        soname=table.read("soname", text, ""),
-        pmix=table.read("pmix", _dotted, ""),
-        sources=table.read("sources", words(_source(names)), ()),
-        notes=table.read("notes", text, ""),
-        where=table.where,
+def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
+    return record(
+        CudaRelease,
+        {
+            "version": _dotted,
+            "update": _dotted,
+            "driver": _dotted,
+            "architectures": words(architecture),
+            "sources": words(source),
+        },
+        {
+            "shipped_driver": _dotted,
+            "capabilities": words(_number),
+            "gcc": _number,
+            "repositories": _by_architecture(words(text)),
+            "images": _by_architecture(words(text)),
+            "image_tag": _dotted,
+            "image_names": _by_architecture(text),
+            "deleted": mapping_of(source),
+            "leaving": source,
+            "notes": text,
+        },
+        placed=True,
     )
 
 
-def _sdk(node: Node, names: Sources, faults: Faults) -> SdkRelease:
-    table = Table(node, faults, required=("version", "cuda", "sources"), optional=("notes",))
-    return SdkRelease(
-        version=table.read("version", _dotted, ""),
-        cuda=table.read("cuda", _by_architecture(words(_dotted)), {}),
-        sources=table.read("sources", words(_source(names)), ()),
-        notes=table.read("notes", text, ""),
-        where=table.where,
+def _library(name: str, source: Reader[str]) -> Reader[LibraryRelease]:
+    return record(
+        functools.partial(LibraryRelease, name=name),
+        {"version": _dotted, "build": _dotted, "sources": words(source)},
+        {**dict.fromkeys(facts.PACKAGINGS, words(architecture)), "notes": text},
+        placed=True,
     )
 
 
-def _system(node: Node, names: Sources, faults: Faults) -> SystemRelease:
-    required = ("distribution", "version", "glibc", "kernel", "sources")
-    table = Table(node, faults, required=required, optional=("cpu", "python", "pip", "notes"))
-    return SystemRelease(
-        distribution=table.read("distribution", text, ""),
-        version=table.read("version", _dotted, ""),
-        glibc=table.read("glibc", _dotted, ""),
-        kernel=table.read("kernel", _by_architecture(_dotted), {}),
-        cpu=table.read("cpu", _targets, {}),
-        python=table.read("python", _dotted, ""),
-        pip=table.read("pip", _dotted, ""),
-        sources=table.read("sources", words(_source(names)), ()),
-        notes=table.read("notes", text, ""),
-        where=table.where,
+def _mpi(source: Reader[str]) -> Reader[MpiRelease]:
+    return record(
+        MpiRelease,
+        {
+            "family": one_of(facts.MPI_FAMILIES, "MPI family"),
+            "series": _dotted,
+            "soname": text,
+            "sources": words(source),
+        },
+        {"pmix": _dotted, "notes": text},
+        placed=True,
+    )
+
+
+def _sdk(source: Reader[str]) -> Reader[SdkRelease]:
+    return record(
+        SdkRelease,
+        {"version": _dotted, "cuda": _by_architecture(words(_dotted)), "sources": words(source)},
+        {"notes": text},
+        placed=True,
+    )
+
+
+def _system(source: Reader[str]) -> Reader[SystemRelease]:
+    return record(
+        SystemRelease,
+        {
+            "distribution": text,
+            "version": _dotted,
+            "glibc": _dotted,
+            "kernel": _by_architecture(_dotted),
+            "sources": words(source),
+        },
+        {"cpu": _targets, "python": _dotted, "pip": _dotted, "notes": text},
+        placed=True,
     )
 
 
 def _targets(node: Node, faults: Faults) -> dict[str, str]:
     """CPU targets by architecture, each one of its architecture."""
-    found = _by_architecture(text)(node, faults)
-    for arch, target in found.items():
+    targets = _by_architecture(text)(node, faults)
+    for arch, target in targets.items():
         if arch and target and target not in CPU_TARGETS[arch]:
             valid = suggest(target, CPU_TARGETS[arch])
             faults.add(node.where, f'"{target}" is no CPU target of {arch}', valid)
-    return found
+    return targets
 
 
 def words(item: Reader[T]) -> Reader[tuple[T, ...]]:
@@ -289,9 +260,8 @@ def words(item: Reader[T]) -> Reader[tuple[T, ...]]:
 
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
         if isinstance(node.value, str):
-            parts = node.value.split()
-            nodes = tuple(Node(where=node.where, value=one, text=one) for one in parts)
-            node = Node(where=node.where, value=nodes)
+            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
+            node = Node(where=node.where, value=tuple(nodes))
         return several(node, faults)
 
     return read
@@ -301,33 +271,12 @@ def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:
     return mapping_of(item, key=architecture)
 
 
-def _dotted(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if not value or _DOTTED.fullmatch(value):
-        return value
-    faults.add(node.where, f'"{value}" is no version here', "valid: digits and dots: 12.4.1")
-    return ""
+def _source(names: Mapping[str, str]) -> Reader[str]:
+    """A reader of a URL, or of a name of one in the table `sources`."""
 
-
-def _number(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if not value or _NUMBER.fullmatch(value):
-        return value
-    faults.add(node.where, f'"{value}" is no number', "valid: digits alone")
-    return ""
-
-
-def _url(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and not _is_url(value):
-        faults.add(node.where, f'"{value}" is no address', "valid: https://...")
-    return value
-
-
-def _source(names: Sources) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
-        if not value or _is_url(value):
+        if not value or value.startswith(("https://", "http://")):
             return value
         if value not in names:
             valid = f"valid: https://..., or a name of the table `sources`; {suggest(value, names)}"
@@ -335,7 +284,3 @@ def _source(names: Sources) -> Reader[str]:
         return names.get(value, "")
 
     return read
-
-
-def _is_url(value: str) -> bool:
-    return value.startswith(("https://", "http://"))

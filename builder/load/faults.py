@@ -28,12 +28,12 @@ def is_near(word: str, names: Iterable[str]) -> bool:
     """Return whether a word is one of some names but for a slip of the pen."""
     import difflib  # noqa: PLC0415 - as below
 
-    alike = [one for one in names if abs(len(one) - len(word)) <= _OTHER_LETTERS]
+    alike = [name for name in names if abs(len(name) - len(word)) <= _OTHER_LETTERS]
     return bool(difflib.get_close_matches(word, alike, n=1, cutoff=_NEAR))
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """What to write instead of `word`: the nearest of `names`, if one is near, and all of them."""
+    """Return advice for `word`: the nearest of `names`, if one is near, and all of them."""
     import difflib  # noqa: PLC0415 - only a fault needs it: a good project loads without
 
     known = list(names)

@@ -2,32 +2,76 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from builder.load.document import Node, parse
 from builder.load.faults import Faults
 from builder.load.patterns import Known
-from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.load.readers import (
+    Table,
+    architecture,
+    list_of,
+    matching,
+    one_of,
+    positive,
+    record,
+    text,
+)
 from builder.model import Where
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which drops it"
 _TAKE_OUT = "take the entry out and run build-images lock, which writes this file"
-_URL = re.compile(r"(?:https?|ftp)://[^\s/@]+/\S+")
-_DEBIAN = re.compile(re.escape(DEBIAN_SOURCE) + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*")
-_FILE = re.compile(r"[\w+~][\w.+~%=-]*")
-_LOCAL = re.compile(rf"{re.escape(LOCAL_SOURCE)}(?:{_FILE.pattern}/)*{_FILE.pattern}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_DIGEST = re.compile(rf"sha256:{_SHA256.pattern}")
+_FILE = r"[\w+~][\w.+~%=-]*"
+_URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
+_DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
+_LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
+_SHA256 = r"[0-9a-f]{64}"
 
-_Pinned = tuple[tuple[str, str], str]  # reference and architecture, digest
+source_url = matching(
+    re.compile(f"{_URL}|{_DEBIAN}|{_LOCAL}"),
+    "not the URL of a source",
+    f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
+    f"{LOCAL_SOURCE}PATH of a file in the project's folder",
+)
+_source = record(
+    LockedSource,
+    {
+        "url": source_url,
+        "file": matching(re.compile(_FILE), "not the name of a file", _TAKE_OUT),
+        "sha256": matching(re.compile(_SHA256), "not a SHA-256 in hexadecimal", _TAKE_OUT),
+        "size": positive("a size in bytes", _TAKE_OUT),
+        "recipes": list_of(text, least=1, distinct=True),
+    },
+    {
+        "mirrors": list_of(matching(re.compile(_URL), "not a URL", _TAKE_OUT), distinct=True),
+        "path": matching(
+            re.compile(r"pool(?:/(?!\.\.?(?:/|$))[^/]+)+"),
+            "not a path in a Debian archive",
+            _TAKE_OUT,
+        ),
+    },
+)
+_reference = record(
+    dict[str, str],
+    {
+        "reference": text,
+        "arch": architecture,
+        "digest": matching(
+            re.compile(f"sha256:{_SHA256}"),
+            "not a digest",
+            f"valid: sha256: and 64 hexadecimal digits; {_TAKE_OUT}",
+        ),
+    },
+)
 
 
 def read_lock(root: Path, faults: Faults) -> Lock:
-    """The lock of a project; an empty one where nothing was locked yet."""
+    """Return the lock of a project; an empty one where nothing was locked yet."""
     if not (root / LOCK).exists():
         return Lock()
     node = parse(root / LOCK, LOCK, faults)
@@ -48,93 +92,27 @@ def _lock(node: Node, faults: Faults) -> Lock:
     table = Table(node, faults, required=("schema",), optional=("sources", "references"))
     table.read("schema", one_of((SCHEMA,), "schema of a lock"), "")
     nothing: tuple[()] = ()
-    sources: tuple[LockedSource, ...] = table.read("sources", list_of(_source), nothing)
-    references: tuple[_Pinned, ...] = table.read("references", list_of(_reference), nothing)
-    _note_repeats(table.entry("sources"), [one.url for one in sources], faults)
-    _note_repeats(table.entry("references"), [" for ".join(key) for key, _ in references], faults)
-    return Lock(sources={one.url: one for one in sources}, references=dict(references))
+    sources: tuple[LockedSource, ...] = table.read("sources", list_of(_placed_source), nothing)
+    pins: tuple[dict[str, str], ...] = table.read("references", list_of(_reference), nothing)
+    references = {(pin["reference"], pin["arch"]): pin["digest"] for pin in pins}
+    _note_repeats(table.entry("sources"), [source.url for source in sources], faults)
+    names = [f"{pin['reference']} for {pin['arch']}" for pin in pins]
+    _note_repeats(table.entry("references"), names, faults)
+    return Lock(sources={source.url: source for source in sources}, references=references)
 
 
-def _source(node: Node, faults: Faults) -> LockedSource:
-    required = ("url", "file", "sha256", "size", "recipes")
-    table = Table(node, faults, required=required, optional=("mirrors", "path"))
-    source = LockedSource(
-        url=table.read("url", source_url, ""),
-        file=table.read("file", _matching(_FILE, "the name of a file"), ""),
-        sha256=table.read("sha256", _matching(_SHA256, "a SHA-256 in hexadecimal"), ""),
-        size=table.read("size", _size, 0),
-        mirrors=table.read("mirrors", list_of(_plain_url, distinct=True), ()),
-        recipes=table.read("recipes", list_of(text, least=1, distinct=True), ()),
-        path=table.read("path", _path, ""),
-        line=node.where.line,
-    )
-    if source.url and ("path" in table) != source.url.startswith(DEBIAN_SOURCE):
+def _placed_source(node: Node, faults: Faults) -> LockedSource:
+    source = _source(node, faults)
+    entries = node.value if isinstance(node.value, Mapping) else {}
+    url = entries.get("url")
+    if url and ("path" in entries) != url.text.startswith(DEBIAN_SOURCE):
         problem = f"path belongs to a {DEBIAN_SOURCE} URL, and to no other"
         faults.add(node.where, problem, _TAKE_OUT)
-    return source
-
-
-def _reference(node: Node, faults: Faults) -> _Pinned:
-    table = Table(node, faults, required=("reference", "arch", "digest"))
-    reference = table.read("reference", text, "")
-    arch = table.read("arch", architecture, "")
-    digest = table.read("digest", _digest, "")
-    return (reference, arch), digest
-
-
-def source_url(node: Node, faults: Faults) -> str:
-    """A URL without user name and password, `debian-source:PACKAGE/VERSION` or `local:PATH`."""
-    value = text(node, faults)
-    if value and not any(one.fullmatch(value) for one in (_URL, _DEBIAN, _LOCAL)):
-        valid = (
-            f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
-            f"{LOCAL_SOURCE}PATH of a file in the project's folder"
-        )
-        faults.add(node.where, f'"{value}" is not the URL of a source', valid)
-    return value
-
-
-def _plain_url(node: Node, faults: Faults) -> str:
-    return _matching(_URL, "a URL")(node, faults)
-
-
-def _digest(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and not _DIGEST.fullmatch(value):
-        valid = f"valid: sha256: and 64 hexadecimal digits; {_TAKE_OUT}"
-        faults.add(node.where, f'"{value}" is not a digest', valid)
-    return value
-
-
-def _matching(pattern: re.Pattern[str], what: str) -> Reader[str]:
-    def read(node: Node, faults: Faults) -> str:
-        value = text(node, faults)
-        if value and not pattern.fullmatch(value):
-            faults.add(node.where, f'"{value}" is not {what}', _TAKE_OUT)
-        return value
-
-    return read
-
-
-def _path(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    path = PurePosixPath(value)
-    if value and (path.is_absolute() or ".." in path.parts or path.parts[:1] != ("pool",)):
-        faults.add(node.where, f'"{value}" is not a path in a Debian archive', _TAKE_OUT)
-    return value
-
-
-def _size(node: Node, faults: Faults) -> int:
-    value = node.value
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    faults.add(node.where, f"expected a size in bytes, found {node.describe()}", _TAKE_OUT)
-    return 0
+    return dataclasses.replace(source, line=node.where.line)
 
 
 def _note_repeats(node: Node | None, names: Sequence[str], faults: Faults) -> None:
-    if node is None or not isinstance(node.value, tuple) or len(node.value) != len(names):
-        return
-    for index, (item, name) in enumerate(zip(node.value, names, strict=True)):
-        if name and name in names[:index]:
+    entries = node.value if node and isinstance(node.value, tuple) else ()
+    for index, (item, name) in enumerate(zip(entries, names, strict=bool(entries))):
+        if name in names[:index]:
             faults.add(item.where, f"{name} is locked twice", _TAKE_OUT)

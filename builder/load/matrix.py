@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 from collections.abc import Collection
 
 from builder import facts
-from builder.load.document import Node, key_node, note
+from builder.load.document import Node, note
 from builder.load.faults import Faults, suggest
 from builder.load.patterns import ANY, EACH, Known, patterns_of
 from builder.load.readers import (
     Reader,
-    Table,
     architecture,
     is_version,
+    keyed,
     list_of,
-    mapping,
     one_of,
+    record,
     text,
     version,
 )
@@ -26,59 +28,54 @@ _CUDA_RULE = "facts/cuda.yaml of the project may add a release (docs/matrix.md)"
 _MPI_RULE = "write a family and its version, such as openmpi5.0, or none"
 
 
-def read_matrix(
-    node: Node, known: Known, faults: Faults, *, releases: Collection[str] = ()
-) -> Matrix:
-    """The matrix; every base, axis and pattern in it is checked against what exists.
+def read_matrix(node: Node, known: Known, faults: Faults, releases: Collection[str] = ()) -> Matrix:
+    """Return the matrix; every base, axis and pattern in it is checked against what exists.
 
     `releases` are the CUDA releases that the tables of facts know; empty if they cannot be read.
     """
-    table = Table(node, faults, required=("axes",), optional=("exclude", "default", "tags"))
-    return Matrix(
-        axes=table.read("axes", _axes(known, releases), {}),
-        excludes=table.read("exclude", list_of(_exclude(known)), ()),
-        default=table.read("default", patterns_of(SELECTABLE, known, here=EACH), {}),
-        where=table.where,
-        tags=table.read("tags", floating_tags(known), ()),
-    )
-
-
-def _axes(known: Known, releases: Collection[str]) -> Reader[dict[str, tuple[str, ...]]]:
-    readers: dict[str, Reader[str]] = {
+    axes: dict[str, Reader[str]] = {
         "arch": architecture,
         "base": one_of(known.bases, "base image"),
         "cuda": _cuda(releases),
         "mpi": _mpi,
     }
-
-    def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
-        table = Table(node, faults, required=AXES)
-        return {
-            axis: table.read(axis, list_of(readers[axis], least=1, distinct=True), ())
-            for axis in AXES
-        }
-
-    return read
+    exclude = record(
+        Exclude,
+        {"when": _not_empty(patterns_of(SELECTABLE, known, here=ANY)), "reason": text},
+        placed=True,
+    )
+    read = record(
+        Matrix,
+        {
+            "axes": record(
+                dict[str, tuple[str, ...]],
+                {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES},
+            )
+        },
+        {
+            "exclude": list_of(exclude),
+            "default": patterns_of(SELECTABLE, known, here=EACH),
+            "tags": _floating_tags(known),
+        },
+        fields={"exclude": "excludes"},
+        placed=True,
+    )
+    return read(node, faults)
 
 
 def _cuda(releases: Collection[str]) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         if node.value == NONE:
             return NONE
-        found = version(node, faults)
-        if found and releases and found not in releases:
-            problem = f"no table of facts has CUDA {found}"
-            faults.add(node.where, problem, f"{_near(found, releases)}; {_CUDA_RULE}")
-        return found
+        release = version(node, faults)
+        if release and releases and release not in releases:
+            major = release.partition(".")[0]
+            same = [other for other in releases if other.partition(".")[0] == major]
+            near = f"there are {', '.join(same)}" if same else suggest(release, releases)
+            faults.add(node.where, f"no table of facts has CUDA {release}", f"{near}; {_CUDA_RULE}")
+        return release
 
     return read
-
-
-def _near(version: str, releases: Collection[str]) -> str:
-    """The releases of the same major version, else the nearest in spelling."""
-    major = version.partition(".")[0]
-    same = [one for one in releases if one.partition(".")[0] == major]
-    return f"there are {', '.join(same)}" if same else suggest(version, releases)
 
 
 def _mpi(node: Node, faults: Faults) -> str:
@@ -97,21 +94,7 @@ def _mpi(node: Node, faults: Faults) -> str:
     return value
 
 
-def _exclude(known: Known) -> Reader[Exclude]:
-    when = patterns_of(SELECTABLE, known, here=ANY)
-
-    def read(node: Node, faults: Faults) -> Exclude:
-        table = Table(node, faults, required=("when", "reason"))
-        return Exclude(
-            when=table.read("when", _some(when), {}),
-            reason=table.read("reason", text, ""),
-            where=table.where,
-        )
-
-    return read
-
-
-def _some(
+def _not_empty(
     patterns: Reader[dict[str, tuple[str, ...]]],
 ) -> Reader[dict[str, tuple[str, ...]]]:
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
@@ -127,21 +110,21 @@ _TAG = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _TAG_RULE = "valid: at most 128 letters, digits and _ . - of which the first is no . and no -"
 
 
-def floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:
+def _floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:
     """A reader of a mapping: recipe, then tag, then the values of the cell's axes."""
-    recipe = one_of(known.recipes, "recipe")
-    tag = _tag_of(known)
+    base, cuda, mpi = (
+        one_of(known.values(axis), f"value of the axis {axis}") for axis in ("base", "cuda", "mpi")
+    )
 
-    def read(node: Node, faults: Faults) -> tuple[FloatingTag, ...]:
-        found: list[FloatingTag] = []
-        for name, tags in (mapping(node, faults) or {}).items():
-            recipe(key_node(name, tags), faults)
-            for floating, cell in (mapping(tags, faults) or {}).items():
-                tag(key_node(floating, cell), faults)
-                found.append(_cell(name, floating, cell, known, faults))
-        return tuple(found)
+    def cell_of(recipe: str, tag: str) -> Reader[FloatingTag]:
+        kind = functools.partial(FloatingTag, recipe=recipe, tag=tag)
+        return record(kind, {"base": base}, {"cuda": cuda, "mpi": mpi}, placed=True)
 
-    return read
+    def tags_of(recipe: str) -> Reader[tuple[FloatingTag, ...]]:
+        return keyed(_tag_of(known), functools.partial(cell_of, recipe))
+
+    read = keyed(one_of(known.recipes, "recipe"), tags_of)
+    return lambda node, faults: tuple(itertools.chain(*read(node, faults)))
 
 
 def _tag_of(known: Known) -> Reader[str]:
@@ -157,34 +140,5 @@ def _tag_of(known: Known) -> Reader[str]:
             whose = f"a cell of {own[0]}" if own else "proof"
             faults.add(node.where, f'"{value}" could be the own tag of {whose}', "choose another")
         return value
-
-    return read
-
-
-def _cell(recipe: str, tag: str, node: Node, known: Known, faults: Faults) -> FloatingTag:
-    table = Table(node, faults, required=("base",), optional=("cuda", "mpi"))
-
-    def value(axis: str) -> str:
-        return table.read(axis, _value_of(axis, known), NONE)
-
-    return FloatingTag(
-        recipe=recipe,
-        tag=tag,
-        base=value("base"),
-        cuda=value("cuda"),
-        mpi=value("mpi"),
-        where=table.where,
-    )
-
-
-def _value_of(axis: str, known: Known) -> Reader[str]:
-    values = known.values(axis)
-
-    def read(node: Node, faults: Faults) -> str:
-        found = text(node, faults)
-        if found and values is not None and found not in values:
-            problem = f'"{found}" is no value of the axis {axis}'
-            faults.add(node.where, problem, suggest(found, values))
-        return found
 
     return read

@@ -33,20 +33,20 @@ def patterns_of(
     """
 
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+        patterns: dict[str, tuple[str, ...]] = {}
         if isinstance(node, Probe):
             one_or_more(text)(child := node.child(), faults)
             properties = dict.fromkeys(axes, child.schema)
             note(node, type="object", properties=properties, additionalProperties=False)
-            return found
+            return patterns
         for axis, entry in (mapping(node, faults) or {}).items():
             if axis in axes:
-                found[axis] = one_or_more(_pattern_of(axis, known, here))(entry, faults)
+                patterns[axis] = one_or_more(_pattern_of(axis, known, here))(entry, faults)
                 if here == ONE:
-                    _check_some(entry, axis, found[axis], known, faults)
+                    _check_some(entry, axis, patterns[axis], known, faults)
             else:
                 faults.add(entry.where, f'there is no axis "{axis}"', suggest(axis, axes))
-        return found
+        return patterns
 
     return read
 
@@ -56,11 +56,11 @@ def _check_some(
 ) -> None:
     """Note patterns of which none selects a value, though each could elsewhere."""
     values = known.values(axis)
-    if values is None or any(_selects(axis, one, values) for one in patterns):
+    if values is None or any(_selects(axis, pattern, values) for pattern in patterns):
         return
-    if patterns and all(_is_elsewhere(axis, one, known) for one in patterns):
+    if patterns and all(_is_elsewhere(axis, pattern, known) for pattern in patterns):
         items = node.value if isinstance(node.value, tuple) else (node,)
-        listed = ", ".join(f'"{one.text}"' for one in items)
+        listed = ", ".join(f'"{item.text}"' for item in items)
         problem = f"{listed} matches no value of the axis {axis}"
         faults.add(node.where, problem, suggest(patterns[0], values))
 
@@ -103,7 +103,7 @@ def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
     if axis == "arch":
         return architecture(pattern) is not None
     if axis == "base":
-        here = {_distribution(one) for one in (*(known.bases or ()), *(known.values(axis) or ()))}
+        here = {_distribution(name) for name in (*(known.bases or ()), *(known.values(axis) or ()))}
         other = _distribution(pattern)
         return other in here or not is_near(other, here)
     if axis == "cuda":
@@ -134,7 +134,7 @@ class Known:
 
 
 def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str, ...] | None:
-    """What the files call themselves under `key`, and what they are called.
+    """Return the names that files give themselves under `key`, and those of the files.
 
     Where the two differ there is a fault already, and a reference to either is none besides.
     """
@@ -156,12 +156,12 @@ def declared_checks(document: Node | None) -> tuple[str, ...] | None:
 def declared_axes(document: Node | None) -> dict[str, tuple[str, ...]]:
     """The values of each axis in `matrix.yaml`, as they are spelled there."""
     axes = _entry(document, "axes")
-    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[str, ...]] = {}
     for axis in AXES:
         node = _entry(axes, axis)
         if node and isinstance(node.value, tuple):
-            found[axis] = tuple(item.text for item in node.value)
-    return found
+            values[axis] = tuple(item.text for item in node.value)
+    return values
 
 
 def check_names(documents: Mapping[str, Node | None], key: str, faults: Faults) -> None:

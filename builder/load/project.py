@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from builder.load import bases
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
 from builder.load.document import Node, parse
@@ -21,7 +20,13 @@ from builder.load.patterns import (
     declared_checks,
     declared_names,
 )
-from builder.load.recipes import check_ancestry, read_recipe, with_files
+from builder.load.recipes import (
+    TOOLKIT_ARGUMENTS,
+    check_ancestry,
+    check_toolkit,
+    read_recipe,
+    with_files,
+)
 from builder.load.site import read_site
 from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
 from builder.model.errors import BadInput, Fault
@@ -54,48 +59,46 @@ def load_project(
             hint="name the project's folder with --project DIR",
         )
     faults = Faults()
-    documents = _parse_all(root, faults)
-    project = _read_all(root, documents, block_faults, faults)
-    if not stale_lock:
-        check_recipes(project.lock, documents.known(), faults)
+    project = _project(root, block_faults, stale_lock, faults)
     if faults.found:
         raise BadInput.of(faults.found)
     return project
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Documents:
-    """The parsed files, by name in file order; None where a file does not parse."""
-
-    matrix: Node | None
-    recipes: Mapping[str, Node | None]
-    bases: Mapping[str, Node | None]
-    checks: Node | None
-
-    def known(self) -> Known:
-        return Known(
-            recipes=declared_names(self.recipes, "recipe"),
-            bases=declared_names(self.bases, "base"),
-            checks=declared_checks(self.checks),
-            axes=declared_axes(self.matrix),
-        )
-
-
-def _parse_all(root: Path, faults: Faults) -> _Documents:
-    return _Documents(
-        matrix=parse(root / MATRIX, MATRIX, faults),
-        recipes=_parse_folder(root, RECIPES, faults),
-        bases=_parse_folder(root, BASES, faults),
-        checks=parse(root / CHECKS, CHECKS, faults),
+def _project(root: Path, block_faults: BlockFaults, stale_lock: bool, faults: Faults) -> Project:
+    matrix = parse(root / MATRIX, MATRIX, faults)
+    recipes = _parse_folder(root, RECIPES, faults)
+    bases = _parse_folder(root, BASES, faults)
+    checks = parse(root / CHECKS, CHECKS, faults)
+    check_files = [name for name in _files((root / CHECKS).parent) if name != Path(CHECKS).name]
+    known = Known(
+        recipes=declared_names(recipes, "recipe"),
+        bases=declared_names(bases, "base"),
+        checks=declared_checks(checks),
+        axes=declared_axes(matrix),
+    )
+    table_faults = Faults()
+    facts = read_facts(root, table_faults)
+    faults.found += table_faults.found
+    lock = read_lock(root, faults)
+    if not stale_lock:
+        check_recipes(lock, known, faults)
+    return Project(
+        root=root,
+        matrix=read_matrix(matrix, known, faults, () if table_faults.found else facts.cuda)
+        if matrix
+        else Matrix(axes={}, where=Where(file=MATRIX, line=1)),
+        recipes=with_files(root, _recipes(recipes, known, block_faults, faults), faults),
+        bases=_bases(bases, faults),
+        checks=read_checks(checks, check_files, faults) if checks else {},
+        facts=facts,
+        site=read_site(root, faults),
+        lock=lock,
     )
 
 
 def _parse_folder(root: Path, folder: str, faults: Faults) -> dict[str, Node | None]:
-    names = [
-        name
-        for name in _files(root / folder)
-        if name.endswith((".yaml", ".yml")) and name[0] != "."
-    ]
+    names = [name for name in _files(root / folder) if re.fullmatch(r"[^.].*\.ya?ml", name)]
     if not names:
         where = Where(file=f"{folder}/", line=1)
         faults.add(where, "there is no such folder, or no file in it", "valid: NAME.yaml in it")
@@ -111,32 +114,6 @@ def _files(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if not entry.is_dir())
 
 
-def _read_all(
-    root: Path, documents: _Documents, block_faults: BlockFaults, faults: Faults
-) -> Project:
-    known = documents.known()
-    sources = [name for name in _files((root / CHECKS).parent) if name != Path(CHECKS).name]
-    before = len(faults.found)
-    facts = read_facts(root, faults)
-    releases = facts.cuda if len(faults.found) == before else ()
-    return Project(
-        root=root,
-        matrix=_matrix(documents.matrix, known, releases, faults),
-        recipes=with_files(root, _recipes(documents.recipes, known, block_faults, faults), faults),
-        bases=_bases(documents.bases, faults),
-        checks=read_checks(documents.checks, sources, faults) if documents.checks else {},
-        facts=facts,
-        site=read_site(root, faults),
-        lock=read_lock(root, faults),
-    )
-
-
-def _matrix(node: Node | None, known: Known, releases: Collection[str], faults: Faults) -> Matrix:
-    if node is None:
-        return Matrix(axes={}, excludes=(), default={}, where=Where(file=MATRIX, line=1))
-    return read_matrix(node, known, faults, releases=releases)
-
-
 def _recipes(
     nodes: Mapping[str, Node | None], known: Known, block_faults: BlockFaults, faults: Faults
 ) -> dict[str, Recipe]:
@@ -144,8 +121,10 @@ def _recipes(
     recipes = [read_recipe(node, known, faults) for node in nodes.values() if node]
     for recipe in recipes:
         for block in (*recipe.development, *recipe.runtime):
-            ours = block.name in bases.ARGUMENTS
-            faults.found.extend(bases.toolkit_faults(block) if ours else block_faults(block))
+            if block.name in TOOLKIT_ARGUMENTS:
+                check_toolkit(block, faults)
+            else:
+                faults.found.extend(block_faults(block))
     named = {recipe.name: recipe for recipe in recipes if recipe.name}
     check_ancestry(named, faults)
     return named

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from builder.load.document import Node, Probe, inside, key_node, note, quoted
@@ -79,6 +80,49 @@ class Table:
     def lines(self) -> dict[str, int]:
         """The line of each key."""
         return {key: entry.where.line for key, entry in self._entries.items()}
+
+
+def record(
+    kind: Callable[..., T],
+    required: Mapping[str, Reader[object]],
+    optional: Mapping[str, Reader[object]] = MappingProxyType({}),
+    *,
+    fields: Mapping[str, str] = MappingProxyType({}),
+    placed: bool = False,
+) -> Reader[T]:
+    """A reader of a mapping as a value of `kind`, whose arguments are the keys.
+
+    `fields` has the arguments that are not called as their key; a key is none if it is empty there.
+    With `placed`, `where` is the place of the mapping. An optional key that is absent is none.
+    """
+
+    def read(node: Node, faults: Faults) -> T:
+        table = Table(node, faults, required=tuple(required), optional=tuple(optional))
+        values: dict[str, object] = {"where": node.where}
+        absent = Node(where=node.where, value="")
+        for key, reader in {**required, **optional}.items():
+            if isinstance(node, Probe):
+                table.read(key, reader, None)
+            if key in table:
+                values[fields.get(key, key)] = table.read(key, reader, None)
+            elif key in required:  # its fault is noted, and all that matters is the type
+                values[fields.get(key, key)] = reader(absent, Faults())
+        dropped = {""} if placed else {"", "where"}
+        return kind(**{field: value for field, value in values.items() if field not in dropped})
+
+    return read
+
+
+def keyed(key: Reader[str], entry_of: Callable[[str], Reader[T]]) -> Reader[tuple[T, ...]]:
+    """A reader of a mapping as its entries; `entry_of` gives the reader of an entry by its key."""
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        return tuple(
+            entry_of(key(key_node(name, entry), faults))(entry, faults)
+            for name, entry in (mapping(node, faults) or {}).items()
+        )
+
+    return read
 
 
 def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
@@ -164,7 +208,34 @@ def variable(node: Node, faults: Faults) -> str:
     return value
 
 
-def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
+def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
+    """A reader of text that `pattern` matches as a whole; else empty, as `"TEXT" is PROBLEM`."""
+
+    def read(node: Node, faults: Faults) -> str:
+        value = text(node, faults)
+        note(node, pattern=f"^({pattern.pattern})$")
+        if not value or pattern.fullmatch(value):
+            return value
+        faults.add(node.where, f'"{value}" is {problem}', valid)
+        return ""
+
+    return read
+
+
+def positive(title: str, valid: str) -> Reader[int]:
+    """A reader of a whole number above 0."""
+
+    def read(node: Node, faults: Faults) -> int:
+        note(node, type="integer", minimum=1)
+        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value > 0:
+            return node.value
+        faults.add(node.where, f"expected {title}, found {node.describe()}", valid)
+        return 0
+
+    return read
+
+
+def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
     """A reader of one of `names`; of any text where the names are not known (None)."""
 
     def read(node: Node, faults: Faults) -> str:
@@ -172,13 +243,15 @@ def one_of(names: Collection[str] | None, what: str) -> Reader[str]:
         if names is not None:
             note(node, enum=list(names))
         if value and names is not None and value not in names:
-            faults.add(node.where, f'"{value}" is no {what}', suggest(value, names))
+            faults.add(node.where, f'"{value}" is no {title}', suggest(value, names))
         return value
 
     return read
 
 
-def list_of(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reader[tuple[T, ...]]:
+def list_of(
+    item: Reader[T | None], *, least: int = 0, distinct: bool = False
+) -> Reader[tuple[T, ...]]:
     """A reader of a list of at least `least` (0 or 1) items, each unlike the others if `distinct`.
 
     Items read as None are left out.

@@ -4,57 +4,78 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from builder.load.document import Node, note, quoted
-from builder.load.faults import Faults
+from builder.load.faults import Faults, suggest
 from builder.load.lock import source_url
 from builder.load.patterns import ANY, ONE, Known, patterns_of
 from builder.load.readers import (
     Reader,
-    Table,
     identifier,
     line,
     list_of,
     mapping_of,
     one_of,
     one_or_more,
+    record,
     text,
     variable,
     version,
 )
 from builder.load.templated import templated_line, try_templates
-from builder.model import AXES, FILE_ARGUMENTS, SELECTABLE, BlockUse, Recipe, Where
-
-_REQUIRED = ("recipe", "version", "about")
-_OPTIONAL = (
-    *("parent", "axes", "development", "runtime"),
-    *("environment", "labels", "command", "entrypoint", "checks", "sources"),
+from builder.model import (
+    AXES,
+    FILE_ARGUMENTS,
+    MPI_ROUTES,
+    OPTIONAL,
+    SELECTABLE,
+    BlockUse,
+    Recipe,
+    Where,
 )
+
+# The arguments of the blocks that are not hpccm's, with what their values must be, in words.
+TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
+    "cuda": {
+        "capabilities": 'a list of compute capabilities, such as ["70"]',
+        "cudnn": "true, false or optional (with it where the route has it)",
+        "nccl": "true, false or optional (with it where the route has it)",
+        "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
+    },
+    "mpi": {
+        "routes": f"a list of some of {', '.join(MPI_ROUTES)}",
+        "source": "the arguments of hpccm's block, as a mapping",
+    },
+}
 
 
 def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
-    """A recipe; its parent, checks and axes are checked against what exists."""
-    table = Table(node, faults, required=_REQUIRED, optional=_OPTIONAL)
-    return Recipe(
-        name=table.read("recipe", identifier, ""),
-        version=table.read("version", version, ""),
-        about=table.read("about", line, ""),
-        parent=table.read("parent", one_of(known.recipes, "recipe"), None),
-        limits=table.read("axes", patterns_of(AXES, known, here=ONE), {}),
-        development=table.read("development", read_blocks(known), ()),
-        runtime=table.read("runtime", read_blocks(known), ()),
-        environment=table.read("environment", mapping_of(templated_line, key=variable), {}),
-        labels=table.read("labels", mapping_of(templated_line, key=text), {}),
-        command=table.read("command", list_of(line, least=1), ()),
-        entrypoint=table.read("entrypoint", list_of(line, least=1), ()),
-        checks=table.read("checks", list_of(one_of(known.checks, "check"), distinct=True), ()),
-        where=table.where,
-        lines=table.lines(),
-        sources=table.read("sources", mapping_of(one_or_more(source_url), key=_source_name), {}),
+    """Return a recipe; its parent, checks and axes are checked against what exists."""
+    read = record(
+        Recipe,
+        {"recipe": identifier, "version": version, "about": line},
+        {
+            "parent": one_of(known.recipes, "recipe"),
+            "axes": patterns_of(AXES, known, here=ONE),
+            "development": read_blocks(known),
+            "runtime": read_blocks(known),
+            "environment": mapping_of(templated_line, key=variable),
+            "labels": mapping_of(templated_line, key=text),
+            "command": list_of(line, least=1),
+            "entrypoint": list_of(line, least=1),
+            "checks": list_of(one_of(known.checks, "check"), distinct=True),
+            "sources": mapping_of(one_or_more(source_url), key=_source_name),
+        },
+        fields={"recipe": "name", "axes": "limits"},
+        placed=True,
     )
+    entries = node.value if isinstance(node.value, Mapping) else {}
+    lines = {key: entry.where.line for key, entry in entries.items()}
+    return dataclasses.replace(read(node, faults), lines=lines)
 
 
 def _source_name(node: Node, faults: Faults) -> str:
@@ -69,28 +90,19 @@ def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:
     """Note each cycle of parents, once."""
     done: set[str] = set()
     for name in recipes:
-        path = _path_up(name, recipes, done)
-        end = recipes[path[-1]].parent if path else None
-        if end in path:
-            _note_cycle(path[path.index(end) :], recipes, faults)
+        path: list[str] = []
+        current: str | None = name
+        while current is not None and current in recipes and current not in (*done, *path):
+            path.append(current)
+            current = recipes[current].parent
+        if current in path:
+            cycle = path[path.index(current) :]
+            first = recipes[cycle[0]]
+            where = Where(file=first.where.file, line=first.lines["parent"], key="parent")
+            shown = " → ".join([*cycle, cycle[0]])
+            problem = f"the parents go round in a circle: {shown}"
+            faults.add(where, problem, "one of them needs no parent")
         done.update(path)
-
-
-def _path_up(name: str, recipes: Mapping[str, Recipe], done: set[str]) -> list[str]:
-    """The recipes from `name` upwards, to the first that was seen before."""
-    path: list[str] = []
-    current: str | None = name
-    while current is not None and current in recipes and current not in (*done, *path):
-        path.append(current)
-        current = recipes[current].parent
-    return path
-
-
-def _note_cycle(cycle: list[str], recipes: Mapping[str, Recipe], faults: Faults) -> None:
-    first = recipes[cycle[0]]
-    where = Where(file=first.where.file, line=first.lines["parent"], key="parent")
-    shown = " → ".join([*cycle, cycle[0]])
-    faults.add(where, f"the parents go round in a circle: {shown}", "one of them needs no parent")
 
 
 WHEN = "when"
@@ -101,15 +113,8 @@ _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gn
 
 def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
     """A reader of a list of blocks, without those that are no block in shape."""
+    condition = patterns_of(SELECTABLE, known, here=ANY)
 
-    def read(node: Node, faults: Faults) -> tuple[BlockUse, ...]:
-        found = list_of(_block(known))(node, faults)
-        return tuple(block for block in found if block is not None)
-
-    return read
-
-
-def _block(known: Known) -> Reader[BlockUse | None]:
     def read(node: Node, faults: Faults) -> BlockUse | None:
         note(node, **{"$ref": BLOCK_SCHEMA})
         if not isinstance(node.value, Mapping):
@@ -121,14 +126,11 @@ def _block(known: Known) -> Reader[BlockUse | None]:
             faults.add(node.where, f"expected one block, found {len(names)}: {shown}", _SHAPE)
             return None
         use = _use(names[0], node.value[names[0]], faults)
-        condition = node.value.get(WHEN)
-        if use is None or condition is None:
+        if use is None or WHEN not in node.value:
             return use
-        return dataclasses.replace(
-            use, when=patterns_of(SELECTABLE, known, here=ANY)(condition, faults)
-        )
+        return dataclasses.replace(use, when=condition(node.value[WHEN], faults))
 
-    return read
+    return list_of(read)
 
 
 def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:
@@ -152,24 +154,43 @@ def _check_types(arguments: Mapping[str, Node], faults: Faults) -> None:
     version = arguments.get("version")
     if version and isinstance(version.value, (int, float)):
         faults.add(version.where, f"expected text, found {version.describe()}", quoted(version))
-    for argument in arguments.values():
-        for node in _scalars(argument):
-            if isinstance(node.value, dt.date):
-                faults.add(node.where, f"expected text, found {node.describe()}", quoted(node))
-            elif isinstance(node.value, str) and _SECTION.search(node.value):
-                problem = "a line of this text would begin a section of the Singularity definition"
-                faults.add(node.where, problem, "begin no line with %, or put a space before it")
+    for node in itertools.chain(*(argument.scalars() for argument in arguments.values())):
+        if isinstance(node.value, dt.date):
+            faults.add(node.where, f"expected text, found {node.describe()}", quoted(node))
+        elif isinstance(node.value, str) and _SECTION.search(node.value):
+            problem = "a line of this text would begin a section of the Singularity definition"
+            faults.add(node.where, problem, "begin no line with %, or put a space before it")
 
 
-def _scalars(node: Node) -> Iterator[Node]:
-    if isinstance(node.value, tuple):
-        for item in node.value:
-            yield from _scalars(item)
-    elif isinstance(node.value, Mapping):
-        for item in node.value.values():
-            yield from _scalars(item)
-    else:
-        yield node
+def check_toolkit(use: BlockUse, faults: Faults) -> None:
+    """Note arguments that a block of ours does not have, and values of another kind."""
+    valid = TOOLKIT_ARGUMENTS[use.name]
+    for name, value in use.arguments.items():
+        if name not in valid:
+            problem = f'unknown argument of {use.name} "{name}"'
+            faults.add(use.place_of(name), problem, suggest(name, valid))
+        elif not _fits(name, value):
+            faults.add(use.place_of(name), f"expected {valid[name]}")
+
+
+def _fits(name: str, value: object) -> bool:
+    if name in {"cudnn", "nccl"}:
+        return isinstance(value, bool) or value == OPTIONAL
+    if name == "source":
+        return isinstance(value, dict)
+    if name == "sdk":
+        return _is_sdk(value)
+    items = value if isinstance(value, list) else []
+    if name == "routes":
+        return bool(items) and all(route in MPI_ROUTES for route in items)
+    return bool(items) and all(isinstance(item, str) and item.isdecimal() for item in items)
+
+
+def _is_sdk(value: object) -> bool:
+    """Return whether a value names an SDK, and says that NVIDIA's terms are accepted."""
+    if not isinstance(value, dict) or set(value) != {"version", "eula"}:
+        return False
+    return isinstance(value["version"], str) and value["eula"] is True
 
 
 FOLDER = "files"
@@ -177,7 +198,7 @@ _BELOW = f"valid: a path below {FOLDER}/, such as app.conf"
 
 
 def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
-    """The recipes, each block with the texts of the files that it names."""
+    """Return the recipes, each block with the texts of the files that it names."""
 
     def blocks(uses: Iterable[BlockUse]) -> tuple[BlockUse, ...]:
         return tuple(
@@ -196,60 +217,52 @@ def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dic
 
 
 def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for argument, name in _named(use):
-        line = use.lines.get(argument, use.where.line)
-        where = Where(file=use.where.file, line=line, key=f"{use.where.key}.{argument}")
-        text = _text(folder, name, where, faults)
-        if text is not None:
-            found[name] = text
-    return found
-
-
-def _named(use: BlockUse) -> Iterator[tuple[str, str]]:
-    """The files that a block names, with the argument; what is no text has its fault elsewhere."""
-    if use.arguments.get("from"):
-        return  # what is copied is in another stage
-    for argument in FILE_ARGUMENTS[use.name]:
+    """Return the texts of the files that a block names; other values have their fault elsewhere."""
+    texts: dict[str, str] = {}
+    # What is copied from another stage is no file of the project.
+    for argument in () if use.arguments.get("from") else FILE_ARGUMENTS[use.name]:
         value = use.arguments.get(argument)
         names = [value] if isinstance(value, str) else value
-        if isinstance(names, (list, Mapping)):
-            yield from ((argument, name) for name in names if isinstance(name, str))
+        for name in names if isinstance(names, (list, Mapping)) else ():
+            if isinstance(name, str):
+                try:
+                    texts[name] = _text(folder, name)
+                except _UnreadableError as error:
+                    faults.add(use.place_of(argument), *error.args)
+    return texts
 
 
-def _text(folder: Path, name: str, where: Where, faults: Faults) -> str | None:
+class _UnreadableError(Exception):
+    """A file that cannot be copied: the problem, and what is valid."""
+
+
+def _text(folder: Path, name: str) -> str:
     if "{{" in name or "{%" in name:
-        problem = "the name of a file cannot be a template: the file is read before any cell"
-        faults.add(where, problem, "give the block a condition (when) for each of the files")
-        return None
+        raise _UnreadableError(
+            "the name of a file cannot be a template: the file is read before any cell",
+            "give the block a condition (when) for each of the files",
+        )
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
-        faults.add(where, f'"{name}" does not lie below the project\'s {FOLDER}/', _BELOW)
-        return None
+        raise _UnreadableError(f'"{name}" does not lie below the project\'s {FOLDER}/', _BELOW)
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        faults.add(where, f"{FOLDER}/{name} is a link to outside of {FOLDER}/", _BELOW)
-        return None
-    return _read(path, name, where, faults)
-
-
-def _read(path: Path, name: str, where: Where, faults: Faults) -> str | None:
+        raise _UnreadableError(f"{FOLDER}/{name} is a link to outside of {FOLDER}/", _BELOW)
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        faults.add(where, f"there is no file {FOLDER}/{name}", _present(path.parent))
-    except IsADirectoryError:
-        faults.add(where, f"{FOLDER}/{name} is a folder", "valid: its files, one by one")
+        raise _UnreadableError(f"there is no file {FOLDER}/{name}", _present(path.parent)) from None
     except UnicodeDecodeError:
-        problem = f"{FOLDER}/{name} is no text (UTF-8), and specs hold texts only"
-        faults.add(where, problem, "binary files come with a package, or by url with a block")
+        raise _UnreadableError(
+            f"{FOLDER}/{name} is no text (UTF-8), and specs hold texts only",
+            "binary files come with a package, or by url with a block",
+        ) from None
     except OSError as error:
-        faults.add(where, f"{FOLDER}/{name} cannot be read: {error.strerror}")
-    return None
+        problem = f"{FOLDER}/{name} cannot be read: {error.strerror}"
+        raise _UnreadableError(problem, "valid: a file, not a folder") from None
 
 
 def _present(folder: Path) -> str:
-    if not folder.is_dir():
-        return _BELOW
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    """Return the names of the files in a folder, as advice."""
+    names = sorted(entry.name for entry in folder.glob("*") if entry.is_file())
     return f"in the same folder: {', '.join(names)}" if names else _BELOW

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TypeVar
 
 from builder.load.document import Node, Probe, note
 from builder.load.faults import Faults, suggest
-from builder.load.readers import Reader, list_of, text
+from builder.load.readers import Reader, list_of, matching, text
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC
 
@@ -44,44 +45,30 @@ def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
             note(node, anyOf=[child.schema, {"type": "string"}])
             return ()
         if isinstance(node.value, str):
-            nodes = tuple(Node(where=node.where, value=o, text=o) for o in node.value.split())
-            node = Node(where=node.where, value=nodes)
+            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
+            node = Node(where=node.where, value=tuple(nodes))
         return several(node, faults)
 
     return read
 
 
-def dotted(node: Node, faults: Faults) -> str:
-    """A version of digits and dots: 450.80.02."""
-    return _matching(node, faults, _VERSION, "version", "digits and dots: 450.80.02")
-
-
-def kernel(node: Node, faults: Faults) -> str:
-    """A Linux release, as `uname -r` says it."""
-    return _matching(node, faults, _KERNEL, "kernel", "as uname -r says it: 4.18.0-553.el8")
-
-
-def driver(node: Node, faults: Faults) -> str:
-    """A driver's version, or `none`."""
-    valid = '"418.87.00", or "none" if no driver is loaded'
-    return _matching(node, faults, _DRIVER, "driver", valid)
-
-
-def plain_capability(node: Node, faults: Faults) -> str:
-    """A compute capability as compilers name it: 70."""
-    return _matching(node, faults, _NUMBER, "compute capability", "a number: 70 for 7.0")
+dotted = matching(_VERSION, "no version", "valid: digits and dots: 450.80.02")
+kernel = matching(_KERNEL, "no kernel", "valid: as uname -r says it: 4.18.0-553.el8")
+driver = matching(_DRIVER, "no driver", 'valid: "418.87.00", or "none" if no driver is loaded')
+plain_capability = matching(_NUMBER, "no compute capability", "valid: a number: 70 for 7.0")
+_capability = matching(_CAPABILITY, "no compute capability", 'valid: such as "7.0"')
 
 
 def capability(node: Node, faults: Faults) -> int | None:
     """A compute capability as NVIDIA lists it: 7.0 is 70."""
-    value = _matching(node, faults, _CAPABILITY, "compute capability", 'such as "7.0"')
+    value = _capability(node, faults)
     return int(value.replace(".", "")) if value else None
 
 
 def target(node: Node, faults: Faults) -> str:
     """`generic`, or a CPU target of some architecture."""
     value = text(node, faults)
-    known = [GENERIC, *(one for some in CPU_TARGETS.values() for one in some)]
+    known = [GENERIC, *itertools.chain(*CPU_TARGETS.values())]
     note(node, enum=known)
     if value and value not in known:
         faults.add(node.where, f'"{value}" is no CPU target', suggest(value, known))
@@ -130,12 +117,3 @@ def exactly(schema: str) -> Reader[str]:
         return value
 
     return read
-
-
-def _matching(node: Node, faults: Faults, pattern: re.Pattern[str], what: str, valid: str) -> str:
-    value = text(node, faults)
-    note(node, pattern=f"^({pattern.pattern})$")
-    if not value or pattern.fullmatch(value):
-        return value
-    faults.add(node.where, f'"{value}" is no {what}', f"valid: {valid}")
-    return ""

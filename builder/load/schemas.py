@@ -27,7 +27,7 @@ KINDS = tuple(_READERS)
 
 
 def file_schema(kind: str) -> dict[str, object]:
-    """What a file of one of `KINDS` may hold, by its shape: names in other files are not known.
+    """Return the schema of a file of one of `KINDS`, by its shape alone.
 
     Blocks of recipes are at `#/definitions/block`, which is not in it.
     """
@@ -40,7 +40,7 @@ def when_schema() -> tuple[str, dict[str, object]]:
 
 
 def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, object]:
-    """What a reader takes, as JSON Schema: it is given a probe, and says so."""
+    """Return the JSON Schema of what a reader takes: it is given a probe, and notes it."""
     probe = Probe(where=Where(file="", line=1), value="")
     reader(probe, Faults())
     return probe.schema

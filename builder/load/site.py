@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from builder.load.document import Node, key_node, parse
+from builder.load.document import Node, parse
 from builder.load.faults import Faults
-from builder.load.readers import Table, list_of, mapping, mapping_of, one_of, text
+from builder.load.readers import list_of, mapping_of, matching, one_of, record, text
 from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
 
 SITE = "site.yaml"
@@ -29,52 +31,12 @@ def read_site(root: Path, faults: Faults) -> Site:
     return Site() if node is None else site_of(node, faults)
 
 
-def site_of(node: Node, faults: Faults) -> Site:
-    """A site's file as a value."""
-    optional = ("registries", "sources", "packages", "routes", "shared")
-    table = Table(node, faults, required=(), optional=optional)
-    default: tuple[tuple[str, ...], tuple[str, ...]] = ((), MPI_ROUTES)
-    cuda, mpi = table.read("routes", _routes, default)
-    return Site(
-        registries=table.read("registries", _registries, {}),
-        sources=table.read("sources", list_of(_address, distinct=True), ()),
-        packages=table.read("packages", mapping_of(list_of(_address, least=1, distinct=True)), {}),
-        cuda_routes=cuda,
-        mpi_routes=mpi,
-        shared=table.read("shared", _folder, ""),
-    )
-
-
-def _folder(node: Node, faults: Faults) -> str:
-    value = text(node, faults)
-    if value and not value.startswith("/"):
-        faults.add(node.where, f'"{value}" is no folder', "valid: a whole path: /opt/build-images")
-    return value
-
-
-def _routes(node: Node, faults: Faults) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    table = Table(node, faults, required=(), optional=("cuda", "mpi"))
-    some = [
-        table.read(name, list_of(one_of(routes, "route"), least=1, distinct=True), default)
-        for name, routes, default in (("cuda", CUDA_ROUTES, ()), ("mpi", MPI_ROUTES, MPI_ROUTES))
-    ]
-    return some[0], some[1]
-
-
-def _registries(node: Node, faults: Faults) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, entry in (mapping(node, faults) or {}).items():
-        for one in (key_node(name, entry), entry):
-            _check_registry(one, faults)
-        found[name] = text(entry, faults).rstrip("/")
-    return found
-
-
-def _check_registry(node: Node, faults: Faults) -> None:
+def _registry(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and ("://" in value or "@" in value or value.split() != [value]):
         valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
         faults.add(node.where, f"{_shown(value)} is no registry", valid)
+    return value.rstrip("/")
 
 
 def _shown(value: str) -> str:
@@ -88,3 +50,32 @@ def _address(node: Node, faults: Faults) -> str:
         faults.add(node.where, f"{_shown(value)} is no URL of a folder", valid)
         return ""  # else a repetition would show it
     return value.rstrip("/")
+
+
+def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: object) -> Site:
+    kind: Callable[..., Site] = Site
+    return kind(**routes, **values)
+
+
+# A site's file as a value.
+site_of = record(
+    _site,
+    {},
+    {
+        "registries": mapping_of(_registry, key=_registry),
+        "sources": list_of(_address, distinct=True),
+        "packages": mapping_of(list_of(_address, least=1, distinct=True)),
+        "routes": record(
+            dict[str, object],
+            {},
+            {
+                "cuda": list_of(one_of(CUDA_ROUTES, "route"), least=1, distinct=True),
+                "mpi": list_of(one_of(MPI_ROUTES, "route"), least=1, distinct=True),
+            },
+            fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
+        ),
+        "shared": matching(
+            re.compile("/.*"), "no folder", "valid: a whole path: /opt/build-images"
+        ),
+    },
+)

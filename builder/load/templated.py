@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from builder.load.document import Node
 from builder.load.faults import Faults
 from builder.load.readers import any_text
@@ -42,14 +40,9 @@ def templated_line(node: Node, faults: Faults) -> str:
 
 def try_templates(node: Node, faults: Faults) -> None:
     """Note each string at or below `node` that does not render."""
-    if isinstance(node.value, str):
-        _attempt(node.value, node, faults)
-    elif isinstance(node.value, tuple):
-        for item in node.value:
-            try_templates(item, faults)
-    elif isinstance(node.value, Mapping):
-        for item in node.value.values():
-            try_templates(item, faults)
+    for scalar in node.scalars():
+        if isinstance(scalar.value, str):
+            _attempt(scalar.value, scalar, faults)
 
 
 def _attempt(value: str, node: Node, faults: Faults) -> object:

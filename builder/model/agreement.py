@@ -1,4 +1,4 @@
-"""Whether what is known of an image agrees: its manifest, its evidence and its artifacts.
+"""Agreement of all that is known of an image: its manifest, its evidence and its artifacts.
 
 A summary is never believed where the details are there. Main job, report, publish and pull judge by
 the functions here, and by nothing of their own.
@@ -107,12 +107,12 @@ def checked_outcomes(
     alone = dataclasses.replace(
         manifest,
         checks={run: manifest.checks[run]},
-        artifacts={name: one for name, one in manifest.artifacts.items() if name == ran},
+        artifacts={name: artifact for name, artifact in manifest.artifacts.items() if name == ran},
         launched={},
         emulated=is_emulated,
         emulated_runs=(run,) if is_emulated else (),
     )
-    own = {file: one for file, one in statements.items() if _run_of(file) == run}
+    own = {file: statement for file, statement in statements.items() if _run_of(file) == run}
     return as_judged(alone, faults_of(alone, own)).checks[run]
 
 
@@ -123,7 +123,7 @@ def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
     failure = Outcome(check=CHECK, outcome=FAILED, reason="; ".join(faults))
     runs = {**dict.fromkeys(manifest.artifacts, ()), **manifest.checks}
     checks = {
-        name: (*(one for one in outcomes if one.check != CHECK), failure)
+        name: (*(outcome for outcome in outcomes if outcome.check != CHECK), failure)
         for name, outcomes in runs.items()
     }
     return dataclasses.replace(manifest, outcome="failed", checks=checks)
@@ -191,12 +191,15 @@ def _wrong_summary(manifest: Manifest) -> Iterator[str]:
     for name in formats_not_run(manifest):
         yield f"it is said to be verified, and its checks were not run as {name}"
     for run in sorted(required_runs(manifest.checks)):
-        for one in manifest.checks[run]:
-            if one.outcome == FAILED:
-                yield f"it is said to be verified, and {one.check} failed in {run}"
+        for outcome in manifest.checks[run]:
+            if outcome.outcome == FAILED:
+                yield f"it is said to be verified, and {outcome.check} failed in {run}"
     if manifest.formats_equal is False:
         yield "it is said to be verified, and its formats are not equal"
-    trees = {manifest.tree_digest, *(one.tree_digest for one in manifest.artifacts.values())}
+    trees = {
+        manifest.tree_digest,
+        *(artifact.tree_digest for artifact in manifest.artifacts.values()),
+    }
     if len(trees - {""}) > 1:
         yield f"it has {len(trees - {''})} tree digests"
     if manifest.proven_on_gpu and (unproven := sorted(_unproven(manifest))):
@@ -206,10 +209,10 @@ def _wrong_summary(manifest: Manifest) -> Iterator[str]:
 def _unproven(manifest: Manifest) -> set[str]:
     """The checks of a GPU that passed in no run of some format."""
     passed = {
-        (run.partition("-")[0], one.check)
+        (run.partition("-")[0], outcome.check)
         for run, outcomes in manifest.checks.items()
-        for one in outcomes
-        if one.outcome == PASSED or one.data.get("applies") is False
+        for outcome in outcomes
+        if outcome.outcome == PASSED or outcome.data.get("applies") is False
     }
     return {
         check
@@ -251,9 +254,9 @@ def _wrong_harness(
     statements: Mapping[str, Statement | None],
     harness: Mapping[str, str],
 ) -> Iterator[str]:
-    """Whether it was the builder's own scripts and programs that ran the checks of each run."""
+    """Yield runs whose checks other scripts and programs ran than the builder's own."""
     programs = manifest.inputs.programs.items()
-    expected = {name.removeprefix("files/"): one[len("sha256:") :] for name, one in programs}
+    expected = {name.removeprefix("files/"): digest[len("sha256:") :] for name, digest in programs}
     expected |= harness
     for file, statement in statements.items():
         if not expected or _run_of(file) not in manifest.checks:
@@ -261,8 +264,8 @@ def _wrong_harness(
         try:
             checks = result_of(statement or {}).checks
             [equal] = [finding.data for name, finding in checks if name == ALWAYS[0]]
-            found = member(equal, "harness")
-            unlike = sorted(path for path in expected if found.get(path) != expected[path])
+            digests = member(equal, "harness")
+            unlike = sorted(path for path in expected if digests.get(path) != expected[path])
         except (LookupError, TypeError, ValueError, AttributeError):
             yield f"{file}: it does not say which scripts ran the checks"
             continue
@@ -273,11 +276,13 @@ def _wrong_harness(
 def _runs(manifest: Manifest) -> dict[str, dict[str, str]]:
     """The outcomes that a manifest has of each run, by the names of their evidence."""
     runs = {
-        name: {one.check: one.outcome for one in outcomes if one.check != CHECK}
+        name: {outcome.check: outcome.outcome for outcome in outcomes if outcome.check != CHECK}
         for name, outcomes in manifest.checks.items()
     }
     for name, outcomes in (manifest.launched or {}).items():
-        runs |= {f"{name}-{one.check}": {one.check: one.outcome} for one in outcomes}
+        runs |= {
+            f"{name}-{outcome.check}": {outcome.check: outcome.outcome} for outcome in outcomes
+        }
     return runs
 
 
@@ -291,7 +296,7 @@ def _wrong_run(
     outcomes: Mapping[str, str] | None,
     required: set[str],
 ) -> Iterator[str]:
-    """What of one statement contradicts the manifest, whose `outcomes` of that run these are.
+    """Yield contradictions of a statement and the manifest, whose `outcomes` of that run these are.
 
     They are None where a manifest has none of such a run.
     """
@@ -302,17 +307,17 @@ def _wrong_run(
     yield from run_faults(result, arch=manifest.cell.arch)
     yield from _wrong_lists(result)
     yield from _wrong_subjects(manifest, result.subjects, of_all=bool(required))
-    found = outcomes_of(result)
-    if lacking := sorted(required - found.keys()):
+    proven = outcomes_of(result)
+    if lacking := sorted(required - proven.keys()):
         yield f"it has no outcome of {', '.join(lacking)}"
-    if outcomes is not None and outcomes != found:
+    if outcomes is not None and outcomes != proven:
         unlike = sorted(
-            check for check in {*found, *outcomes} if found.get(check) != outcomes.get(check)
+            check for check in {*proven, *outcomes} if proven.get(check) != outcomes.get(check)
         )
         yield f"the manifest has other outcomes of {', '.join(unlike)}"
     yield from _impossible_times(manifest, result.run.started, result.run.finished)
     yield from _wrong_ranks(result)
-    states = tuple(asdict(one) for one in states_in(manifest.inputs))
+    states = tuple(asdict(state) for state in states_in(manifest.inputs))
     if result.run.indices not in (None, states):
         yield "it names other states of package indices than the manifest"
 
@@ -330,9 +335,9 @@ def _wrong_subjects(
     """Launched ranks may speak for the artifact alone that they ran in."""
     identifier = manifest.image
     for name, artifact in manifest.artifacts.items():
-        found = subjects.get(f"{identifier}/{name}")
-        if found != artifact.digest and (of_all or found):
-            yield f"it is about {found or 'no'} {name}, not about {artifact.digest}"
+        subject = subjects.get(f"{identifier}/{name}")
+        if subject != artifact.digest and (of_all or subject):
+            yield f"it is about {subject or 'no'} {name}, not about {artifact.digest}"
         tree = subjects.get(f"{identifier}/tree") or subjects.get(f"{identifier}/{name}/tree")
         if of_all and artifact.tree_digest and tree != artifact.tree_digest:
             yield f"its tree of {name} is {tree or 'missing'}, not {artifact.tree_digest}"

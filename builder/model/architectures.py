@@ -1,4 +1,4 @@
-"""What the world fixes about processors: an architecture's names, binaries and CPU targets."""
+"""Facts about processors: an architecture's names, binaries and CPU targets."""
 
 from __future__ import annotations
 
@@ -219,12 +219,12 @@ def power_levels(model: str) -> tuple[str, ...]:
 
     Empty if the name tells no level.
     """
-    found = _POWER.search(model)
-    levels = range(_FIRST_POWER, int(found[1]) + 1) if found and len(found[1]) < 3 else ()  # noqa: PLR2004
+    match = _POWER.search(model)
+    levels = range(_FIRST_POWER, int(match[1]) + 1) if match and len(match[1]) < 3 else ()  # noqa: PLR2004
     return tuple(f"power{level}" for level in levels)
 
 
 def level_of(arch: str, features: tuple[str, ...]) -> str:
     """The highest generic CPU target that a processor's features make up; empty below the first."""
     levels = _LEVELS.get(arch, ())
-    return next((one for one in levels if {*cpu_features(one)} <= {*features}), "")
+    return next((level for level in levels if {*cpu_features(level)} <= {*features}), "")

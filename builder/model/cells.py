@@ -1,4 +1,4 @@
-"""What images are known by: cells, and which of them are asked for."""
+"""Cells, the names of axes, formats and outcomes, and selections of cells."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """What the user asked for: patterns by axis, globs over identifiers. Empty means default.
+    """The user's request: patterns by axis, globs over identifiers. Empty means default.
 
     `flavours` and `cpu_targets` are no axes: every selected cell is taken in each of them.
     """

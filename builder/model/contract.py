@@ -1,4 +1,4 @@
-"""What a host must bring for an image to run: made from the plan, kept in the image.
+"""Requirements of an image on its host: made from the plan, kept in the image.
 
 It is a file in the image (`IN_IMAGE`), by which every format carries it, and labels of the image
 (`build-images.host.*`), which are read without unpacking it. docs/host-contract.md tells of each
@@ -71,7 +71,7 @@ class NeededMpi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostContract:
-    """What a host must bring for an image to run.
+    """Requirements of an image on its host.
 
     `kernel` is the least Linux that the image's C library starts on. `glibc` is that library's
     version: an image needs none of the host; but what is bound in from the host (an MPI) runs on
@@ -88,7 +88,7 @@ class HostContract:
 
 
 def contract_of(image: PlannedImage) -> HostContract:
-    """What a host must bring for an image; the same image gives the same contract."""
+    """Return the requirements of an image on its host; the same image gives the same contract."""
     arch, system = image.cell.arch, image.system
     return HostContract(
         image=image.identifier,
@@ -155,11 +155,11 @@ def labels_of_document(document: Mapping[str, object]) -> dict[str, str]:
 
 
 def _without_empty(values: Mapping[str, object]) -> dict[str, object]:
-    found = {
+    written = {
         key: _without_empty(value) if isinstance(value, dict) else value
         for key, value in values.items()
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in written.items() if value}
 
 
 def _flat(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -31,9 +31,9 @@ class Fault:
         return where + self.problem + (f"\n    {self.valid}" if self.valid else "")
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number of things in words: 1 fault, 2 faults."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class BuildImagesError(Exception):
@@ -68,8 +68,8 @@ class StepFailed(BuildImagesError):
         self.tail = tuple(tail)
         self.log = log
 
-    def said(self) -> str:
-        """The message and what the command printed last, in small letters."""
+    def output(self) -> str:
+        """Return the message and the last lines of the command, in small letters."""
         return "\n".join([self.message, *self.tail]).lower()
 
     def __str__(self) -> str:

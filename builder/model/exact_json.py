@@ -41,10 +41,10 @@ def member(value: Any, *path: str | int) -> Any:
 
 def part(value: object, *keys: str) -> Any:
     """Return what lies below some keys; None where something else is on the way."""
-    found: Any = value
+    inner: Any = value
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        inner = inner.get(key) if isinstance(inner, Mapping) else None
+    return inner
 
 
 def _values_in(text: bytes | str) -> int:
@@ -55,10 +55,10 @@ def _values_in(text: bytes | str) -> int:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("a key is there twice")
-    return found
+    return members
 
 
 def _refuse(name: str) -> object:
@@ -66,7 +66,7 @@ def _refuse(name: str) -> object:
 
 
 def _finite(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
+    number = float(text)
+    if math.isinf(number):
         raise ValueError(f"{text} is too large a number")
-    return found
+    return number

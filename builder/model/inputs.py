@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.facts import NO_FACTS, Facts
 from builder.facts.places import Where
-from builder.model.cells import MPI_ROUTES, OWN
+from builder.model.cells import MPI_ROUTES, NONE, OWN
 from builder.model.digests import sha256_of_json
 
 LOCK = "lock.yaml"
@@ -18,7 +18,7 @@ LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that ma
 
 
 def source_folder(recipe: str) -> str:
-    """Where an image has the files that a recipe's steps are made from, until they are used."""
+    """Return an image's folder of the files that a recipe's steps use, until they are used."""
     return f"/opt/build-images/sources/{recipe}"
 
 
@@ -67,15 +67,17 @@ class LockedSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """What lock.yaml pins: sources by URL, and digests (`sha256:...`) by reference and arch."""
+    """Pins of lock.yaml: sources by URL, and digests (`sha256:...`) by reference and arch."""
 
     sources: Mapping[str, LockedSource] = field(default_factory=dict)
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
         """The sources that any of these recipes asks for, by URL."""
-        found = [one for one in self.sources.values() if not set(names).isdisjoint(one.recipes)]
-        return tuple(sorted(found, key=lambda one: one.url))
+        sources = [
+            source for source in self.sources.values() if not set(names).isdisjoint(source.recipes)
+        ]
+        return tuple(sorted(sources, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
         """Of some alternatives the one that is locked, as blocks are given it; else the first."""
@@ -114,6 +116,11 @@ class BlockUse:
     when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
+    def place_of(self, argument: str) -> Where:
+        """Return the place of an argument: the block's own line if it is not given."""
+        line = self.lines.get(argument, self.where.line)
+        return Where(file=self.where.file, line=line, key=f"{self.where.key}.{argument}")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
@@ -127,14 +134,14 @@ class Recipe:
     name: str
     version: str
     about: str
-    parent: str | None
-    limits: Mapping[str, tuple[str, ...]]
-    development: tuple[BlockUse, ...]
-    runtime: tuple[BlockUse, ...]
-    environment: Mapping[str, str]
-    labels: Mapping[str, str]
-    checks: tuple[str, ...]
     where: Where
+    parent: str | None = None
+    limits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    development: tuple[BlockUse, ...] = ()
+    runtime: tuple[BlockUse, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     command: tuple[str, ...] = ()
@@ -143,15 +150,15 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bootstrap:
-    """How mmdebstrap makes a base's root file system from a Debian mirror.
+    """Arguments by which mmdebstrap makes a base's root file system from a Debian mirror.
 
     `pockets` are suites beside the release itself: `updates`, `security`, `backports`.
     """
 
     suite: str
     components: tuple[str, ...]
-    packages: tuple[str, ...]
     keyring: str
+    packages: tuple[str, ...] = ()
     pockets: tuple[str, ...] = ()
 
 
@@ -194,7 +201,7 @@ class PackagedCuda:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackagedExtra:
-    """What can come with a CUDA toolkit: `cudnn` or `nccl`, as packages of both stages."""
+    """An addition to a CUDA toolkit: `cudnn` or `nccl`, as packages of both stages."""
 
     version: str
     development: tuple[str, ...]
@@ -240,11 +247,11 @@ class BaseImage:
     version: str
     hpccm_distro: str
     architectures: tuple[str, ...]
-    bootstrap: Bootstrap | None
-    references: Mapping[str, str]
-    mpi: tuple[PackagedMpi, ...]
-    cuda: CudaSupport
     where: Where
+    bootstrap: Bootstrap | None = None
+    references: Mapping[str, str] = field(default_factory=dict)
+    mpi: tuple[PackagedMpi, ...] = ()
+    cuda: CudaSupport = field(default_factory=CudaSupport)
     gcc: tuple[str, ...] = ()
     prepare: tuple[str, ...] = ()
     end_of_life: EndOfLife | None = None
@@ -262,12 +269,12 @@ class Check:
 
     name: str
     about: str
-    sources: tuple[str, ...]
-    build: tuple[str, ...]
     run: str
-    needs: tuple[str, ...]
     timeout_s: int
     where: Where
+    sources: tuple[str, ...] = ()
+    build: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -286,9 +293,9 @@ class FloatingTag:
     recipe: str
     tag: str
     base: str
-    cuda: str
-    mpi: str
     where: Where
+    cuda: str = NONE
+    mpi: str = NONE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,9 +303,9 @@ class Matrix:
     """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection."""
 
     axes: Mapping[str, tuple[str, ...]]
-    excludes: tuple[Exclude, ...]
-    default: Mapping[str, tuple[str, ...]]
     where: Where
+    excludes: tuple[Exclude, ...] = ()
+    default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
 
 
@@ -325,7 +332,9 @@ def mirrored_part(reference: str, registries: Iterable[str]) -> str:
 
     A namespace (`docker.io/nvidia`) comes before its whole registry.
     """
-    return max((one for one in registries if reference.startswith(f"{one}/")), key=len, default="")
+    return max(
+        (part for part in registries if reference.startswith(f"{part}/")), key=len, default=""
+    )
 
 
 def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
@@ -349,12 +358,12 @@ class Project:
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
         """A recipe's ancestors and itself, the oldest first."""
-        found: list[Recipe] = []
+        recipes: list[Recipe] = []
         name: str | None = recipe
         while name is not None:
-            found.append(self.recipes[name])
-            name = found[-1].parent
-        return tuple(reversed(found))
+            recipes.append(self.recipes[name])
+            name = recipes[-1].parent
+        return tuple(reversed(recipes))
 
 
 def base_name(base: BaseImage, arch: str) -> str:

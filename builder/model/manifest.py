@@ -20,7 +20,7 @@ SCHEMA = "build-images/manifest/v1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedRanks:
-    """What a check asks of an MPI: `count` is 0 and `library` empty where that is not known."""
+    """Requests of a check to an MPI: `count` is 0 and `library` empty where that is not known."""
 
     count: int = 0
     library: str = ""
@@ -75,7 +75,7 @@ class UsedBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageInputs:
-    """What an image was made from; digests are `sha256:…`.
+    """Inputs of an image; digests are `sha256:…`.
 
     `recipes` are its chain, `stages` content keys by the stages' targets, `specs` the digests of
     the specs' files, `sources` those of downloads by URL, `files` those of the files that declare
@@ -102,7 +102,7 @@ class ImageInputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProvenImage:
-    """What the verification of an image found; of one that is only built, nothing yet.
+    """Results of an image's verification; of one that is only built, nothing yet.
 
     `artifacts` have paths relative to the image's folder; so have the files of `evidence`. `checks`
     are outcomes by the names of runs. `emulated_runs` are the names of the runs that were,
@@ -166,11 +166,13 @@ class Manifest(ProvenImage):
 
     def with_proof(self, proven: ProvenImage) -> Manifest:
         """It with what was proven now in the place of what was known before."""
-        found = {one.name: getattr(proven, one.name) for one in dataclasses.fields(ProvenImage)}
-        return dataclasses.replace(self, **found)
+        proof = {
+            field.name: getattr(proven, field.name) for field in dataclasses.fields(ProvenImage)
+        }
+        return dataclasses.replace(self, **proof)
 
     def all_outcomes(self) -> dict[str, tuple[Outcome, ...]]:
-        """Those of the image's own checks, by run, and of the ranks that launchers started."""
+        """Return the outcomes of the image's checks and of launched ranks, by run."""
         launched = self.launched or {}
         return {
             name: (*self.checks.get(name, ()), *launched.get(name, ()))
@@ -234,7 +236,7 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one check found in one format. `outcome` is passed, failed or skipped.
+    """Result of one check in one format. `outcome` is passed, failed or skipped.
 
     `reason` is one line: the finding, why it failed, or why it was skipped. `data` holds
     measured values where the check printed any; `output` the end of what it printed.

@@ -11,10 +11,11 @@ import datetime as dt
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
 from builder.model.manifest import ImageInputs
+from builder.model.records import read
 
 _RELEASE = re.compile(
     r"https?://[^/?#]+/(?:[^?#]*/)?(?P<archive>[^/?#]+)/dists/(?P<suite>[^?#]+)/(?:In)?Release"
@@ -64,28 +65,19 @@ def state_of(url: str, taken: str, content: bytes, behind_days: int = 0) -> Inde
 
 
 def state_from(value: object) -> IndexState:
-    """Return the state of a JSON value; raises `ValueError` or `TypeError` if it is none."""
-    names = {field.name for field in fields(IndexState)}
-    if not isinstance(value, dict) or value.keys() != names:
-        raise ValueError("no state of a package index")
-    behind = value["behind_days"]
-    if isinstance(behind, bool) or not isinstance(behind, int):
-        raise TypeError("behind_days is no whole number")
-    texts = {name: text for name, text in value.items() if isinstance(text, str)}
-    if value.keys() - texts.keys() != {"behind_days"}:
-        raise TypeError("a part of the state of a package index is no text")
-    if texts["date"]:
-        dt.datetime.fromisoformat(texts["date"])
-    return IndexState(**texts, behind_days=behind)
+    """Return the state of a JSON value; raises `ValueError` if it is none."""
+    state = read(IndexState, value)
+    if state.date:
+        dt.datetime.fromisoformat(state.date)
+    return state
 
 
 def states_in(inputs: ImageInputs) -> tuple[IndexState, ...]:
     """Return the states in a manifest's inputs; earlier versions have none."""
     states = list[IndexState]()
     for entry in inputs.indices:
-        if isinstance(entry, dict):
-            with contextlib.suppress(ValueError, TypeError):
-                states.append(state_from({key: entry[key] for key in entry.keys() - {"used_by"}}))
+        with contextlib.suppress(ValueError):
+            states.append(state_from(entry))
     return distinct(states)
 
 

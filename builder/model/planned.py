@@ -1,4 +1,4 @@
-"""What is planned and compiled: cells, plans, specs."""
+"""Planned and compiled values: cells, plans, specs."""
 
 from __future__ import annotations
 

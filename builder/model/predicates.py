@@ -29,6 +29,17 @@ class RunHost:
     """The host that checks ran on."""
 
     arch: str
+    cpu: str = ""
+    os: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgram:
+    """The program that entered the image for a run."""
+
+    name: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +54,14 @@ class RunFacts:
     finished: str
     emulated: bool
     host: RunHost
+    runner: RunProgram = RunProgram()
     format: str = ""
     indices: tuple[object, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckFinding:
-    """What a check found: its outcome, and what it measured."""
+    """Result of a check: its outcome, and what it measured."""
 
     outcome: str
     data: Mapping[str, object] | None = None
@@ -57,7 +69,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TestLists:
-    """What a test result says in short."""
+    """Summary of a test result."""
 
     result: str
     passed: tuple[str, ...] = named("passedTests")
@@ -86,15 +98,17 @@ def result_of(statement: Mapping[str, object]) -> TestResult:
         subjects=subjects_of(statement),
         lists=read(TestLists, predicate),
         run=read(RunFacts, run["annotations"]),
-        checks=tuple((str(one["name"]), read(CheckFinding, one["annotations"])) for one in checks),
+        checks=tuple(
+            (str(check["name"]), read(CheckFinding, check["annotations"])) for check in checks
+        ),
     )
 
 
 def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:
     """Return the digests of what a statement is about, by their names."""
     return {
-        str(one["name"]): f"sha256:{one['digest']['sha256']}"
-        for one in member(statement, "subject")
+        str(subject["name"]): f"sha256:{subject['digest']['sha256']}"
+        for subject in member(statement, "subject")
     }
 
 

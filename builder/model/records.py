@@ -50,12 +50,12 @@ def read(kind: Callable[..., T], value: object, where: str = "") -> T:
 def write(record: object) -> dict[str, object]:
     """Return the JSON object of a record, its keys in the order of the fields."""
     written: dict[str, object] = {}
-    for one in fields(record):  # type: ignore[arg-type]  # of a dataclass
-        value = getattr(record, one.name)
-        if "unknown" in one.metadata:
+    for part in fields(record):  # type: ignore[arg-type]  # of a dataclass
+        value = getattr(record, part.name)
+        if "unknown" in part.metadata:
             written |= value
-        elif not ("optional" in one.metadata and value is None):
-            written[_key(one)] = plain(value)
+        elif not ("optional" in part.metadata and value is None):
+            written[_key(part)] = plain(value)
     return written
 
 
@@ -70,15 +70,15 @@ def plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _key(one: Field[object]) -> str:
-    return str(one.metadata.get("key", one.name))
+def _key(part: Field[object]) -> str:
+    return str(part.metadata.get("key", part.name))
 
 
 @cache
 def _reader(hint: Any) -> Read:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in {Union, UnionType}:
-        [inner] = [_reader(one) for one in arguments if one is not NoneType]
+        [inner] = [_reader(part) for part in arguments if part is not NoneType]
         return lambda value, where: None if value is None else inner(value, where)
     if kind is tuple:
         return _list_reader(_reader(arguments[0]))
@@ -122,14 +122,16 @@ def _mapping_reader(inner: Read) -> Read:
 
 def _record_reader(kind: Any) -> Read:
     hints = get_type_hints(kind)
-    rest = next((one.name for one in fields(kind) if "unknown" in one.metadata), "")
+    rest = next((part.name for part in fields(kind) if "unknown" in part.metadata), "")
     readers = {
-        _key(one): (one.name, _reader(hints[one.name])) for one in fields(kind) if one.name != rest
+        _key(part): (part.name, _reader(hints[part.name]))
+        for part in fields(kind)
+        if part.name != rest
     }
     required = [
-        _key(one)
-        for one in fields(kind)
-        if one.default is MISSING and one.default_factory is MISSING
+        _key(part)
+        for part in fields(kind)
+        if part.default is MISSING and part.default_factory is MISSING
     ]
 
     def read_record(value: object, where: str) -> object:
@@ -138,14 +140,14 @@ def _record_reader(kind: Any) -> Read:
         for key in required:
             if key not in value:
                 raise ValueError(f"{_below(where, key)}: missing")
-        found = {
+        values = {
             name: reader(value[key], _below(where, key))
             for key, (name, reader) in readers.items()
             if key in value
         }
         if rest:
-            found[rest] = {key: part for key, part in value.items() if key not in readers}
-        return kind(**found)
+            values[rest] = {key: part for key, part in value.items() if key not in readers}
+        return kind(**values)
 
     return read_record
 

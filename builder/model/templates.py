@@ -40,7 +40,7 @@ class MpiNames:
 
     @property
     def library(self) -> str:
-        """How this version of the library names itself."""
+        """The name that this version of the library gives itself."""
         if self.family == NONE:
             return ""
         return facts.MPI_FAMILIES[self.family].library.format(version=self.version)
@@ -128,7 +128,7 @@ def source_names(
 def names(
     cell: Cell, base: BaseImage, mpi: PlannedMpi | None, cuda: PlannedCuda | None = None
 ) -> dict[str, object]:
-    """What a template can refer to for one cell."""
+    """Return the names that a template can refer to for one cell."""
     return {
         "arch": cell.arch,
         "base": BaseNames(name=base.name, distribution=base.distribution, version=base.version),
@@ -194,9 +194,9 @@ def _render_text(text: str, context: Mapping[str, object]) -> object:
     if "{" not in text:
         return text
     try:
-        whole = _WHOLE.match(text)
-        if whole:
-            return _plain(_expression(whole[1])(**context))
+        match = _WHOLE.match(text)
+        if match:
+            return _plain(_expression(match[1])(**context))
         return _template(text).render(**context)
     except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error

@@ -1,4 +1,4 @@
-"""How axis values are written, and which of them a pattern selects.
+"""Spelling of axis values, and their selection by patterns.
 
 A version selects by prefix, component by component: `12` takes 12.4 and not 120. A PEP 440
 specifier selects by order: `>=11,<13`.
@@ -26,7 +26,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 def matches(axis: str, pattern: str, value: str) -> bool:
-    """Whether `pattern` selects `value` of an axis (`recipe`, `arch`, `base`, `cuda`, `mpi`).
+    """Return whether `pattern` selects `value` of an axis: recipe, arch, base, cuda or mpi.
 
     A pattern with `*`, `?` or `[` in it is a glob over the whole value, on every axis. Any other
     is the name itself for `recipe` and `base`; any name of the architecture for `arch`; a version
@@ -56,11 +56,11 @@ def split_mpi(value: str) -> tuple[str, str]:
     with a digit: `mvapich2-2.3.7` gives `("mvapich2", "2.3.7")`.
     """
     for family in _NUMBERED:
-        found = _VERSION.fullmatch(value.removeprefix(family)) if value.startswith(family) else None
-        if found:
-            return family, found["version"] or ""
-    found = _MPI.fullmatch(value)
-    return (found["family"], found["version"] or "") if found else (value, "")
+        match = _VERSION.fullmatch(value.removeprefix(family)) if value.startswith(family) else None
+        if match:
+            return family, match["version"] or ""
+    match = _MPI.fullmatch(value)
+    return (match["family"], match["version"] or "") if match else (value, "")
 
 
 def join_mpi(family: str, version: str) -> str:
@@ -70,8 +70,8 @@ def join_mpi(family: str, version: str) -> str:
 
 def split_specifier(pattern: str) -> tuple[str, str] | None:
     """`openmpi>=4.1` gives `("openmpi", ">=4.1")`, `>=11` `("", ">=11")`; None without one."""
-    found = _SPECIFIED.fullmatch(pattern)
-    return (found["name"], found["specifier"]) if found else None
+    match = _SPECIFIED.fullmatch(pattern)
+    return (match["name"], match["specifier"]) if match else None
 
 
 def is_version(text: str) -> bool:
@@ -99,8 +99,8 @@ def version_order(version: str) -> tuple[int, ...]:
 
 def first_version(text: str) -> str:
     """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
-    found = _PRINTED.search(text)
-    return found[0] if found else ""
+    match = _PRINTED.search(text)
+    return match[0] if match else ""
 
 
 def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
@@ -109,7 +109,7 @@ def _specified(axis: str, family: str, specifier: str, value: str) -> bool:
 
 
 def meets(version: str, specifier: str) -> bool:
-    """Whether a version meets a PEP 440 specifier; `none` meets none, nor does any what is none."""
+    """Return whether a version meets a PEP 440 specifier; `none` and malformed ones do not."""
     try:
         return SpecifierSet(specifier).contains(version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):  # `none` is no version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from builder.model import BlockUse, LeftOut, Plan, PlannedImage, Project, Reason, Selection
-from builder.model.errors import BadInput, Fault
+from builder.model.errors import BadInput
 from builder.plan.cells import check_selection, nothing_selected, selected_cells
 from builder.plan.constraints import Constraints
 from builder.plan.images import Images
@@ -42,21 +42,18 @@ def make_plan(
     check_selection(project, selection)
     images: list[PlannedImage] = []
     left_out: list[LeftOut] = []
-    faults: list[Fault] = []
     constraints = Constraints(project)
     planned = Images(project, compiler)
     for cell in selected_cells(project, selection):
         verdict = constraints.examine(cell)
-        if verdict.reasons:
-            left_out.append(LeftOut(cell=cell, reasons=verdict.reasons))
-        else:
-            for image in planned.of(cell, verdict, faults):
-                if reasons := _limits(image, limit_reason):
-                    left_out.append(LeftOut(cell=cell, reasons=reasons))
-                else:
-                    images.append(image)
-    if faults:
-        raise BadInput.of(faults)
+        image = None if verdict.reasons else planned.of(cell, verdict)
+        reasons = _limits(image, limit_reason) if image else verdict.reasons
+        if reasons:
+            left_out.append(LeftOut(cell=cell, reasons=reasons))
+        elif image:
+            images.append(image)
+    if planned.faults:
+        raise BadInput.of(planned.faults)
     if not images and not may_be_empty:
         raise nothing_selected(project, left_out)
     return Plan(images=tuple(images), left_out=tuple(left_out))

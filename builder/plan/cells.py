@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
 
 from builder.model import GENERIC, SELECTABLE, Cell, LeftOut, Project, Selection
 from builder.model.architectures import CPU_TARGETS as TARGETS_BY_ARCH
@@ -14,66 +13,47 @@ from builder.model.errors import EmptySelection
 from builder.model.planned import MANY, by_reason
 from builder.model.versions import matches
 
-_WILD = re.compile(r"[*?\[]")
-
 
 def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
-    """The cells that are asked for, parents before their children.
+    """Yield the cells that are asked for, parents before their children.
 
     Without any selector, the matrix's default selection counts. Each combination of axis values
-    and recipes is there once for each flavour and each CPU target of the selection. Axes are
-    narrowed first: most of a matrix is never looked at.
+    and recipes is there once for each flavour and each CPU target of the selection.
     """
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
-    for cell in _product(project, selection, patterns, selection.images):
-        if not selection.images or any(
-            fnmatchcase(cell.identifier, glob) for glob in selection.images
-        ):
+    globs = selection.images or ("*",)
+    for cell in all_cells(project, selection, patterns):
+        if any(fnmatch.fnmatchcase(cell.identifier, glob) for glob in globs):
             yield cell
 
 
 def all_cells(
-    project: Project, selection: Selection, *, images: Sequence[str] = ()
+    project: Project, selection: Selection, patterns: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Cell]:
-    """Every combination of axis values and recipes, in the selection's flavours and targets.
+    """Yield each combination of axis values and recipes that match patterns.
 
-    With `images`, those that such a glob cannot match may be left out.
+    Flavours and CPU targets are the selection's.
     """
-    return _product(project, selection, {}, images)
 
-
-def _product(
-    project: Project,
-    selection: Selection,
-    patterns: Mapping[str, tuple[str, ...]],
-    globs: Sequence[str],
-) -> Iterator[Cell]:
-    def values(axis: str, known: Iterable[str]) -> list[str]:
+    def values(axis: str) -> list[str]:
         only = patterns.get(axis)
-        return [value for value in known if not only or any(matches(axis, p, value) for p in only)]
+        values = axis_values(project, axis)
+        return [value for value in values if not only or any_matches(axis, only, value)]
 
-    axes, recipes = project.matrix.axes, project.recipes
-    by_depth = sorted(recipes, key=lambda name: (len(project.chain(name)), name))
-    heads = {_WILD.split(glob, maxsplit=1)[0] for glob in globs}
-    # An identifier begins with recipe, version and base: few of a large matrix have a glob's head.
-    starts = [
-        (name, base)
-        for name in values("recipe", by_depth)
-        for base in values("base", axes["base"])
-        if not heads or _begins(f"{name}-{recipes[name].version}-{base}", heads)
-    ]
-    for (name, base), cuda, mpi, flavour, cpu, arch in itertools.product(
-        starts,
-        values("cuda", axes["cuda"]),
-        values("mpi", axes["mpi"]),
+    depths = {name: len(project.chain(name)) for name in project.recipes}
+    for recipe, base, cuda, mpi, flavour, cpu, arch in itertools.product(
+        sorted(values("recipe"), key=lambda name: (depths[name], name)),
+        values("base"),
+        values("cuda"),
+        values("mpi"),
         selection.flavours,
         selection.cpu_targets,
-        values("arch", axes["arch"]),
+        values("arch"),
     ):
         yield Cell(
-            recipe=name,
-            recipe_version=recipes[name].version,
+            recipe=recipe,
+            recipe_version=project.recipes[recipe].version,
             base=base,
             cuda=cuda,
             mpi=mpi,
@@ -83,24 +63,17 @@ def _product(
         )
 
 
-def _begins(start: str, heads: Iterable[str]) -> bool:
-    """True if a text that begins with `start` may begin with one of `heads`."""
-    return any(head.startswith(start) or start.startswith(head) for head in heads)
-
-
-def any_matches(axis: str, patterns: tuple[str, ...], cell: Cell) -> bool:
-    """True if one of `patterns` matches the cell's value of an axis, or its recipe."""
-    return _any_matches(axis, patterns, cell.axis(axis))
-
-
 @functools.lru_cache(maxsize=65536)  # a matrix has thousands of cells, and few values on an axis
-def _any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
+def any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
+    """Return whether one of `patterns` matches a value of an axis, or a recipe."""
     return any(matches(axis, pattern, value) for pattern in patterns)
 
 
 def fits(cell: Cell, patterns: Mapping[str, tuple[str, ...]]) -> bool:
-    """True if a cell has, on each axis that is named, a value that a pattern matches."""
-    return all(any_matches(axis, values, cell) for axis, values in patterns.items() if values)
+    """Return whether a cell has, on each axis that is named, a value that a pattern matches."""
+    return all(
+        any_matches(axis, values, cell.axis(axis)) for axis, values in patterns.items() if values
+    )
 
 
 CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in names))
@@ -115,7 +88,13 @@ def check_selection(project: Project, selection: Selection) -> None:
         for pattern in patterns
         if not any(matches(axis, pattern, value) for value in values)
     ]
-    problems += _unmatched_images(project, selection)
+    cells = all_cells(project, selection, {}) if selection.images else ()
+    identifiers = [cell.identifier for cell in cells]
+    problems += [
+        _unmatched("image", glob, identifiers)
+        for glob in selection.images
+        if not fnmatch.filter(identifiers, glob)
+    ]
     problems += [
         _unmatched("cpu-target", target, CPU_TARGETS)
         for target in selection.cpu_targets
@@ -123,16 +102,6 @@ def check_selection(project: Project, selection: Selection) -> None:
     ]
     if problems:
         raise EmptySelection("\n".join(problems))
-
-
-def _unmatched_images(project: Project, selection: Selection) -> list[str]:
-    """Return a problem for each glob that matches no identifier."""
-    globs = selection.images
-    cells = all_cells(project, selection, images=globs) if globs else ()
-    near = [cell.identifier for cell in cells]
-    lost = [glob for glob in globs if not any(fnmatchcase(name, glob) for name in near)]
-    known = [cell.identifier for cell in all_cells(project, selection)] if lost else []
-    return [_unmatched("image", glob, known) for glob in lost]
 
 
 def axis_values(project: Project, axis: str) -> tuple[str, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator
 
 from builder import __version__
@@ -12,7 +10,6 @@ from builder.model import (
     GENERIC,
     RUNTIME,
     BaseImage,
-    BlockUse,
     Cell,
     PlannedCuda,
     PlannedImage,
@@ -22,37 +19,37 @@ from builder.model import (
     StageRecipe,
 )
 from builder.model.contract import as_document, contract_of
+from builder.model.digests import sha256_of_json
 from builder.model.errors import Fault
 from builder.model.inputs import at_mirror, base_name
-from builder.plan.constraints import Verdict
-from builder.plan.stages import CHECKS_FOLDER, Contents, Memo, Stages, read_text
+from builder.plan.constraints import CellVerdict
+from builder.plan.stages import CHECKS_FOLDER, StagePlanner, read_text
 
 KEY_FORMAT = "5"  # raised when the same inputs would make another image
 
 
 class Images:
-    """Plans the images of one project; what several of them have in common is made once."""
+    """Plans the images of one project; `faults` are those of templates that do not render."""
 
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
         self._compiler = compiler
-        self._stages = Stages(project)
-        self._memo = Memo()
-        self._run_checks = _json(read_text(project.root / CHECKS_FOLDER / "run-checks"))
+        self._stages = StagePlanner(project)
+        self._run_checks = read_text(project.root / CHECKS_FOLDER / "run-checks")
 
-    def of(self, cell: Cell, verdict: Verdict, faults: list[Fault]) -> Iterator[PlannedImage]:
-        """The image of a cell; nothing, and faults, when a template cannot be rendered for it."""
-        contents = self._stages.of(cell, verdict)
-        faults += contents.faults
-        if contents.faults:
-            return
-        base, cuda = self._project.bases[cell.base], verdict.cuda
-        images = cuda.images if cuda else None
-        pinned, base_image, runtime_image = self._base_names(cell.base, cell.arch, images)
-        sources = self._project.lock.of_recipes(tuple(stage.name for stage in contents.stages))
-        prepare = (*(cuda.first if cuda else ()), *base.prepare)
-        about: list[object] = [self._compiler, base.hpccm_distro, base.distribution, prepare]
-        about += [cell.identifier, pinned, *([source.url, source.sha256] for source in sources)]
+    @property
+    def faults(self) -> list[Fault]:
+        return self._stages.faults
+
+    def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
+        """Return the image of a cell."""
+        stages, checks = self._stages.of(cell, verdict)
+        base, cuda, lock = self._project.bases[cell.base], verdict.cuda, self._project.lock
+        names = (cuda and cuda.images) or [base_name(base, cell.arch)] * 2
+        pinned = [lock.pinned(name, cell.arch) for name in names]
+        base_image, runtime_image = (
+            at_mirror(name, self._project.site.registries) for name in pinned
+        )
         image = PlannedImage(
             cell=cell,
             base=base,
@@ -62,57 +59,43 @@ class Images:
             runtime_reference=pinned[1],
             mpi=verdict.mpi,
             cuda=cuda,
-            stages=contents.stages,
-            checks=contents.checks,
+            stages=stages,
+            checks=checks,
             content_key="",
-            decided=decided(base, cell, verdict),
-            sources=sources,
+            decided=tuple(_decisions(base, cell, verdict)),
+            sources=lock.of_recipes([stage.name for stage in stages]),
             system=self._project.facts.system(base.distribution, base.version),
         )
+        return dataclasses.replace(image, content_key=self._content_key(image))
+
+    def _content_key(self, image: PlannedImage) -> str:
+        base = image.base
+        references = [image.base_reference, image.runtime_reference]
+        about: list[object] = [self._compiler, base.hpccm_distro, base.distribution, image.prepare]
+        about += [image.identifier, references]
+        about += [[source.url, source.sha256] for source in image.sources]
         about.append(as_document(contract_of(image)))
-        yield dataclasses.replace(image, content_key=self._content_key(about, contents))
-
-    def _base_names(
-        self, base: str, arch: str, images: tuple[str, str] | None
-    ) -> tuple[list[str], str, str]:
-        """The images of both stages, pinned, and as the specs of this site name them."""
-        names = images or (base_name(self._project.bases[base], arch),) * 2
-        pinned = [self._project.lock.pinned(name, arch) for name in names]
-        registries = self._project.site.registries
-        development, runtime = (at_mirror(name, registries) for name in pinned)
-        return pinned, development, runtime
-
-    def _content_key(self, about: list[object], contents: Contents) -> str:
-        stages = [self._stage_json(stage) for stage in contents.stages]
-        checks = [self._memo.of(_check_json, check) for check in contents.checks]
-        parts = [_json(KEY_FORMAT), _json(__version__), _json(about)]
-        parts += [_array(stages), _array(checks), self._run_checks]
-        return hashlib.sha256(_array(parts).encode()).hexdigest()
-
-    def _stage_json(self, stage: StageRecipe) -> str:
-        uses = [self._memo.of(_use_json, use) for use in (*stage.development, *stage.runtime)]
-        before = [stage.name, stage.version, stage.about]
-        after = [len(stage.development), stage.environment, stage.labels, stage.checks]
-        if stage.command or stage.entrypoint:
-            after.append([stage.command, stage.entrypoint])
-        return _array([*map(_json, before), _array(uses), *map(_json, after)])
+        stages = [_stage_parts(stage) for stage in image.stages]
+        checks = [_check_parts(check) for check in image.checks]
+        parts = [KEY_FORMAT, __version__, about, stages, checks, self._run_checks]
+        return sha256_of_json(parts)
 
 
-def _use_json(use: BlockUse) -> str:
-    return _json([use.name, use.arguments, *([dict(use.files)] if use.files else ())])
+def _stage_parts(stage: StageRecipe) -> list[object]:
+    uses = [
+        [use.name, use.arguments, *([dict(use.files)] if use.files else ())]
+        for use in (*stage.development, *stage.runtime)
+    ]
+    parts: list[object] = [stage.name, stage.version, stage.about, uses, len(stage.development)]
+    parts += [stage.environment, stage.labels, stage.checks]
+    if stage.command or stage.entrypoint:
+        parts.append([stage.command, stage.entrypoint])
+    return parts
 
 
-def _check_json(check: StageCheck) -> str:
+def _check_parts(check: StageCheck) -> list[object]:
     about = [check.name, check.about, dict(check.sources), check.build]
-    return _json([*about, check.run, check.needs, check.timeout_s])
-
-
-def _array(items: list[str]) -> str:
-    """A JSON array of what is JSON already: parts that images share are written once."""
-    return f"[{','.join(items)}]"
-
-
-_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+    return [*about, check.run, check.needs, check.timeout_s]
 
 
 _CUDA_ROUTES = {
@@ -123,12 +106,8 @@ _CUDA_ROUTES = {
 }
 
 
-def decided(base: BaseImage, cell: Cell, verdict: Verdict) -> tuple[str, ...]:
-    """One line for each decision, with the file or the fact that made it."""
-    return tuple(_lines(base, cell, verdict))
-
-
-def _lines(base: BaseImage, cell: Cell, verdict: Verdict) -> Iterator[str]:
+def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[str]:
+    """Yield a line for each decision, with the file or the fact that made it."""
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
     yield f"base: {base.about}, {origin} ({base.where.file})"

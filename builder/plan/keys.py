@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, BlockUse, KeyedStage, PlannedImage, StageCheck
 from builder.model.digests import sha256_of_json
-from builder.plan.stages import Memo
 
 FORMAT = "1"  # raised when the same parts would make another stage
 # Why a stage is built anew, by the part that differs; the first of them is what is told.
@@ -65,11 +64,10 @@ class DeclaredStages:
 
 
 class StageKeys:
-    """Says what the stages of many images are; what images have in common is digested once."""
+    """The stages of images, and their keys."""
 
     def __init__(self, compiler: str) -> None:
         self._compiler = f"{compiler}, build-images {__version__}, {FORMAT}"
-        self._memo = Memo()
 
     def of(self, image: PlannedImage) -> DeclaredStages:
         """One stage a recipe of the chain, then the one that becomes the image."""
@@ -98,9 +96,9 @@ class StageKeys:
                 image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
             )
             blocks: list[object] = [stage.name, dict(stage.sources)]
-            blocks += [self._memo.of(_block, use) for use in stage.development]
+            blocks += [_block(use) for use in stage.development]
             own = [check for check in image.checks if check.name in stage.checks]
-            checks = [self._memo.of(_check, check) for check in own]
+            checks = [_check(check) for check in own]
             locks = [source for source in image.sources if stage.name in source.recipes]
             sources = [[source.url, source.sha256] for source in locks]
             parts = {"recipe": blocks, "checks": checks, "sources": sources}

@@ -216,7 +216,7 @@ def _extra(library: LibraryRelease, kind: str) -> PackagedExtra:
     return PackagedExtra(version=library.version, development=both, runtime=(runtime,))
 
 
-ROUTE = "sdk"
+SDK_ROUTE = "sdk"
 _PREFIX = "/opt/nvidia/hpc_sdk"  # hpccm's default
 _LOADER = "/etc/ld.so.conf.d/nvhpc.conf"
 # Where hpccm's block nccl puts NCCL, too.

@@ -11,6 +11,7 @@ from builder import facts
 from builder.facts import CudaRelease, Facts
 from builder.model import (
     CUDA_ROUTES,
+    NONE,
     BaseImage,
     PackagedCuda,
     PackagedMpi,
@@ -39,19 +40,6 @@ class Choice(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Way:
-    """One route to CUDA that exists for a base and an architecture.
-
-    `images` and `first` are NVIDIA's images, for both stages, and what to do in them first.
-    """
-
-    packages: PackagedCuda
-    images: tuple[str, str] | None = None
-    first: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
     """The CUDA release that a route is to provide, and for which base and architecture."""
 
@@ -63,30 +51,37 @@ class _Request:
 
 
 def choose_cuda(
-    project: Project, base: BaseImage, version: str, arch: str, sdk: str = ""
+    project: Project, base_name: str, version: str, arch: str, sdk: str
 ) -> Choice[PlannedCuda]:
-    """The first of the site's routes by which a base comes to a CUDA release.
+    """Choose the first of the site's routes by which a base comes to a CUDA release.
 
     `sdk` is the release of the HPC SDK that the recipe takes its toolkit from, if it names one.
     """
-    release = project.facts.cuda.get(version)
+    if version == NONE:
+        return Choice()
+    base, release = project.bases[base_name], project.facts.cuda.get(version)
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
         return Choice(reasons=(Reason(layer=WORLD, text=text),))
     request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
     reasons = [*_world_reasons(release, arch, project.facts)]
-    way, route, missing = _first_way(request)
-    brings_gcc = way is not None and bool(way.packages.gcc)
-    gcc = "" if brings_gcc else _host_compiler(release, base)
+    missing: list[str] = []
+    chosen: PlannedCuda | None = None
+    for route in _routes(request):
+        way = _WAYS[route](request)
+        if isinstance(way, PlannedCuda):
+            chosen = way
+            break
+        missing.append(way)
+    gcc = "" if chosen and chosen.packages.gcc else _host_compiler(release, base)
     if gcc is None:
         reasons.append(_too_new(release, base))
-    if way is None:
+    if chosen is None:
         reasons.append(_no_way(request, missing))
-    if reasons or way is None or gcc is None:
+    if reasons or chosen is None or gcc is None:
         return Choice(reasons=tuple(reasons))
-    planned = _planned(release, route, way, gcc, missing)
-    # Which update of a toolkit is in an SDK is not known.
-    return Choice(chosen=dataclasses.replace(planned, update="", sdk=sdk) if sdk else planned)
+    notes = (*chosen.notes, *missing)
+    return Choice(chosen=dataclasses.replace(chosen, gcc=gcc, notes=notes))
 
 
 def _no_way(request: _Request, missing: list[str]) -> Reason:
@@ -97,21 +92,10 @@ def _no_way(request: _Request, missing: list[str]) -> Reason:
     return Reason(layer=BASE, text=f"{text}{'; '.join(missing)} ({base.where.file}: cuda)")
 
 
-def _first_way(request: _Request) -> tuple[_Way | None, str, list[str]]:
-    """Return the first way that exists, its route, and why those before it do not."""
-    missing: list[str] = []
-    for route in _routes(request):
-        way = _WAYS[route](request)
-        if isinstance(way, _Way):
-            return way, route, missing
-        missing.append(way)
-    return None, "", missing
-
-
 def _routes(request: _Request) -> tuple[str, ...]:
     """The site's order of routes; by default, images that are to be deleted come last."""
     if request.sdk:
-        return (nvidia.ROUTE,)
+        return (nvidia.SDK_ROUTE,)
     if ordered := request.project.site.cuda_routes:
         return ordered
     late = ("image",) if request.release.leaving else ()
@@ -119,27 +103,32 @@ def _routes(request: _Request) -> tuple[str, ...]:
 
 
 def _planned(
-    release: CudaRelease, route: str, way: _Way, gcc: str, missing: list[str]
+    request: _Request,
+    route: str,
+    packages: PackagedCuda,
+    *,
+    images: tuple[str, str] | None = None,
+    first: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> PlannedCuda:
+    release = request.release
+    # The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`). Which
+    # update is in an SDK is not known.
+    of_images = release.image_tag if release.image_tag != release.version else ""
+    update = (of_images if route == "image" else "") or release.update
     return PlannedCuda(
         version=release.version,
-        update=_update(release, route),
+        update="" if request.sdk else update,
         driver=release.driver,
         shipped_driver=release.shipped_driver,
         route=route,
-        capabilities=way.packages.capabilities or release.capabilities,
-        packages=way.packages,
-        images=way.images,
-        gcc=gcc,
-        first=way.first,
-        notes=(*way.notes, *missing),
+        capabilities=packages.capabilities or release.capabilities,
+        packages=packages,
+        images=images,
+        first=first,
+        notes=notes,
+        sdk=request.sdk,
     )
-
-
-def _update(release: CudaRelease, route: str) -> str:
-    """The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`)."""
-    of_images = release.image_tag if release.image_tag != release.version else ""
-    return of_images if route == "image" and of_images else release.update
 
 
 def _world_reasons(release: CudaRelease, arch: str, known: Facts) -> Iterator[Reason]:
@@ -163,7 +152,7 @@ def source_of(release: CudaRelease, *about: str) -> str:
     return next(sources, release.sources[0] if release.sources else str(release.where))
 
 
-def _by_image(request: _Request) -> _Way | str:
+def _by_image(request: _Request) -> PlannedCuda | str:
     release, base, arch = request.release, request.base, request.arch
     exist = release.images.get(arch, ())
     if not base.cuda.image:
@@ -179,21 +168,18 @@ def _by_image(request: _Request) -> _Way | str:
         if not mirror:
             return f"{text}, and site.yaml names no mirror that has kept it"
         notes = (f"{text}; it comes from {mirror} (site.yaml: registries)",)
-    return _Way(
-        packages=PackagedCuda(
-            version=release.version,
-            development=(),  # the images have it, and libraries alone for run time
-            runtime=(),
-            environment={"CUDA_HOME": "/usr/local/cuda"},
-            extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
-        ),
-        images=images,
-        first=nvidia.first_steps(release, base),
-        notes=notes,
+    packages = PackagedCuda(
+        version=release.version,
+        development=(),  # the images have it, and libraries alone for run time
+        runtime=(),
+        environment={"CUDA_HOME": "/usr/local/cuda"},
+        extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
     )
+    first = nvidia.first_steps(release, base)
+    return _planned(request, "image", packages, images=images, first=first, notes=notes)
 
 
-def _by_repository(request: _Request) -> _Way | str:
+def _by_repository(request: _Request) -> PlannedCuda | str:
     release, base, arch = request.release, request.base, request.arch
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository:
@@ -208,21 +194,22 @@ def _by_repository(request: _Request) -> _Way | str:
         notes = (
             f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})",
         )
-    return _Way(packages=dataclasses.replace(packages, extras=known), notes=notes)
+    packages = dataclasses.replace(packages, extras=known)
+    return _planned(request, "repository", packages, notes=notes)
 
 
-def _by_distribution(request: _Request) -> _Way | str:
+def _by_distribution(request: _Request) -> PlannedCuda | str:
     base = request.base
     for packaged in base.cuda.distribution:
         archs = packaged.architectures or base.architectures
         fits = matches("cuda", request.release.version, packaged.version)
         if request.arch in archs and fits:
-            return _Way(packages=packaged)
+            return _planned(request, "distribution", packaged)
     own = ", ".join(packaged.version for packaged in base.cuda.distribution)
     return f"the distribution itself packages {'CUDA ' + own if own else 'no CUDA'}"
 
 
-def _by_sdk(request: _Request) -> _Way | str:
+def _by_sdk(request: _Request) -> PlannedCuda | str:
     known = request.project.facts
     sdk, cuda, arch = known.sdk(request.sdk), request.release.version, request.arch
     if sdk is None:
@@ -233,14 +220,14 @@ def _by_sdk(request: _Request) -> _Way | str:
         others = [release.version for release in known.sdks if cuda in release.cuda.get(arch, ())]
         more = f"; HPC SDK {', '.join(others)} has it" if others else ""
         return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
-    return _Way(packages=nvidia.toolkit(sdk.version, cuda, arch))
+    return _planned(request, nvidia.SDK_ROUTE, nvidia.toolkit(sdk.version, cuda, arch))
 
 
 _WAYS = {
     "image": _by_image,
     "repository": _by_repository,
     "distribution": _by_distribution,
-    nvidia.ROUTE: _by_sdk,
+    nvidia.SDK_ROUTE: _by_sdk,
 }
 
 
@@ -264,15 +251,17 @@ def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
 
 
 def choose_mpi(
-    project: Project, base: BaseImage, mpi: str, routes: Iterable[str], release: str = ""
+    project: Project, base_name: str, mpi: str, routes: Iterable[str], release: str
 ) -> Choice[PlannedMpi]:
-    """The first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
+    """Choose the first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
 
     `release` is the one that the recipe builds from source, if it names one: `5.0.7`.
     """
+    if mpi == NONE:
+        return Choice()
     missing: list[str] = []
     for route in routes:
-        planned = _MPI_WAYS[route](project, base, mpi, release)
+        planned = _MPI_WAYS[route](project, project.bases[base_name], mpi, release)
         if isinstance(planned, PlannedMpi):
             return Choice(chosen=planned)
         missing += [planned] if planned else []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from builder.registry.authorization import RegistryState
 from builder.registry.client import Registry, connect
-from builder.registry.credentials import Credentials, Login
+from builder.registry.credentials import Credentials, Login, RegistryState
 from builder.registry.failures import (
     Denied,
     NotThere,

@@ -1,22 +1,20 @@
-"""One repository of a registry, with large blobs and proof.
+"""A client of one repository of a registry.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection
 
-from builder.registry import downloads, referrers, uploads
-from builder.registry.authorization import RegistryState
-from builder.registry.credentials import Credentials
+from builder.model.errors import BadInput
+from builder.registry import blobs, referrers
+from builder.registry.credentials import Credentials, RegistryState
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor, Reference
 from builder.registry.repository import Repository
 from builder.registry.transport import Transport
-
-OCTETS = "application/octet-stream"
+from builder.system.process import Processes
 
 
 class Registry(Repository):
@@ -25,60 +23,19 @@ class Registry(Repository):
     `sibling` shares its connections and logins.
     """
 
+    read_blob = blobs.read_blob
+    write_blob = blobs.write_blob
+    attach_all = referrers.attach_all
+    detach = referrers.detach
+    referrers = referrers.referrers
+
     def sibling(self, repository: str) -> Registry:
         """Return another repository of the same registry."""
         return Registry(self.transport, repository)
 
-    # Blobs
-
-    def read_blob(
-        self,
-        blob: Descriptor,
-        path: Path,
-        *,
-        on_bytes: Callable[[int], object] = lambda _: None,
-    ) -> None:
-        """Write a blob to a file, resuming after the bytes in it, and check its digest.
-
-        `on_bytes` gets the size of each chunk. Never are more bytes written than the blob has.
-        Raises `WrongContent` and removes the file; after another failure, its bytes stay.
-        """
-        downloads.read_blob(self, blob, path, on_bytes)
-
-    def write_blob(
-        self,
-        source: Path | bytes,
-        *,
-        media_type: str = OCTETS,
-        digest: str = "",
-        missing: bool = False,
-    ) -> Descriptor:
-        """Upload a blob, unless the repository has it: see `builder.registry.uploads`."""
-        return uploads.write_blob(
-            self, source, media_type=media_type, digest=digest, missing=missing
-        )
-
-    # Proof
-
-    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        """Return the referrers of a manifest; of one artifact type, if one is named.
-
-        From the registry's list, or from the tag `sha256-...` where it keeps none. A caller that
-        takes proof from it reads each manifest, and checks that its `subject` is the digest.
-        """
-        return referrers.referrers(self, digest, artifact_type)
-
     def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
         """Write a manifest that has a `subject`, so that `referrers` of that finds it."""
         return self.attach_all([content], media_type)[0]
-
-    def attach_all(self, contents: Sequence[bytes], media_type: str = MANIFEST) -> list[Descriptor]:
-        """Write several manifests; return their descriptors, in order."""
-        return referrers.attach(self, contents, media_type)
-
-    def detach(self, digest: str, digests: Collection[str]) -> None:
-        """Remove referrers of a manifest, where the registry allows that: see `referring`."""
-        referrers.detach(self, digest, digests)
 
 
 def connect(
@@ -92,8 +49,8 @@ def connect(
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
-    `tell` gets a line for each wait: its reason and its length.
-    All clients of a repository with the same credentials may share a `state`.
+    `tell` gets a line for each wait: its reason and its length. All clients of a repository with
+    the same credentials may share a `state`.
     """
     transport = Transport(
         reference.registry,
@@ -104,3 +61,30 @@ def connect(
         state=state,
     )
     return Registry(transport, reference.repository)
+
+
+def namespace(
+    text: str,
+    plain_http: Collection[str],
+    *,
+    own: bool = False,
+    processes: Processes | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> Callable[[str], Registry]:
+    """Return what maps a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
+
+    Only the command's `own` registry gets the login of the environment's variables. `processes`
+    start credential helpers. `tell` gets a line for each wait.
+    """
+    if "/" not in text.strip("/"):
+        shown = "this" if "@" in text else text
+        raise BadInput(f"{shown}: write REGISTRY/NAMESPACE, such as quay.io/site")
+    if any(mark in text.rpartition("/")[2] for mark in ":@"):
+        raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
+    sample = Reference.parse(f"{text.rstrip('/')}/x")
+    credentials = Credentials(own=sample.registry if own else "", processes=processes)
+    first = connect(sample, credentials, plain_http=plain_http, tell=tell)
+    folder = sample.repository.removesuffix("/x")
+    return lambda recipe: first.sibling(
+        Reference.parse(f"{sample.registry}/{folder}/{recipe}").repository
+    )

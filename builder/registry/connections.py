@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-import requests
-import requests.adapters
 import requests.utils
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.poolmanager import ProxyManager, pool_classes_by_scheme
+from urllib3.poolmanager import PoolManager, ProxyManager, pool_classes_by_scheme
+from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
@@ -36,20 +35,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
-LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
 ANY_S = 300.0  # for all that has no size, and beside what a size takes
 TOO_LONG = "it takes longer than it may in all"
 _POLL_S = 0.2
 _RATED_S = 60.0
 _REPORT_S = 5.0  # of silence, after which it is reported
 _LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of headers alone
-_COOKIES = ("Set-Cookie", "Set-Cookie2")  # none is kept; taking long ones apart takes seconds
 _FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
-
-
-def total_s(size: int) -> float:
-    """Return the seconds that a body of `size` bytes may take in all."""
-    return ANY_S + size / MEAN_RATE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +57,7 @@ class BodyLimits:
     @classmethod
     def from_now(cls, size: int) -> BodyLimits:
         """Return the limits of all attempts at a body, from now on."""
-        return cls(size=size, until=time.monotonic() + total_s(size))
+        return cls(size=size, until=time.monotonic() + ANY_S + size / MEAN_RATE)
 
 
 SMALL_BODY = BodyLimits(size=4 << 20)
@@ -148,12 +140,9 @@ class Watch:
             limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
             self.tell(f"{self.resource}: no {missing} {limits}")
         if self._waited_s > _RATED_S and not self._head_until:
-            self._check_rate()
-
-    def _check_rate(self) -> None:
-        if self._rated < LEAST_RATE * self._waited_s:
-            raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
-        self._waited_s, self._rated = 0.0, 0
+            if self._rated < LEAST_RATE * self._waited_s:
+                raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
+            self._waited_s, self._rated = 0.0, 0
 
 
 _CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -188,8 +177,6 @@ class WatchedResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        for name in _COOKIES:
-            del self.headers[name]
         if self._watch:
             self._watch.end_head()
 
@@ -242,47 +229,36 @@ _MOST_IDLE = 16  # connections to one server that wait to be used again
 _Authorities = tuple[tuple[str, str], ...]
 
 
-def session() -> requests.Session:
-    """Return a session for one thread; all threads share the connections.
+def connections(url: str) -> PoolManager:
+    """Return the pool of connections to a server, through its proxy if the environment names one.
 
     Raises `BadInput` for a file or folder in which no certificates can be read.
     """
-    opened = requests.Session()
+    proxies = requests.utils.get_environ_proxies(url, no_proxy=None)
     with _OPENING:
-        opened.mount("https://", _connections(_authorities()))
-        opened.mount("http://", _connections())
-    opened.trust_env = False  # what of the environment counts is asked for once
-    opened.headers["User-Agent"] = "build-images"
-    opened.headers["Accept-Encoding"] = "identity"  # digests are of what registries have
-    return opened
+        return _pool(_authorities(), requests.utils.select_proxy(url, proxies) or "")
 
 
-class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections that write bodies in large pieces; `context` is for those with TLS."""
-
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._more: dict[str, object] = {"ssl_context": context} if context else {}
-        super().__init__(pool_maxsize=_MOST_IDLE)
-
-    def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: object
-    ) -> None:
-        more |= {**self._more, "blocksize": _CHUNK}
-        super().init_poolmanager(connections, maxsize, block, **more)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, proxy: str, **more: object) -> ProxyManager:
-        own = {**self._more, "proxy_ssl_context": self._more.get("ssl_context")}
-        manager: ProxyManager = super().proxy_manager_for(proxy, **own, **more)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-    def cert_verify(
-        self, conn: HTTPSConnectionPool, url: str, verify: object, cert: object
-    ) -> None:
-        """Leave trust to the context: requests would have it read for each connection."""
-        del url, verify, cert
-        conn.cert_reqs, conn.ca_certs, conn.ca_cert_dir = "CERT_REQUIRED", None, None
+@functools.cache
+def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
+    """Return the pool of connections with the same trust: certificates are read once."""
+    context = _context_that_trusts(authorities)
+    pool: PoolManager
+    if proxy:
+        proxy = requests.utils.prepend_scheme_if_needed(proxy, "http")
+        login = unquote(parse_url(proxy).auth or "")
+        pool = ProxyManager(
+            proxy,
+            proxy_headers=make_headers(proxy_basic_auth=login) if login else None,
+            proxy_ssl_context=context,
+            ssl_context=context,
+            maxsize=_MOST_IDLE,
+            blocksize=_CHUNK,
+        )
+    else:
+        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE, blocksize=_CHUNK)
+    pool.pool_classes_by_scheme = _POOLS
+    return pool
 
 
 class _Plain(WatchedSending, HTTPConnection):
@@ -311,15 +287,6 @@ class _EncryptedPool(HTTPSConnectionPool):
 
 
 _POOLS = {**pool_classes_by_scheme, "http": _PlainPool, "https": _EncryptedPool}
-
-
-@functools.cache
-def _connections(authorities: _Authorities = ()) -> _Adapter:
-    """Return the pool of connections with the same trust: certificates are read once.
-
-    Raises `BadInput` for a file or folder in which no certificates can be read.
-    """
-    return _Adapter(_context_that_trusts(authorities) if authorities else None)
 
 
 def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:

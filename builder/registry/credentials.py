@@ -1,7 +1,10 @@
-"""Logins for registries: from the environment, Docker's and Podman's files, their helpers.
+"""Logins for registries, and the Authorization header that is made of one: Basic, or a token.
 
 The files: https://docs.docker.com/reference/cli/docker/login/ and containers-auth.json(5). Helpers:
-https://github.com/docker/docker-credential-helpers. A secret is never shown, never an argument.
+https://github.com/docker/docker-credential-helpers. Tokens:
+https://distribution.github.io/distribution/spec/auth/token/, and for identity tokens
+https://distribution.github.io/distribution/spec/auth/oauth/. A secret is never shown, never an
+argument.
 """
 
 from __future__ import annotations
@@ -9,16 +12,20 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
+from builder.registry.failures import Denied
 from builder.registry.references import DOCKER_HUB
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
+from builder.system.web import LONGEST, joined
 
 USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
 NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish
@@ -87,23 +94,22 @@ class Credentials:
         if registry in {self._own, variables_host()} - {""} and (login := _of_variables()):
             return login
         for file in auth_files() if self._files is None else self._files:
-            if (content := _read(file)) and (
-                login := self._in_file(file, content, registry, repository)
-            ):
+            if login := self._in_file(file, _read(file), registry, repository):
                 return login
         return None
 
     def _in_file(
         self, file: Path, content: Mapping[str, object], registry: str, repository: str
     ) -> Login | None:
-        helpers, auths = _mapping(content.get("credHelpers")), _mapping(content.get("auths"))
-        if helper := {_normal(name): value for name, value in helpers.items()}.get(registry):
+        helpers, entries = _by_name(content, "credHelpers"), _by_name(content, "auths")
+        if helper := helpers.get(registry):
             return self._ask(str(helper), registry)
-        by_name = {_normal(name): entry for name, entry in auths.items()}
-        for name in _names(registry, repository):
-            entry = by_name.get(name)
+        name = f"{registry}/{repository}"
+        while name:  # the narrowest first: containers-auth.json(5)
+            entry = entries.get(name)
             if isinstance(entry, dict) and (login := _login_of(entry, file, name)):
                 return login
+            name = name.rpartition("/")[0]
         if helper := content.get("credsStore"):
             return self._ask(str(helper), registry)
         return None
@@ -127,7 +133,10 @@ class Credentials:
         """Return the login that a credential helper prints; its output is never repeated."""
         try:
             done = self._processes.capture(
-                [program, "get"], given=f"{registry}\n", check=False, timeout_s=_HELPER_TIMEOUT_S
+                [program, "get"],
+                input_text=f"{registry}\n",
+                check=False,
+                timeout_s=_HELPER_TIMEOUT_S,
             )
         except (MissingPrerequisite, OSError, ValueError) as error:  # a name with a NUL is none
             why = error.strerror if isinstance(error, OSError) else "there is no such program"
@@ -205,16 +214,11 @@ def _json(text: str) -> object:
         return None
 
 
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _names(registry: str, repository: str) -> Iterator[str]:
-    """Yield the possible names of an entry, the narrowest first (containers-auth.json(5))."""
-    name = f"{registry}/{repository}"
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
+def _by_name(content: Mapping[str, object], key: str) -> dict[str, object]:
+    entries = content.get(key)
+    if not isinstance(entries, dict):
+        return {}
+    return {_normal(name): value for name, value in entries.items()}
 
 
 def _normal(key: str) -> str:
@@ -246,3 +250,114 @@ def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None
     if not colon:
         raise BadInput(f"{file}: the entry {key} is not user:password in base64", hint=LOGIN_HINT)
     return Login(user=user, password=password.rstrip("\0"))
+
+
+PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
+_BASIC_KEY = "basic"
+_TOKEN = re.compile(r"[!-~]+")  # what a header can hold
+_BEARER = re.compile(r"(?:^|,)\s*bearer\s(.*)", re.IGNORECASE | re.DOTALL)
+_PAIR = re.compile(r'\b(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """Actions on a repository; `also` are other repositories that are read with it."""
+
+    repository: str
+    actions: str = PULL
+    also: tuple[str, ...] = ()
+
+    def texts(self) -> list[str]:
+        """Return the scopes in the syntax of token servers."""
+        others = [f"repository:{name}:{PULL}" for name in self.also]
+        return [f"repository:{self.repository}:{self.actions}", *others]
+
+
+# A request to a token server: method, URL, headers, form; returns the body of its response.
+TokenRequest = Callable[[str, str, Mapping[str, str], Mapping[str, str]], bytes]
+
+
+@dataclass(kw_only=True, slots=True)
+class RegistryState:
+    """Facts about a registry that all clients of one repository share, so that each is found once.
+
+    `base` is its URL, empty if that is not known; `lists_referrers`, as far as is known. The locks
+    are held while the base is looked for, and while an authorization is requested.
+    """
+
+    base: str = ""
+    lists_referrers: bool = True
+    authorizations: dict[Scope | str, str] = field(default_factory=dict)
+    base_lock: threading.RLock = field(default_factory=threading.RLock)
+    authorization_lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class Authorization:
+    """The Authorization headers for one registry, shared by all threads."""
+
+    def __init__(
+        self, registry: str, credentials: Credentials, ask: TokenRequest, state: RegistryState
+    ) -> None:
+        self._registry, self._credentials, self._ask = registry, credentials, ask
+        self._known, self._lock = state.authorizations, state.authorization_lock
+
+    def known(self, scope: Scope) -> str:
+        """Return the header's value if one is known: none before the registry requested it."""
+        with self._lock:
+            return self._known.get(scope) or self._known.get(_BASIC_KEY, "")
+
+    def answer(self, challenge: str, scope: Scope, *, stale: str) -> str:
+        """Return the value that a 401 asks for, empty if there is none; `stale` was refused.
+
+        Raises `Denied` when the token server gives none.
+        """
+        if len(challenge) > LONGEST:
+            problem = f"it asks who we are in {len(challenge)} characters"
+            raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT)
+        with self._lock:
+            value = self._known.get(scope, "")
+            if value and value != stale:
+                return value  # another thread asked meanwhile
+            login = self._credentials.login(self._registry, scope.repository)
+            if bearer := _BEARER.search(challenge):
+                self._known[scope] = self._bearer(bearer[1], scope, login)
+                return self._known[scope]
+            if login is None or login.identity_token or login.basic == stale:
+                return ""
+            self._known[_BASIC_KEY] = login.basic
+            return login.basic
+
+    def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
+        parameters: dict[str, str] = {}
+        for name, quoted, plain in _PAIR.findall(challenge):
+            parameters.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
+        realm, service = parameters.get("realm", ""), parameters.get("service", "")
+        try:
+            realm = joined(realm, "")
+        except ValueError as error:
+            problem = "it names no server of tokens"
+            raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT) from error
+        if login and login.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "service": service,
+                "scope": " ".join(scope.texts()),
+                "client_id": "build-images",
+                "refresh_token": login.identity_token,
+            }
+            body = self._ask("POST", realm, {}, form)
+        else:
+            headers = {"Authorization": login.basic} if login else {}
+            query = [("service", service)] if service else []
+            query += [("scope", text) for text in scope.texts()]
+            mark = "&" if "?" in realm else "?"
+            url = f"{realm}{mark}{urlencode(query)}"
+            body = self._ask("GET", url, headers, {})
+        try:
+            data = json.loads(body)
+            token = data.get("token") or data.get("access_token")
+        except (ValueError, RecursionError, AttributeError):
+            token = None
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise Denied(f"{self._registry}: its server of tokens gives none", hint=LOGIN_HINT)
+        return f"Bearer {token}"

@@ -12,10 +12,10 @@ from builder.model.errors import BuildImagesError, Interrupted
 class RegistryFailed(BuildImagesError):
     """A registry refused a request, and would refuse it again.
 
-    `code` is its own error code (`DENIED`), empty if it gave none.
+    `code` is its own error code (`DENIED`), empty if it gave none; `status` the HTTP status, or 0.
     """
 
-    code = ""
+    code, status = "", 0
 
 
 class NotThere(RegistryFailed):
@@ -54,6 +54,7 @@ class Transient(Exception):
 
 
 ATTEMPTS = 5  # in a row without progress
+LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
 _FIRST_S, _LONGEST_S = 0.5, 120.0
 _INTERVAL_S = 5.0
 _MOST = 40  # attempts at one transfer, with progress or without
@@ -74,13 +75,12 @@ class Retries:
         self._wait, self._tell = wait, tell
         self._futile = self._total = 0
 
-    def reset(self) -> None:
-        """Count from one again, as the last attempt made progress."""
-        self._futile = 0
+    def wait(self, transient: Transient, *, gained: int = 0) -> None:
+        """Wait until the next attempt; raise the failure after the last one.
 
-    def wait(self, transient: Transient) -> None:
-        """Wait until the next attempt; raise the failure after the last one."""
-        self._futile += 1
+        Attempts are counted from one again where the last one `gained` enough bytes.
+        """
+        self._futile = 1 if gained >= LEAST_GAIN else self._futile + 1
         self._total += 1
         is_last = self._futile >= ATTEMPTS or self._total >= _MOST or transient.wait_s > _LONGEST_S
         if is_last:

@@ -103,6 +103,10 @@ class Source(ABC):
     def stop(self) -> None:
         """End the requests of other threads; they raise `Interrupted`."""
 
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `Interrupted` after `stop`."""
+
     def resolve(self, target: str) -> Descriptor:
         """Return what a tag or a digest is now, computed from the manifest's bytes."""
         return self.read(target)[0]

@@ -58,7 +58,7 @@ class Reference:
 
     def __post_init__(self) -> None:
         if fault := _fault(self.registry, self.repository, self.tag, self.digest):
-            raise _no_reference(str(self), fault)
+            raise _invalid(str(self), fault)
 
     @classmethod
     def parse(cls, text: str) -> Reference:
@@ -68,23 +68,23 @@ class Reference:
         """
         if "://" in text or "@" in text.rpartition("/")[0]:
             problem = "a reference has no scheme, no user name and no password"
-            raise BadInput(f"this is no image reference: {problem}", hint=_VALID)
+            raise BadInput(f"not an image reference: {problem}", hint=_VALID)
         name, at, digest = text.partition("@")
         if at and not is_digest(digest):
             shown = text if digest.startswith("sha") else name.partition(":")[0]
-            raise _no_reference(shown, "after @ stands no sha256: with 64 hexadecimal digits")
-        first, slash, rest = name.partition("/")
-        named = bool(slash) and (first == "localhost" or any(mark in first for mark in ".:["))
-        registry, path = (first, rest) if named else (DOCKER_HUB, name)
+            raise _invalid(shown, "after @ stands no sha256: with 64 hexadecimal digits")
+        registry, slash, path = name.partition("/")
+        if not slash or (registry != "localhost" and not any(mark in registry for mark in ".:[")):
+            registry, path = DOCKER_HUB, name
         repository, colon, tag = path.partition(":")
         if colon and not is_tag(tag):
-            raise _no_reference(text, f'"{tag}" is no tag')
+            raise _invalid(text, f'"{tag}" is no tag')
         if registry in {"index.docker.io", "registry-1.docker.io"}:
             registry = DOCKER_HUB
         if registry == DOCKER_HUB and "/" not in repository:
             repository = f"library/{repository}"
         if fault := _fault(registry, repository, tag, digest):
-            raise _no_reference(text, fault)
+            raise _invalid(text, fault)
         return cls(registry=registry, repository=repository, tag=tag, digest=digest)
 
     @property
@@ -119,8 +119,8 @@ def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
     return ""
 
 
-def _no_reference(text: str, reason: str) -> BadInput:
-    return BadInput(printable(f"{text[:300]}: no image reference: {reason}"), hint=_VALID)
+def _invalid(text: str, reason: str) -> BadInput:
+    return BadInput(printable(f"{text[:300]}: not an image reference: {reason}"), hint=_VALID)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,7 @@ class Descriptor:
     def read(cls, value: object, where: str) -> Descriptor:
         """Return the descriptor of untrusted JSON; raises `WrongContent`, which names `where`."""
         if not isinstance(value, dict):
-            raise WrongContent(f"{where}: there is no descriptor where one has to be")
+            raise WrongContent(f"{where}: a descriptor is missing")
         kind, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
         if not is_digest(digest):
             raise WrongContent(f"{where}: a descriptor without sha256: and 64 hexadecimal digits")
@@ -158,8 +158,9 @@ class Descriptor:
             media_type=kind,
             digest=str(digest),
             size=size,
-            artifact_type=_text(value.get("artifactType")),
-            platform=_printable_texts(value.get("platform")),
+            artifact_type=_texts(value).get("artifactType", ""),
+            # What cannot be printed could steer a terminal.
+            platform={k: v for k, v in _texts(value.get("platform")).items() if v.isprintable()},
             annotations=_texts(value.get("annotations")),
         )
 
@@ -180,17 +181,8 @@ class Descriptor:
         return {key: value for key, value in fields.items() if value or key == "size"}
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _texts(value: object) -> dict[str, str]:
     """Return the texts of a mapping without its other values."""
     if not isinstance(value, dict):
         return {}
     return {key: text for key, text in value.items() if isinstance(text, str)}
-
-
-def _printable_texts(value: object) -> dict[str, str]:
-    """Return the printable texts of a mapping: others could steer a terminal."""
-    return {key: text for key, text in _texts(value).items() if text.isprintable()}

@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 
-from builder.model.digests import digest_of
 from builder.model.exact_json import part
-from builder.registry.authorization import DELETE, Scope
+from builder.registry.credentials import DELETE, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient, WrongContent
-from builder.registry.manifests import INDEX, as_bytes
+from builder.registry.manifests import INDEX, MANIFEST, as_bytes
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 
@@ -30,8 +30,12 @@ def fallback_tag(digest: str) -> str:
     return digest.replace(":", "-", 1)
 
 
-def referrers(registry: Repository, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
-    """See `Registry.referrers`."""
+def referrers(registry: Repository, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+    """Return the referrers of a manifest; of one artifact type, if one is named.
+
+    From the registry's list, or from the tag `sha256-...` where it keeps none. A caller that takes
+    proof from it reads each manifest, and checks that its `subject` is the digest.
+    """
     transport = registry.transport
     listed = _listed(registry, digest) if transport.state.lists_referrers else None
     if not listed:  # or a list of nothing, of a registry that keeps none and does not say so
@@ -63,8 +67,10 @@ def _listed(registry: Repository, digest: str) -> list[Descriptor] | None:
     return listed
 
 
-def attach(registry: Repository, contents: Sequence[bytes], media_type: str) -> list[Descriptor]:
-    """See `Registry.attach_all`."""
+def attach_all(
+    registry: Repository, contents: Sequence[bytes], media_type: str = MANIFEST
+) -> list[Descriptor]:
+    """Write several manifests that have a `subject`; return their descriptors, in order."""
     written: list[Descriptor] = []
     unlisted: dict[str, list[Descriptor]] = {}
     for content in contents:
@@ -77,17 +83,17 @@ def attach(registry: Repository, contents: Sequence[bytes], media_type: str) -> 
         if not noted:  # the specification asks for the tag's list then, whatever lists there are
             unlisted.setdefault(subject, []).append(written[-1])
     for subject, entries in unlisted.items():
-        with _our_list(registry, subject):
+        with _list_lock(registry, subject):
             _add(registry, subject, entries)
     return written
 
 
 def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
-    """See `Registry.detach`. First from the fallback's list: its entries always exist.
+    """Remove referrers of a manifest, where the registry allows that.
 
-    A registry that does not delete manifests is no failure: they stay.
+    First from the fallback's list: its entries always exist.
     """
-    with _our_list(registry, digest), contextlib.suppress(RegistryFailed, Transient):
+    with _list_lock(registry, digest), contextlib.suppress(RegistryFailed, Transient):
         index = _fallback(registry, digest)
         listed = part(index, "manifests") or []
         remaining = [entry for entry in listed if part(entry, "digest") not in digests]
@@ -101,12 +107,9 @@ def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
             registry.request_once("DELETE", path, good=(202, 200, 204), scope=scope).close()
 
 
-@contextlib.contextmanager
-def _our_list(registry: Repository, digest: str) -> Iterator[None]:
+def _list_lock(registry: Repository, digest: str) -> AbstractContextManager[None]:
     """Lock the fallback's list of a manifest against other clients of this machine."""
-    shown = f"the list of what refers to {registry.name}@{digest}"
-    with registry.transport.write_lock(digest_of(shown.encode()).partition(":")[2], shown):
-        yield
+    return registry.transport.write_lock(f"the referrers of {registry.name}@{digest}")
 
 
 def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> None:

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-import requests
+from urllib3 import HTTPResponse
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.registry.authorization import DELETE, PULL, PUSH, Scope
 from builder.registry.connections import BodyLimits
+from builder.registry.credentials import DELETE, PULL, PUSH, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag
-from builder.registry.responses import length_of, read_limited
+from builder.registry.responses import length_of
 from builder.registry.transport import Transport
 from builder.system.web import next_page, printable
 
@@ -53,6 +54,10 @@ class Repository(Source):
     def stop(self) -> None:
         """End all requests and waits of this registry."""
         self.transport.sleep.stop()
+
+    def check(self) -> None:
+        """Raise `Interrupted` after `stop`."""
+        self.transport.sleep.check()
 
     # Manifests
 
@@ -148,7 +153,7 @@ class Repository(Source):
         session = ""
         with contextlib.suppress(RegistryFailed, Transient):  # uploading it will raise the error
             with self.request("POST", path, good=(201, 202), scope=scope) as response:
-                if response.status_code == requests.codes.created:
+                if response.status == HTTPStatus.CREATED:
                     return True
                 session = response.headers.get("Location", "")
             if session:
@@ -158,24 +163,27 @@ class Repository(Source):
 
     # Requests
 
-    def request(
-        self, method: str, path: str, **more: Any
-    ) -> contextlib.AbstractContextManager[requests.Response]:
-        """Return a response as a context; see `Transport.request`."""
-        return self.transport.request(**self._request_arguments(method, path, **more))
+    def request(self, method: str, path: str, **more: Any) -> HTTPResponse:
+        """Return the response of `request_once`, repeated as long as its failure may pass."""
+        return self.transport.retried(lambda: self.request_once(method, path, **more))
 
-    def request_once(self, method: str, path: str, **more: Any) -> requests.Response:
-        """Return the response to a request that is made once; see `Transport.request_once`."""
-        return self.transport.request_once(**self._request_arguments(method, path, **more))
+    def request_once(
+        self, method: str, path: str, *, scope: Scope | None = None, **more: Any
+    ) -> HTTPResponse:
+        """Return the response to a request that is made once; see `Transport.request_once`.
 
-    def _request_arguments(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        """Return a request's parts; `path` is below the repository, or a URL of the registry's."""
-        is_read = method in {"GET", "HEAD"}
-        scope = Scope(repository=self.repository, actions=PULL if is_read else PUSH)
+        `path` is below the repository, or a URL of the registry's.
+        """
+        actions = PULL if method in {"GET", "HEAD"} else PUSH
         label = path.partition("?")[0] if "://" not in path else "upload"
-        own = path if path.startswith("/") or "://" in path else f"/v2/{self.repository}/{path}"
-        resource = f"{self.repository}: {printable(label)}"
-        return {"method": method, "path": own, "scope": scope, "resource": resource, **more}
+        is_own = not (path.startswith("/") or "://" in path)
+        return self.transport.request_once(
+            method=method,
+            path=f"/v2/{self.repository}/{path}" if is_own else path,
+            scope=scope or Scope(repository=self.repository, actions=actions),
+            resource=f"{self.repository}: {printable(label)}",
+            **more,
+        )
 
     def pages(
         self, path: str, resource: str, *, media_type: str = ""
@@ -206,24 +214,24 @@ class Repository(Source):
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
         """Return all of a small resource, and the response's headers."""
-        retries = self.transport.retries()
-        while True:
-            try:
-                with self.request_once(
-                    "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
-                ) as response:
-                    return self._read_limited(response, resource, limit), response.headers
-            except Transient as transient:
-                retries.wait(transient)
 
-    def _read_limited(self, response: requests.Response, resource: str, limit: int) -> bytes:
+        def attempt() -> tuple[bytes, Mapping[str, str]]:
+            with self.request_once(
+                "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
+            ) as response:
+                return self._read_limited(response, resource, limit), response.headers
+
+        return self.transport.retried(attempt)
+
+    def _read_limited(self, response: HTTPResponse, resource: str, limit: int) -> bytes:
         """Return the body of a response; refuse one of more than `limit` bytes."""
         with self.transport.reading(f"{self.repository}: {resource}"):
             length = length_of(response)
+            content = b"" if length > limit else response.read(limit + 1, decode_content=False)
+            if len(content) < min(length, limit) and length <= limit:
+                raise ConnectionError(f"{len(content)} of {length} bytes came")
         if length > limit:
             raise self.wrong(resource, f"it has {length} bytes, at most {limit} are read")
-        with self.transport.reading(f"{self.repository}: {resource}"):
-            content = read_limited(response, limit)
         if len(content) > limit:
             raise self.wrong(resource, f"it has more than {limit} bytes")
         return content

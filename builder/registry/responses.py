@@ -6,9 +6,10 @@ import json
 import re
 import socket
 import ssl
+from http import HTTPStatus
 
-import requests
 import urllib3.exceptions
+from urllib3 import HTTPResponse
 
 from builder.registry.credentials import LOGIN_HINT
 from builder.registry.failures import Denied, NotThere, RegistryFailed, Transient, Unreachable
@@ -29,18 +30,19 @@ TLS_HINT = (
 _RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
 _LONGEST_ERROR = 1 << 16
 _LONGEST_CODE = 80
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError)
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def no_response(error: Exception, at: str) -> Exception:
     """Return the failure for a connection without a response; `at` names server and resource."""
     cause, reason = cause_of(error), innermost(error)
-    tls = isinstance(error, requests.exceptions.SSLError) and not _went_away(cause)
+    tls = isinstance(error, urllib3.exceptions.SSLError) and not _went_away(cause)
     if tls or isinstance(cause, ssl.SSLCertVerificationError):
         return Unreachable(f"{at}: TLS fails: {reason}", reason=reason, hint=TLS_HINT)
-    if isinstance(error, requests.exceptions.InvalidHeader):
+    if isinstance(error, urllib3.exceptions.InvalidHeader):
         return RegistryFailed(f"{at}: the answer's headers contradict each other: {reason}")
-    if isinstance(error, ValueError):  # requests' errors for URLs that are none
+    if isinstance(error, ValueError):  # an invalid URL
         return RegistryFailed(f"{at}: the registry names an address that is none")
     hint = TLS_HINT if _went_away(cause) else ""
     failed = Unreachable(f"{at}: no answer: {reason}", reason=reason, hint=hint)
@@ -55,29 +57,24 @@ def _went_away(cause: BaseException) -> bool:
     return any(isinstance(link, ends) for link in (cause, *cause.args))
 
 
-def broken(error: Exception, at: str) -> Transient:
-    """Return the failure for a response whose body broke off."""
-    reason = innermost(error)
-    return Transient(Unreachable(f"{at}: broke off: {reason}", reason=reason))
-
-
-def failure(response: requests.Response, at: str) -> RegistryFailed | Transient:
+def failure(response: HTTPResponse, at: str) -> RegistryFailed | Transient:
     """Return the failure for a status; its message holds the registry's own error text."""
     code, text = _error_of(response)
-    message = f"{at}: {server_of(response.url)} answers {response.status_code}"
+    message = f"{at}: {server_of(response.url or '')} answers {response.status}"
     message += f" {printable(response.reason or '')}"
     result = _by_status(response, f"{message.rstrip()}: {text}" if text else message.rstrip())
-    (result.failure if isinstance(result, Transient) else result).code = code
+    failed = result.failure if isinstance(result, Transient) else result
+    failed.code, failed.status = code, response.status
     return result
 
 
-def no_token(response: requests.Response, at: str) -> Denied | Transient:
+def no_token(response: HTTPResponse, at: str) -> Denied | Transient:
     """Return the failure for a missing token: never `NotThere`, which is for images."""
     error = failure(response, at)
     return error if isinstance(error, Transient) else Denied(str(error.args[0]), hint=LOGIN_HINT)
 
 
-def length_of(response: requests.Response) -> int:
+def length_of(response: HTTPResponse) -> int:
     """Return Content-Length in bytes, -1 without one; raises `ValueError` for an invalid one."""
     stated = response.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
     length, *others = {part.strip() for part in stated.split(",")}  # the same one twice is one
@@ -86,41 +83,28 @@ def length_of(response: requests.Response) -> int:
     return int(length)
 
 
-def read_limited(response: requests.Response, limit: int) -> bytes:
-    """Return the body of a response, cut after `limit` + 1 bytes.
-
-    Raises urllib3's errors, and `ConnectionError` when it is shorter than its Content-Length.
-    """
-    content: bytes = response.raw.read(limit + 1, decode_content=False)
-    if len(content) < min(length_of(response), limit):
-        raise ConnectionError(f"{len(content)} of {length_of(response)} bytes came")
-    return content
-
-
-def _by_status(response: requests.Response, text: str) -> RegistryFailed | Transient:
-    status = response.status_code
-    if status == requests.codes.unauthorized:
+def _by_status(response: HTTPResponse, text: str) -> RegistryFailed | Transient:
+    status = response.status
+    if status == HTTPStatus.UNAUTHORIZED:
         challenge = response.headers.get("WWW-Authenticate", "")
         lacks = "insufficient_scope" in challenge  # RFC 6750, 3.1
         return Denied(text, hint=f"{_RIGHTS_HINT}; {LOGIN_HINT}" if lacks else LOGIN_HINT)
-    if status == requests.codes.forbidden:
+    if status == HTTPStatus.FORBIDDEN:
         return Denied(text, hint=_RIGHTS_HINT)
-    if status == requests.codes.not_found:
+    if status == HTTPStatus.NOT_FOUND:
         return NotThere(text)
     if status in TRANSIENT:
         return Transient(RegistryFailed(text), wait_s=retry_after(response.headers))
     return RegistryFailed(text)
 
 
-def _error_of(response: requests.Response) -> tuple[str, str]:
+def _error_of(response: HTTPResponse) -> tuple[str, str]:
     """Return code and message, in one line, of the first of a body's `errors`; empty without."""
     try:
-        content = response.raw.read(_LONGEST_ERROR, decode_content=False)
+        content = response.read(_LONGEST_ERROR, decode_content=False)
         error = json.loads(content)["errors"][0]
         code = str(error.get("code", ""))[:_LONGEST_CODE]
         text = f"{code}: {error.get('message', '')}".strip(": ")
-    except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
-        return "", ""
-    except urllib3.exceptions.HTTPError:
+    except (*_UNREADABLE, urllib3.exceptions.HTTPError):
         return "", ""
     return code, printable(without_users(" ".join(text.split())))

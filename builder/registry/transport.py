@@ -6,33 +6,33 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import IO, Any
-from urllib.parse import urlsplit
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode, urlsplit
 
-import requests
-import requests.adapters
-import requests.utils
 import urllib3.exceptions
+from urllib3 import HTTPResponse, Timeout
 
-from builder.registry.authorization import Authorization, RegistryState, Scope
 from builder.registry.connections import (
     SMALL_BODY,
     TOO_LONG,
     BodyLimits,
     Watch,
-    session,
+    connections,
     speaks_tls,
     watched,
 )
-from builder.registry.credentials import Credentials
+from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
 from builder.registry.failures import (
     Denied,
     NotThere,
@@ -44,11 +44,12 @@ from builder.registry.failures import (
     Unreachable,
 )
 from builder.registry.references import DOCKER_HUB
-from builder.registry.responses import broken, failure, no_response, no_token
+from builder.registry.responses import failure, no_response, no_token
 from builder.system.home import Home
 from builder.system.locks import locked
-from builder.system.web import cause_of, joined, origin, server_of
+from builder.system.web import cause_of, innermost, joined, origin, server_of
 
+T = TypeVar("T")
 TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
 _REDIRECTS = 5
 _SMALL = 1 << 16
@@ -57,8 +58,19 @@ _LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
 _UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
-# Makes what is sent: bytes, a form, or a file at the place to go on from.
-Body = Callable[[], bytes | IO[bytes] | dict[str, str]]
+# Digests are of bytes as registries have them.
+_HEADERS = {"User-Agent": "build-images", "Accept-Encoding": "identity"}
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class SizedBody(Protocol):
+    """A request's body of known length that is read as it is sent."""
+
+    def __len__(self) -> int: ...
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+Body = Callable[[], bytes | SizedBody]  # makes the body of each attempt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +111,7 @@ class Transport:
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
-        self._threads = threading.local()
-        self._lock = threading.RLock()
-        self._proxies: dict[tuple[str, str], dict[str, str]] = {}
+        self._lock = threading.Lock()
         self._authorization = Authorization(registry, credentials, self._token, self.state)
 
     def retries(self) -> Retries:
@@ -117,30 +127,23 @@ class Transport:
         finally:
             self._until = math.inf
 
-    @contextlib.contextmanager
-    def write_lock(self, name: str, label: str) -> Iterator[None]:
-        """Hold the lock `name`, against writes by other clients of this home."""
-        with locked(
+    def write_lock(self, label: str) -> AbstractContextManager[None]:
+        """Lock what `label` names against writes by other clients of this home."""
+        return locked(
             Home.of_environment().path / "registries",
-            name,
+            hashlib.sha256(label.encode()).hexdigest(),
             waiting=lambda: self.tell(f"waiting for another build-images that writes {label}"),
             stopped=lambda: self.sleep.is_ended,
-        ):
-            yield
+        )
 
-    @contextlib.contextmanager
-    def request(self, **request: Any) -> Iterator[requests.Response]:
-        """Yield the response of `request_once`, retried; a body that breaks off is not."""
+    def retried(self, attempt: Callable[[], T]) -> T:
+        """Return the result of `attempt`, repeated as long as its failure may pass."""
         retries = self.retries()
         while True:
             try:
-                response = self.request_once(**request)
+                return attempt()
             except Transient as transient:
                 retries.wait(transient)
-            else:
-                break
-        with response:
-            yield response
 
     def request_once(
         self,
@@ -154,7 +157,7 @@ class Transport:
         good: Collection[int] = (200,),
         optional: bool = False,
         limits: BodyLimits = SMALL_BODY,
-    ) -> requests.Response:
+    ) -> HTTPResponse:
         """Return the response to a request; `path` begins with /v2/, or is a URL of the registry's.
 
         `resource` names the object in errors. Raises `Transient` for failures that may pass, and
@@ -168,16 +171,16 @@ class Transport:
         call = _Call(method=method, headers=sent, body=body, resource=resource, limits=limits)
         with self.reading(resource):
             response = self._answer(call, path, scope)
-        if response.status_code in good:
+        if response.status in good:
             if method != "GET":
                 _drain(response)
             return response
         with response, self.reading(resource):
-            if optional and (response.status_code in _UNKNOWN or not self._is_home(response.url)):
+            if optional and (response.status in _UNKNOWN or not self._is_home(str(response.url))):
                 raise NotThere(f"{self._at(resource)}: the registry does not know this request")
             raise failure(response, self._at(resource))
 
-    def _answer(self, call: _Call, path: str, scope: Scope) -> requests.Response:
+    def _answer(self, call: _Call, path: str, scope: Scope) -> HTTPResponse:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
         url = self._joined(self.base(), path, call.resource)
         if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
@@ -187,8 +190,8 @@ class Transport:
         response = self._follow(call, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
-            is_challenge = response.status_code == requests.codes.unauthorized
-            if not (is_challenge and self._is_home(response.url)):
+            is_challenge = response.status == HTTPStatus.UNAUTHORIZED
+            if not (is_challenge and self._is_home(str(response.url))):
                 break
             challenge = response.headers.get("WWW-Authenticate", "")
             known = self._authorization.answer(challenge, scope, stale=known)
@@ -218,11 +221,10 @@ class Transport:
 
     def _find_base(self) -> str:
         host = _DOCKER_HUB_AT if self.registry == DOCKER_HUB else self.registry
-        if host in self._plain_http or host.partition(":")[0] in self._plain_http:
-            return f"http://{host}"
-        if _LOOPBACK.fullmatch(host) and not self._wants_tls(host):
-            return f"http://{host}"
-        return f"https://{host}"
+        is_plain = bool({host, host.partition(":")[0]} & set(self._plain_http)) or (
+            _LOOPBACK.fullmatch(host) is not None and not self._wants_tls(host)
+        )
+        return f"{'http' if is_plain else 'https'}://{host}"
 
     def _wants_tls(self, host: str) -> bool:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
@@ -230,37 +232,21 @@ class Transport:
             call = _Call(method="GET", resource="v2")
             with self._request(call, f"http://{host}/v2/", {}) as response:
                 _drain(response)
-                return response.status_code == requests.codes.bad_request
-        except requests.exceptions.RequestException as error:
+                return response.status == HTTPStatus.BAD_REQUEST
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
 
-    @property
-    def _session(self) -> requests.Session:
-        """Return this thread's session."""
-        opened: requests.Session | None = getattr(self._threads, "session", None)
-        if opened is None:
-            self._threads.session = opened = session()
-        return opened
-
-    def _proxies_for(self, url: str) -> dict[str, str]:
-        """Return the proxies that the environment names for a server."""
-        parts = urlsplit(url)
-        server = parts.scheme, parts.netloc
-        with self._lock:
-            if server not in self._proxies:
-                self._proxies[server] = requests.utils.get_environ_proxies(url, no_proxy=None)
-            return self._proxies[server]
-
-    def _follow(self, call: _Call, url: str, authorization: str) -> requests.Response:
+    def _follow(self, call: _Call, url: str, authorization: str) -> HTTPResponse:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
             response = self._send(call, url, {"Authorization": authorization} if known else {})
-            if not response.is_redirect or call.method not in {"GET", "HEAD"}:
+            location = response.get_redirect_location()
+            if not location or call.method not in {"GET", "HEAD"}:
                 return response
             with response:
-                target = self._joined(url, response.headers["location"], call.resource)
+                target = self._joined(url, location, call.resource)
                 _drain(response)
             if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
                 raise RegistryFailed(f"{self._at(call.resource)}: a redirect leads away from https")
@@ -269,16 +255,14 @@ class Transport:
 
     def _send(
         self, call: _Call, url: str, extra: Mapping[str, str] = MappingProxyType({})
-    ) -> requests.Response:
+    ) -> HTTPResponse:
         """Return the response to one request with `extra` headers, whatever its status."""
         try:
             return self._request(call, url, extra)
-        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise no_response(error, self._at(call.resource)) from error
-        except OSError as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise no_response(error, self._at(call.resource)) from error
 
-    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> requests.Response:
+    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> HTTPResponse:
         watch = Watch(
             resource=self._at(call.resource),
             check=self.sleep.check,
@@ -287,18 +271,24 @@ class Transport:
             until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
             size=call.limits.size,
         )
+        headers = {**_HEADERS, **call.headers, **extra}
+        body = call.body() if call.body else None
+        if body is not None and not isinstance(body, bytes):
+            headers["Content-Length"] = str(len(body))
         with watched(watch):
-            return self._session.request(
+            response = connections(url).urlopen(
                 call.method,
                 url,
-                headers={**call.headers, **extra},
-                data=call.body() if call.body else None,
-                auth=_as_it_is,
-                timeout=self.timeout_s,
-                proxies=self._proxies_for(url),
-                allow_redirects=False,
-                stream=True,
+                body=body,
+                headers=headers,
+                timeout=Timeout(*self.timeout_s),
+                redirect=False,
+                retries=False,
+                preload_content=False,
             )
+        assert isinstance(response, HTTPResponse)
+        response.url, response.auto_close = url, False  # it can be closed again by `with`
+        return response
 
     def _is_home(self, url: str) -> bool:
         """Return whether a URL is the registry's own: no other host gets the authorization."""
@@ -325,45 +315,43 @@ class Transport:
 
     def broken(self, error: Exception, resource: str) -> Transient:
         """Return the failure for a response whose body broke off."""
-        return broken(error, self._at(resource))
+        reason = innermost(error)
+        return Transient(Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason))
 
     def _at(self, resource: str) -> str:
         return f"{self.registry}/{resource}"
 
     def _token(
-        self, method: str, url: str, *, headers: Mapping[str, str], form: Mapping[str, str]
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
     ) -> bytes:
         """Return the body of a token server's response."""
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: it names a server of tokens without TLS")
-        retries = self.retries()
-        sent, name = dict(form), f"token of {server_of(url)}"
-        while True:
-            try:
-                with (
-                    self._redirected(method, url, headers, sent, name) as response,
-                    self.reading(name),
-                ):
-                    if response.status_code != requests.codes.ok:
-                        raise no_token(response, f"{self.registry}: its server of tokens")
-                    content: bytes = response.raw.read(_LARGEST_TOKEN, decode_content=False)
-                    return content
-            except Transient as transient:
-                retries.wait(transient)
-
-    def _redirected(
-        self, method: str, url: str, headers: Mapping[str, str], sent: dict[str, str], name: str
-    ) -> requests.Response:
-        """Return a token server's response; redirects stay on its host, as it sees the login."""
+        body = urlencode(form).encode()
         call = _Call(
-            method=method, headers=headers, body=(lambda: sent) if sent else None, resource=name
+            method=method,
+            resource=f"token of {server_of(url)}",
+            headers={**headers, **(_FORM if form else {})},
+            body=(lambda: body) if form else None,
         )
+
+        def attempt() -> bytes:
+            with self._redirected(call, url) as response, self.reading(call.resource):
+                if response.status != HTTPStatus.OK:
+                    raise no_token(response, f"{self.registry}: its server of tokens")
+                return response.read(_LARGEST_TOKEN, decode_content=False)
+
+        return self.retried(attempt)
+
+    def _redirected(self, call: _Call, url: str) -> HTTPResponse:
+        """Return a token server's response; redirects stay on its host, as it sees the login."""
         response = self._send(call, url)
         for _ in range(_REDIRECTS):
-            if not response.is_redirect:
+            location = response.get_redirect_location()
+            if not location or call.method != "GET":
                 break
-            target = self._joined(url, response.headers["location"], name)
-            if method != "GET" or origin(target) != origin(url):
+            target = self._joined(url, location, call.resource)
+            if origin(target) != origin(url):
                 break
             with response:
                 _drain(response)
@@ -383,12 +371,7 @@ class Transport:
             self.sent_bytes += size
 
 
-def _drain(response: requests.Response) -> None:
+def _drain(response: HTTPResponse) -> None:
     """Read the unused rest of a response: else its connection cannot be used again."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
-        response.raw.read(_SMALL)
-
-
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep the headers as they are: no credentials from .netrc in the place of ours."""
-    return request
+        response.read(_SMALL)

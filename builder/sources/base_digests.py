@@ -18,7 +18,6 @@ from builder.registry import (
     Credentials,
     Descriptor,
     Reference,
-    Registry,
     RegistryFailed,
     Unreachable,
     connect,
@@ -76,17 +75,29 @@ class Registries:
         Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it, or the
         registry's manifest is invalid.
         """
-        image = Reference.parse(reference)
-        registry, oci = self._registry(image), ARCHITECTURES[arch].oci
+        image, oci = Reference.parse(reference), ARCHITECTURES[arch].oci
+        registry = connect(self._place(image), self.credentials, wait=self.wait)
         with self._reported_failures(reference, image):
             descriptor, body = registry.document(image.digest or image.tag or "latest")
             if descriptor.media_type in INDEXES or "manifests" in body:
-                return _of_architecture(reference, arch, oci, body.get("manifests"))
-            config = registry.small_blob(_descriptor_in(body.get("config"), reference))
-        architecture = _architecture_in(config, reference)
-        if architecture != oci:
-            raise _no_such(reference, arch, [architecture])
-        return descriptor.digest
+                with _checked(reference):
+                    platforms = [
+                        (entry.get("platform") or {}, entry) for entry in body["manifests"]
+                    ]
+                    for platform, entry in platforms:
+                        if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
+                            return Descriptor.read(entry, reference).digest
+                    available = {str(platform.get("architecture")) for platform, _ in platforms}
+            else:
+                with _checked(reference):
+                    config = Descriptor.read(body.get("config"), reference)
+                content = registry.small_blob(config)
+                with _checked(reference):
+                    available = {str(exact_json.parsed(content).get("architecture"))}
+                if oci in available:
+                    return descriptor.digest
+        others = ", ".join(sorted(available - {"unknown", "None"})) or "nothing"
+        raise RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {others}")
 
     def server(self, image: Reference) -> str:
         """Return the server that is used for a reference, as people write it."""
@@ -94,9 +105,11 @@ class Registries:
 
     def probe(self, image: Reference) -> SilentRegistry | None:
         """Return the registry of a reference if it does not answer; a refusal is an answer."""
-        reason = self._registry(image).transport.unreachable_reason()
-        if not reason:
-            return None
+        registry = connect(self._place(image), self.credentials, wait=self.wait)
+        reason = registry.transport.unreachable_reason()
+        return self._silent(image, reason) if reason else None
+
+    def _silent(self, image: Reference, reason: str) -> SilentRegistry:
         return SilentRegistry(registry=image.registry, server=self.server(image), reason=reason)
 
     @contextlib.contextmanager
@@ -105,64 +118,26 @@ class Registries:
         try:
             yield
         except Unreachable as error:
-            lost = SilentRegistry(
-                registry=image.registry, server=self.server(image), reason=error.reason
-            )
+            lost = self._silent(image, error.reason)
             hint = MIRROR_HINT.format(registry=image.registry)
             raise RegistryUnreachable(f"{shown}: {lost}", lost=str(lost), hint=hint) from error
         except RegistryFailed as error:
             raise RegistryFails(f"{shown}: {error.args[0]}", hint=error.hint) from error
-
-    def _registry(self, image: Reference) -> Registry:
-        return connect(self._place(image), self.credentials, wait=self.wait)
 
     def _place(self, image: Reference) -> Reference:
         """Return the repository that stands in for a reference's."""
         return Reference.parse(at_mirror(image.name, self.mirrors))
 
 
-def _of_architecture(reference: str, arch: str, oci: str, manifests: object) -> str:
-    if not isinstance(manifests, list):
-        raise _no_image(reference)
-    platforms = [_platform(entry, reference) for entry in manifests]
-    for entry, platform in zip(manifests, platforms, strict=True):
-        if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
-            return _descriptor_in(entry, reference).digest
-    names = [str(platform.get("architecture", "unknown")) for platform in platforms]
-    raise _no_such(reference, arch, names)
-
-
-def _platform(entry: object, reference: str) -> dict[str, object]:
-    """Return the platform of an index's entry, which need not have one."""
-    platform = (entry.get("platform") or {}) if isinstance(entry, dict) else None
-    if not isinstance(platform, dict):
-        raise _no_image(reference)
-    return platform
-
-
-def _architecture_in(config: bytes, reference: str) -> str:
+@contextlib.contextmanager
+def _checked(reference: str) -> Iterator[None]:
+    """Turn what reading a malformed manifest raises into an error that says so."""
     try:
-        document = exact_json.parsed(config)
-    except ValueError as error:
-        raise _no_image(reference) from error
-    return str(document.get("architecture")) if isinstance(document, dict) else "unknown"
-
-
-def _descriptor_in(entry: object, reference: str) -> Descriptor:
-    try:
-        return Descriptor.read(entry, reference)
-    except RegistryFailed as error:
-        raise _no_image(reference) from error
-
-
-def _no_image(reference: str) -> RegistryFails:
-    why = "it is no manifest with digests, sha256: and 64 hexadecimal digits each"
-    return RegistryFails(f"{reference}: what the registry gives cannot be pinned: {why}")
-
-
-def _no_such(reference: str, arch: str, available: list[str]) -> RegistryFails:
-    others = ", ".join(sorted({name for name in available if name != "unknown"})) or "nothing"
-    return RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {others}")
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RegistryFailed) as error:
+        why = "it is no manifest with digests, sha256: and 64 hexadecimal digits each"
+        text = f"{reference}: what the registry gives cannot be pinned: {why}"
+        raise RegistryFails(text) from error
 
 
 def registry_of(reference: str) -> str:
@@ -207,31 +182,22 @@ def pin_references(
     unreachable: dict[tuple[str, str], RegistryUnreachable] = {}
     failures: list[BuildImagesError] = []
 
-    def ask(key: Key) -> str:
-        if server(key[0]) in unreachable:
-            return ""
-        try:
-            return registries.digest(*key)
-        except RegistryUnreachable as error:
-            unreachable.setdefault(server(key[0]), error)
-        except RegistryFails as error:
-            failures.append(error)
-        return ""
+    def pin(key: Key) -> None:
+        if server(key[0]) not in unreachable:
+            try:
+                digests[key] = registries.digest(*key)
+            except RegistryUnreachable as error:
+                unreachable.setdefault(server(key[0]), error)
+            except RegistryFails as error:
+                failures.append(error)
 
     with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        texts = list(pool.map(ask, pending))
-        digests.update({key: text for key, text in zip(pending, texts, strict=True) if text})
-    lost = [
-        _lost(error, {name for name, _ in pending if server(name) == at})
-        for at, error in sorted(unreachable.items(), key=itemgetter(0))
-    ]
-    return Pinned(references=digests, failures=(*lost, *failures))
-
-
-def _lost(error: RegistryUnreachable, names: Collection[str]) -> RegistryUnreachable:
-    """Return the error of one reference as that of all on the same server."""
-    text = f"{error.lost}\n  not asked for: {', '.join(sorted(names))}"
-    return RegistryUnreachable(text, lost=error.lost, hint=error.hint)
+        list(pool.map(pin, pending))
+    for at, error in sorted(unreachable.items(), key=itemgetter(0), reverse=True):
+        names = sorted({name for name, _ in pending if server(name) == at})
+        text = f"{error.lost}\n  not asked for: {', '.join(names)}"
+        failures.insert(0, RegistryUnreachable(text, lost=error.lost, hint=error.hint))
+    return Pinned(references=digests, failures=tuple(failures))
 
 
 def mismatches(
@@ -258,22 +224,20 @@ def mismatches(
         for name in request.recipes
         if lock.of_recipes([name]) and not set(request.urls) & set(lock.sources)
     ]
-    return [*faults, *_needless(lock, requests, references)] if everything else faults
-
-
-def _needless(
-    lock: Lock, requests: Collection[SourceRequest], references: Collection[Key]
-) -> Iterable[Fault]:
     requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
-    for source in lock.sources.values():
-        for name in source.recipes:
-            if (source.url, name) not in requested:
-                yield _fault(source.line, f"{source.url}: {name} does not ask for it")
-    for reference, arch in lock.references:
-        if (reference, arch) not in references:
-            yield _fault(1, f"{reference} for {arch}: no image is made from it")
-
-
-def _fault(line: int, problem: str) -> Fault:
+    needless = [
+        (source.line, f"{source.url}: {name} does not ask for it")
+        for source in lock.sources.values()
+        for name in source.recipes
+        if (source.url, name) not in requested
+    ]
+    needless += [
+        (1, f"{reference} for {arch}: no image is made from it")
+        for reference, arch in lock.references
+        if (reference, arch) not in references
+    ]
     valid = "run: build-images lock, which drops it"
-    return Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
+    return faults + [
+        Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
+        for line, problem in (needless if everything else ())
+    ]

@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.model.errors import MissingPrerequisite, Refused, StepFailed
 from builder.model.inputs import DEBIAN_SOURCE, LockedSource
 from builder.sources.download import Downloader, NotFetched
-from builder.sources.store import Store, Unfetched
+from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.system.web import server_of
@@ -51,7 +51,7 @@ class DebianSources:
     def __init__(
         self,
         *,
-        store: Store,
+        store: SourceStore,
         suites: Sequence[str],
         downloader: Downloader,
         processes: Processes,
@@ -102,7 +102,7 @@ class DebianSources:
             sha256=sha256,
             size=size,
         )
-        mirror = Store(path=self.store.path, debian=self.store.debian)
+        mirror = SourceStore(path=self.store.path, debian=self.store.debian)
         return lzma.decompress(
             mirror.ensure(index, downloader=self.downloader).read_bytes()
         ).decode()

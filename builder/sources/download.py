@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -37,15 +37,11 @@ class NotFetched(Exception):
 
 
 class _Retry(Exception):
-    """A failure that may pass: `wait_s` is the least pause that the server asks for.
+    """A failure that may pass: `wait_s` is the least pause that the server asks for."""
 
-    `validator` names the state of a partly fetched file, for `If-Range`.
-    """
-
-    def __init__(self, reason: str, *, wait_s: float = 0.0, validator: str = "") -> None:
+    def __init__(self, reason: str, *, wait_s: float = 0.0) -> None:
         super().__init__(reason)
         self.wait_s = wait_s
-        self.validator = validator
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,21 +52,62 @@ class Fetched:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """The arguments of one transfer: see `Downloader.fetch`."""
+@dataclass(kw_only=True)
+class _Transfer:
+    """A transfer of a URL's file to `target`; `validator` names the state of the part in it."""
 
     url: str
     target: Path
     limit: int | None
-    seen: Callable[[int], object]
+    seen: OnBytes
     validator: str = ""
 
-    def headers(self, offset: int) -> dict[str, str]:
-        extra = {"Range": f"bytes={offset}-"} if offset else {}
-        if offset and self.validator:
-            extra["If-Range"] = self.validator  # else all of the file, should it have changed
-        return {**_HEADERS, **extra}
+    def attempt(self, session: requests.Session) -> None:
+        """Fetch the rest of the file; raises `_Retry` or `NotFetched`."""
+        server = server_of(self.url)
+        offset = self.target.stat().st_size if self.target.exists() else 0
+        with _response(session, self.url, self._headers(offset)) as response:
+            if offset and response.status_code == requests.codes.requested_range_not_satisfiable:
+                if _complete_length(response) == offset:
+                    return  # all of it had come, and only the end of the connection was missing
+                self.target.unlink()
+                raise _Retry(f"{server} has fewer bytes than were fetched before")
+            _check_status(response, self.url)
+            goes_on = offset and response.status_code == requests.codes.partial_content
+            part = response.headers.get("Content-Range", "")
+            if goes_on and not part.startswith(f"bytes {offset}-"):
+                self.target.unlink()
+                raise _Retry(f"{server} sent another part than the one asked for")
+            self._write(response, offset if goes_on else 0)
+
+    def _headers(self, offset: int) -> dict[str, str]:
+        headers = dict(_HEADERS)
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+            if self.validator:
+                headers["If-Range"] = self.validator  # else all of the file, should it have changed
+        return headers
+
+    def _write(self, response: requests.Response, size: int) -> None:
+        with self.target.open("ab" if size else "wb") as file:
+            self.seen(size)
+            for chunk in self._chunks(response):
+                size += len(chunk)
+                if self.limit is not None and size > self.limit:
+                    server = server_of(self.url)
+                    raise NotFetched(f"{server} sends more than {self.limit} bytes")
+                file.write(chunk)
+                self.seen(size)
+
+    def _chunks(self, response: requests.Response) -> Iterator[bytes]:
+        try:
+            yield from response.raw.stream(_CHUNK, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            tag: str = response.headers.get("ETag", "")
+            if tag and not tag.startswith("W/"):  # If-Range takes a strong tag: RFC 9110, 13.1.5
+                self.validator = tag
+            reason = f"{server_of(response.url)} broke off: {innermost(error)}"
+            raise _Retry(reason) from error
 
 
 class Downloader:
@@ -104,19 +141,18 @@ class Downloader:
 
         if url.startswith("file://"):
             return _copied(url, target, seen)
-        part = _Part(url=url, target=target, limit=limit, seen=seen)
+        transfer = _Transfer(url=url, target=target, limit=limit, seen=seen)
         server = urlsplit(url).netloc
         attempts = 1 if server in self._unreachable else ATTEMPTS
         for attempt in range(attempts):
             try:
                 with requests.Session() as session:
-                    _transfer(session, part)
+                    transfer.attempt(session)
                 return digest_of(target)
             except _Retry as error:
                 if attempt + 1 == attempts:
                     self._unreachable.add(server)
                     raise NotFetched(str(error)) from error
-                part = replace(part, validator=error.validator or part.validator)
                 self._wait(min(max(0.5 * 2**attempt, error.wait_s), _LONGEST_WAIT_S))
         raise AssertionError  # the last attempt returns or raises
 
@@ -142,53 +178,10 @@ def _copied(url: str, target: Path, seen: OnBytes) -> Fetched:
     return fetched
 
 
-def _transfer(session: requests.Session, part: _Part) -> None:
-    url, target = part.url, part.target
-    offset = target.stat().st_size if target.exists() else 0
-    with _response(session, url, part.headers(offset)) as response:
-        if offset and response.status_code == requests.codes.requested_range_not_satisfiable:
-            if _complete_length(response) == offset:
-                return  # all of it had come, and only the end of the connection was missing
-            target.unlink()
-            raise _Retry(f"{server_of(url)} has fewer bytes than were fetched before")
-        _check_status(response, url)
-        goes_on = offset and response.status_code == requests.codes.partial_content
-        if goes_on and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
-            target.unlink()
-            raise _Retry(f"{server_of(url)} sent another part than the one asked for")
-        _write(response, part, offset if goes_on else 0)
-
-
 def _complete_length(response: requests.Response) -> int:
     """Return the size of the file from `Content-Range: bytes */SIZE`; -1 without one."""
     length = response.headers.get("Content-Range", "").rpartition("/")[2]
     return int(length) if length.isdecimal() else -1
-
-
-def _write(response: requests.Response, part: _Part, offset: int) -> None:
-    size = offset
-    with part.target.open("ab" if offset else "wb") as file:
-        part.seen(size)
-        for chunk in _chunks(response):
-            size += len(chunk)
-            if part.limit is not None and size > part.limit:
-                raise NotFetched(f"{server_of(part.url)} sends more than {part.limit} bytes")
-            file.write(chunk)
-            part.seen(size)
-
-
-def _chunks(response: requests.Response) -> Iterator[bytes]:
-    try:
-        yield from response.raw.stream(_CHUNK, decode_content=False)
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        reason = f"{server_of(response.url)} broke off: {innermost(error)}"
-        raise _Retry(reason, validator=_validator(response)) from error
-
-
-def _validator(response: requests.Response) -> str:
-    """Return the value of `If-Range`: a strong entity tag (RFC 9110, 13.1.5)."""
-    tag: str = response.headers.get("ETag", "")
-    return "" if tag.startswith("W/") else tag
 
 
 def _response(session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:

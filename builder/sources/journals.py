@@ -16,13 +16,13 @@ import contextlib
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder.model.package_indices import IndexState, distinct, state_from
+from builder.model.records import read
 from builder.system.files import write_whole
 from builder.system.home import PIP_CONFIG
 from builder.system.locks import locked
@@ -64,21 +64,19 @@ class Journals:
 
     def note(self, build: str, files: Iterable[ServedFile]) -> None:
         """Add lines to a journal; nothing for a user that is no build."""
-        if not is_build_id(build):
-            return
         self._append(build, [asdict(file) for file in files])
 
     def note_state(self, build: str, state: IndexState) -> None:
         """Add the state of a suite that a build saw; nothing for a user that is no build."""
-        if is_build_id(build):
-            self._append(build, [{_STATE: asdict(state)}])
+        self._append(build, [{_STATE: asdict(state)}])
 
     def states(self, build: str) -> tuple[IndexState, ...]:
         """Return the states of suites that a build saw, or the builds of its layers."""
         states, since = list[IndexState](), 0
         for line in self._lines(build):
-            if state := _state(line):
-                states.append(state)
+            if _STATE in line:
+                with contextlib.suppress(ValueError):
+                    states.append(state_from(line[_STATE]))
             elif line.get(_ALONE) is True:  # earlier states are of no layer of this one
                 states = states[since:]
             elif line.get("complete") is False:
@@ -93,17 +91,21 @@ class Journals:
 
     def end(self, build: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
         """End a build, `well` or not, with the layers that it built and took from earlier ones."""
+        own, known = self.of(build), self._built(build) | {*built}
         taken = {*taken}
-        own = self.of(build)
-        known = self._built(build) | {*built}
+        others = taken - known
+        folder = self.cache / _FOLDER
+        builders = {
+            layer: path.stem
+            for path in (folder.glob("*.jsonl") if others else ())
+            for layer in self._built(path.stem)
+        }
         inherited: dict[str, ServedFile] = {}
         states = set[IndexState]()
-        others = taken - known
-        builders = self._builders() if others else {}
-        well = well and others <= builders.keys()
         for other in {builders[layer] for layer in others & builders.keys()}:
             inherited |= self.of(other)
             states |= {*self.states(other)}
+        well = well and others <= builders.keys()
         # An index that changed between two builds would be one of the two for both.
         well = well and all(own.get(url, file).file == file.file for url, file in inherited.items())
         self.note(build, [file for url, file in inherited.items() if url not in own])
@@ -112,26 +114,18 @@ class Journals:
         alone = {} if taken else {_ALONE: True}
         self._append(build, [{"complete": well, "built": sorted(known), **alone}])
 
-    def _builders(self) -> dict[str, str]:
-        """Return the build of each layer."""
-        paths = (self.cache / _FOLDER).glob("*.jsonl")
-        return {layer: path.stem for path in paths for layer in self._built(path.stem)}
-
     def _built(self, build: str) -> set[str]:
-        layers: set[str] = set()
-        for line in self._lines(build):
-            if isinstance(built := line.get("built"), list):
-                layers |= {layer for layer in built if isinstance(layer, str)}
-        return layers
+        """Return the layers that a build built."""
+        lists = (line.get("built") for line in self._lines(build))
+        layers = (layer for built in lists if isinstance(built, list) for layer in built)
+        return {layer for layer in layers if isinstance(layer, str)}
 
     def _append(self, build: str, lines: Iterable[Mapping[str, object]]) -> None:
-        path = self.path(build)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(handle, _text(lines).encode())
-        finally:
-            os.close(handle)
+        """Append lines by one write."""
+        if is_build_id(build):
+            self.path(build).parent.mkdir(parents=True, exist_ok=True)
+            with self.path(build).open("ab", buffering=0) as file:
+                file.write(_text(lines).encode())
 
     def replace(self, build: str, files: Iterable[ServedFile]) -> None:
         """Replace a journal in one atomic write; nobody else may write it meanwhile."""
@@ -140,20 +134,23 @@ class Journals:
 
     def of(self, build: str) -> dict[str, ServedFile]:
         """Return the files served to a build, by URL; none for an unknown build."""
-        return {file.url: file for line in self._lines(build) if (file := _served_file(line))}
+        files: dict[str, ServedFile] = {}
+        for line in self._lines(build):
+            with contextlib.suppress(ValueError):
+                file = read(ServedFile, line)
+                if is_file(file.file):
+                    files[file.url] = file
+        return files
 
     def is_complete(self, build: str) -> bool:
         """Return whether a build ended well, and all files that it needed are noted."""
         ends = [line["complete"] for line in self._lines(build) if "complete" in line]
-        return bool(ends) and ends[-1] is True
+        return ends[-1:] == [True]
 
     def _lines(self, build: str) -> list[dict[str, object]]:
         """Return the lines without a truncated one, which the next build notes again."""
-        if not is_build_id(build):
-            return []
-        text = self._read(f"{build}.jsonl")
         entries = []
-        for line in text.splitlines():
+        for line in self._read(f"{build}.jsonl").splitlines() if is_build_id(build) else ():
             with contextlib.suppress(ValueError):
                 entries.append(json.loads(line))
         return [entry for entry in entries if isinstance(entry, dict)]
@@ -177,7 +174,7 @@ class Journals:
 
     @property
     def index(self) -> str:
-        """Return the index that pip last used; empty if it never used one."""
+        """The index that pip last used; empty if it never used one."""
         return self._read(_INDEX).strip()
 
     def note_index(self, url: str) -> None:
@@ -199,22 +196,6 @@ def is_file(text: str) -> bool:
 
 def _text(lines: Iterable[Mapping[str, object]]) -> str:
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
-
-
-def _served_file(line: Mapping[str, object]) -> ServedFile | None:
-    """Return the file that a line notes; None if it notes something else."""
-    url, file, kind = (line.get(key) for key in ("url", "file", "kind"))
-    if not (isinstance(url, str) and isinstance(file, str) and isinstance(kind, str)):
-        return None
-    return ServedFile(url=url, file=file, kind=kind) if is_file(file) else None
-
-
-def _state(line: Mapping[str, object]) -> IndexState | None:
-    """Return the state of a suite that a line notes; None if it notes something else."""
-    try:
-        return state_from(line[_STATE])
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def key_of(secret: str, user: str) -> str:

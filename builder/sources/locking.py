@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import posixpath
 import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from builder.model.errors import BuildImagesError, Refused
 from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
-from builder.sources.store import JOBS, Store, Unfetched
+from builder.sources.store import SourceStore, Unfetched, in_parallel
 from builder.system.locks import locked
 from builder.system.web import without_users
 
@@ -41,7 +41,7 @@ class Locking:
     With `update`, locked sources are looked up anew, and changes are accepted.
     """
 
-    store: Store
+    store: SourceStore
     downloader: Downloader
     resolve: Callable[[str], LockedSource]
     update: bool = False
@@ -67,12 +67,7 @@ def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Lockin
             failures.append(error)
             return chosen(request.urls, known.sources)  # the locked entry is not lost
 
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        try:
-            entries = list(pool.map(locked_entry, requests))
-        except BaseException:
-            locking.downloader.stop()
-            raise
+    entries = in_parallel(locking.downloader, locked_entry, requests)
     return LockedAll(sources=tuple(filter(None, entries)), failures=tuple(failures))
 
 
@@ -98,11 +93,7 @@ def _locked(
         mirrors = before.mirrors if before and before.url == url else ()
         return replace(source, recipes=request.recipes, mirrors=mirrors)
     requested = without_users(f"{request.urls[0]} ({', '.join(request.recipes)})")
-    raise Unfetched("\n".join([requested, *_indented(reasons)]))
-
-
-def _indented(texts: Sequence[str]) -> list[str]:
-    return ["  " + text.replace("\n", "\n  ") for text in texts]
+    raise Unfetched("\n".join([requested, textwrap.indent("\n".join(reasons), "  ")]))
 
 
 def _report(
@@ -131,29 +122,21 @@ def _looked_up(url: str, locking: Locking) -> LockedSource:
 
 def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     """Fetch from the URL itself, or from a site's mirror if the URL cannot be reached."""
-    digest = hashlib.sha256(url.encode()).hexdigest()
-    with locked(locking.store.path, digest):  # another run may lock the same
-        return _downloaded_to(locking.store.path / f".{digest}.new", url, name, locking)
-
-
-def _downloaded_to(partial: Path, url: str, name: str, locking: Locking) -> LockedSource:
-    places = [
-        locking.store.origin(url),
-        *(f"{mirror.rstrip('/')}/{name}" for mirror in locking.store.mirrors),
-    ]
+    store, digest = locking.store, hashlib.sha256(url.encode()).hexdigest()
+    partial = store.path / f".{digest}.new"
     reasons = []
-    try:
-        for place in places:
+    with locked(store.path, digest), contextlib.ExitStack() as stack:  # another run may lock it
+        stack.callback(partial.unlink, missing_ok=True)
+        mirrored = (f"{mirror.rstrip('/')}/{name}" for mirror in store.mirrors)
+        for place in (store.origin(url), *mirrored):
             partial.unlink(missing_ok=True)
             try:
                 fetched = locking.downloader.fetch(place, partial)
             except NotFetched as error:
                 reasons.append(without_users(f"{place}: {error}"))
                 continue
-            locking.store.take(partial, fetched)
+            store.take(partial, fetched)
             return LockedSource(url=url, file=name, sha256=fetched.sha256, size=fetched.size)
-    finally:
-        partial.unlink(missing_ok=True)
     raise Unfetched("\n".join(reasons))
 
 
@@ -188,21 +171,14 @@ def lock_text(lock: Lock) -> str:
         lines += _entry(_source_fields(source))
     lines += ["references:"] if references else ["references: []"]
     for (reference, arch), digest in references:
-        fields = {"reference": reference, "arch": arch, "digest": digest}
-        lines += _entry(fields)
+        lines += _entry({"reference": reference, "arch": arch, "digest": digest})
     return "\n".join(lines) + "\n"
 
 
 def _source_fields(source: LockedSource) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "url": source.url,
-        "file": source.file,
-        "path": source.path,
-        "sha256": source.sha256,
-        "size": source.size,
-        "mirrors": list(source.mirrors),
-        "recipes": sorted(source.recipes),
-    }
+    names = ("url", "file", "path", "sha256", "size", "mirrors")
+    fields = {name: getattr(source, name) for name in names}
+    fields["recipes"] = sorted(source.recipes)
     return {name: value for name, value in fields.items() if value}
 
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -76,16 +76,16 @@ class PackageCache:
 
     def noted(self, build: str, url: str) -> ServedFile | None:
         """Return the file that a build got for a URL before; None unless offline."""
-        if not self.offline:
-            return None
-        file = self.journals.of(build).get(url)
-        return file if file and self.file_at(self.folder / file.file).is_file() else None
+        return self._first_at(url, [self.journals.of(build)]) if self.offline else None
 
     def newest(self, url: str) -> ServedFile | None:
         """Return the file that any build got last for a URL; for use without a server."""
-        if not self.offline:
-            return None
-        noted = (files[url] for files in self.journals.newest_first() if url in files)
+        return self._first_at(url, self.journals.newest_first()) if self.offline else None
+
+    def _first_at(
+        self, url: str, journals: Iterable[Mapping[str, ServedFile]]
+    ) -> ServedFile | None:
+        noted = (files[url] for files in journals if url in files)
         existing = (file for file in noted if self.file_at(self.folder / file.file).is_file())
         return next(existing, None)
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builder.model.digests import sha256_of_file
@@ -150,16 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _request_key(self) -> None:
         """Request the run's key: apt and pip send it at once, dnf after this response."""
-        text = b"this proxy is for one run\n"
         self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
         # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
         self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", "0")
         self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text)
 
     def _note(self, place: Path, kind: str = "") -> None:
         """Note the file that answered the request."""
@@ -238,13 +234,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> Body | Iterator[bytes] | None:
         """Return the request's body, read as it is forwarded; servers may answer before its end."""
         length = self.headers.get("Content-Length", "")
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            self.close_connection = True
-            return chunks(self.rfile)
-        if not length.isdecimal():
+        is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
+        if not is_chunked and not length.isdecimal():
             return None
         self.close_connection = True
-        return Body(self.rfile, int(length))
+        return chunks(self.rfile) if is_chunked else Body(self.rfile, int(length))
 
     def _copy(self, response: requests.Response, place: Path | None, address: str) -> None:
         is_ok = response.status_code == HTTPStatus.OK
@@ -274,8 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
                 for chunk in response.raw.stream(_CHUNK, decode_content=False):
                     self.wfile.write(last)
                     last = chunk
-                    if copy:
-                        copy.write(chunk)
+                    _copy_chunk(chunk, copy)
                     if release is not None and len(release) < MOST_BYTES:
                         release += chunk
             if release is not None:
@@ -291,8 +284,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         page = pip_index.rewrite_links(theirs, response.url)
         with self._cached_copy(None, len(page), "text/html") as copy:
-            if copy:
-                copy.write(page)
+            _copy_chunk(page, copy)
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(page)))
@@ -310,12 +302,11 @@ class _Handler(BaseHTTPRequestHandler):
             yield None
             return
         with tempfile.NamedTemporaryFile(
-            dir=self.cache.folder, prefix="partial-", delete=False
+            dir=self.cache.folder, prefix="partial-", delete=False, buffering=0
         ) as copy:
             partial = Path(copy.name)
             try:
-                yield cast("IO[bytes]", _BestEffortFile(copy))
-                copy.flush()
+                yield copy.file
                 if partial.stat().st_size == size:
                     target = place or self.cache.folder / ANSWERS / sha256_of_file(partial)
                     self.cache.keep(partial, target)
@@ -346,15 +337,8 @@ def _is_page(response: requests.Response) -> bool:
     return response.headers.get("Content-Type", "").startswith("text/html")
 
 
-class _BestEffortFile:
-    """A file that ignores writes after one failed."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._failed = file, False
-
-    def write(self, data: bytes) -> None:
-        if not self._failed:
-            try:
-                self._file.write(data)
-            except OSError:
-                self._failed = True
+def _copy_chunk(chunk: bytes, copy: IO[bytes] | None) -> None:
+    """Write a chunk to a copy; what a full disk lacks makes the copy too short to be kept."""
+    if copy:
+        with contextlib.suppress(OSError):
+            copy.write(chunk)

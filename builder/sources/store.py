@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
@@ -19,6 +20,8 @@ from builder.system.locks import locked
 from builder.system.web import server_of, without_users
 
 JOBS = 4
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 # Called with a source and its fetched bytes.
 OnProgress = Callable[[LockedSource, int], object]
@@ -33,7 +36,7 @@ class Changed(Refused):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Store:
+class SourceStore:
     """The folder of sources. `mirrors` are URLs of a site's own folders of source files.
 
     `debian` is the URL of a Debian archive, for sources that come from one; empty if none is
@@ -108,45 +111,57 @@ class Store:
         others: list[str] = []
         for url in self.urls(source):
             try:
-                fetched = _exact(source, url, partial, downloader, on_progress)
+                fetched = _fetched(source, url, partial, downloader, on_progress)
             except NotFetched as error:
                 reasons.append(shown(f"{url}: {error}", source, self.debian))
                 continue
-            if _matches(fetched, source):
+            if fetched == _locked(source):
                 self.take(partial, fetched)
                 return
             partial.unlink()
-            others.append(shown(_other(source, url, fetched), source, self.debian))
-        raise _failure(source, reasons, others)
+            others.append(
+                shown(
+                    f"{url} gives another file than the one that is locked:\n"
+                    f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
+                    f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes",
+                    source,
+                    self.debian,
+                )
+            )
+        tried = [f"  {reason}" for reason in reasons]
+        if others:
+            raise Changed("\n".join([*others, *tried]))
+        tried = tried or ["  there is no URL to fetch it from"]
+        raise Unfetched("\n".join([_missing(source), *tried]))
 
 
-def _exact(
-    source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
-) -> Fetched:
-    """Fetch; once more from the start if the partial file belonged to another file."""
-    resumed = partial.exists() and partial.stat().st_size > 0
-    if resumed and partial.stat().st_size > source.size:
-        partial.unlink()
-    fetched = _fetched(source, url, partial, downloader, on_progress)
-    if resumed and not _matches(fetched, source):
-        partial.unlink()
-        fetched = _fetched(source, url, partial, downloader, on_progress)
-    return fetched
+def _locked(source: LockedSource) -> Fetched:
+    return Fetched(sha256=source.sha256, size=source.size)
 
 
 def _fetched(
     source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
 ) -> Fetched:
-    # A file that is longer than the locked one is another file: read on, for its checksum.
-    return downloader.fetch(url, partial, on_bytes=lambda size: on_progress(source, size))
+    """Fetch; once more from the start if the partial file belonged to another file.
+
+    A file that is longer than the locked one is another file: all of it is read, for its checksum.
+    """
+
+    def on_bytes(size: int) -> None:
+        on_progress(source, size)
+
+    resumed = partial.exists() and 0 < partial.stat().st_size <= source.size
+    if not resumed:
+        partial.unlink(missing_ok=True)
+    fetched = downloader.fetch(url, partial, on_bytes=on_bytes)
+    if resumed and fetched != _locked(source):
+        partial.unlink()
+        fetched = downloader.fetch(url, partial, on_bytes=on_bytes)
+    return fetched
 
 
 def _is(place: Path, source: LockedSource) -> bool:
-    return place.is_file() and _matches(digest_of(place), source)
-
-
-def _matches(fetched: Fetched, source: LockedSource) -> bool:
-    return (fetched.sha256, fetched.size) == (source.sha256, source.size)
+    return place.is_file() and digest_of(place) == _locked(source)
 
 
 def shown(text: str, source: LockedSource, debian: str) -> str:
@@ -161,21 +176,16 @@ def _missing(source: LockedSource) -> str:
     return f"{source.file} ({without_users(source.url)}), sha256 {source.sha256}"
 
 
-def _other(source: LockedSource, url: str, fetched: Fetched) -> str:
-    return (
-        f"{url} gives another file than the one that is locked:\n"
-        f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
-        f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes"
-    )
-
-
-def _failure(
-    source: LockedSource, reasons: Sequence[str], others: Sequence[str]
-) -> BuildImagesError:
-    tried = "\n".join(f"  {reason}" for reason in reasons)
-    if others:
-        return Changed("\n".join([*others, *([tried] if tried else [])]))
-    return Unfetched(f"{_missing(source)}\n{tried or '  there is no URL to fetch it from'}")
+def in_parallel(
+    downloader: Downloader, fetch: Callable[[Item], T], items: Iterable[Item]
+) -> list[T]:
+    """Return what `fetch` gives for each item; an exception ends the transfers of all threads."""
+    with ThreadPoolExecutor(max_workers=JOBS) as pool:
+        try:
+            return list(pool.map(fetch, items))
+        except BaseException:
+            downloader.stop()
+            raise
 
 
 UPDATE_HINT = (
@@ -193,7 +203,7 @@ OFFLINE_HINT = (
 
 
 def fetch_all(
-    store: Store,
+    store: SourceStore,
     sources: Collection[LockedSource],
     *,
     downloader: Downloader,
@@ -217,19 +227,14 @@ def fetch_all(
             return None
 
     ordered = sorted(sources, key=lambda source: source.url)
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        try:
-            paths = list(pool.map(ensured, ordered))
-        except BaseException:
-            downloader.stop()
-            raise
+    paths = in_parallel(downloader, ensured, ordered)
     if failures:
         raise joined(failures, store, offline=offline)
     return {source.url: path for source, path in zip(ordered, paths, strict=True) if path}
 
 
 def joined(
-    failures: Sequence[BuildImagesError], store: Store, *, offline: bool = False
+    failures: Sequence[BuildImagesError], store: SourceStore, *, offline: bool = False
 ) -> BuildImagesError:
     """Return one error for all sources that could not be fetched."""
     texts = sorted(str(failure) for failure in failures)

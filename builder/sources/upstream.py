@@ -41,6 +41,7 @@ def request(
     *,
     logins: Mapping[Origin, Login],
     follow: bool,
+    timeout_s: float = _TIMEOUT_S,
 ) -> requests.Response:
     """Return a server's response, whose body is still to be read.
 
@@ -51,7 +52,7 @@ def request(
     for _ in range(_MOST_REDIRECTS):
         session.auth = logins.get(origin_of(url)) or _without_login
         response = session.request(
-            method, url, headers=headers, data=body, stream=True, timeout=_TIMEOUT_S
+            method, url, headers=headers, data=body, stream=True, timeout=timeout_s
         )
         target = session.target(response)
         if not (follow and target and body is None and method in _FOLLOWED):
@@ -93,23 +94,19 @@ class Body:
     """A request's body of a known size, read from a connection on demand."""
 
     def __init__(self, file: io.BufferedIOBase, size: int) -> None:
-        self._file, self._size, self._remaining = file, size, size
+        self._file, self._size = file, size
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        while chunk := self.read(_CHUNK):
+        remaining = self._size
+        while remaining:
+            chunk = self._file.read(min(remaining, _CHUNK))
+            if not chunk:
+                raise EOFError("the body breaks off")
+            remaining -= len(chunk)
             yield chunk
-
-    def read(self, size: int = _CHUNK) -> bytes:
-        """Return at most 64 KiB; none at the end. Raises `EOFError` if the body breaks off."""
-        length = min(self._remaining, _CHUNK, size if size >= 0 else _CHUNK)
-        chunk = self._file.read(length)
-        if len(chunk) < length:
-            raise EOFError("the body breaks off")
-        self._remaining -= len(chunk)
-        return chunk
 
 
 def chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
@@ -117,18 +114,16 @@ def chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
 
     Raises `ValueError` for an invalid one, `EOFError` if it breaks off.
     """
-    while size := _size(file):
-        yield from Body(file, size)
+    while True:
+        size = _line(file).partition(b";")[0].strip()
+        if not _SIZE.fullmatch(size):
+            raise ValueError("a chunk without its size")
+        if not int(size, 16):
+            break
+        yield from Body(file, int(size, 16))
         _line(file)
     while _line(file):
         pass
-
-
-def _size(file: io.BufferedIOBase) -> int:
-    text = _line(file).partition(b";")[0].strip()
-    if not _SIZE.fullmatch(text):
-        raise ValueError("a chunk without its size")
-    return int(text, 16)
 
 
 def _line(file: io.BufferedIOBase) -> bytes:

@@ -1,4 +1,15 @@
-"""A process with everything that it started: found in /proc, described, and ended together."""
+"""A process with everything that it started: found in /proc, described, and ended together.
+
+A process that forks twice, or that makes a session of its own, is no descendant of a command any
+more once its parent is gone. `main` runs one command and adopts such orphans, as init would: so
+everything that the command ever started stays below it, and is found and ended. It runs as the
+caller also when the command runs as another user, so that it may.
+
+usage: python -c 'from builder.system.descendants import main; main()' USER COMMAND [ARGUMENT...]
+
+USER is a name of passwd(5), or `-` for the caller. The exit status is the command's; a command
+that a signal ended is followed by that signal. Only modules of the standard library are imported.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +19,10 @@ import os
 import pwd
 import resource
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,57 +32,68 @@ _LONGEST = 120  # characters of a command line
 # Letters of proc(5) that say more than where a process sleeps.
 _STATES = {"R": "running", "T": "stopped", "t": "stopped by a tracer"}
 _EMULATORS = "qemu-"
+_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_NO_SUCH_PROGRAM = 127  # what a shell reports
 
 
 def end_tree(pid: int, *, grace_s: float) -> None:
     """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.
 
-    The process goes last: as long as it is there, it is known what is below it.
+    The process goes last: as long as it exists, its descendants are known.
     """
     victims = [pid, *descendants(pid)]
-    _signal_all(victims, signal.SIGTERM)
+    signal_all(victims, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and any(is_alive(victim) for victim in victims):
+    while time.monotonic() < deadline and any(map(is_alive, victims)):
         time.sleep(0.05)
     end_all_below(pid, known=victims[1:])
-    _signal_all([pid], signal.SIGKILL)
+    signal_all([pid], signal.SIGKILL)
 
 
 def end_all_below(pid: int, *, known: Sequence[int] = ()) -> None:
     """End all descendants of a process with SIGKILL, and those that they start meanwhile."""
     deadline = time.monotonic() + _KILLED_S
     while time.monotonic() < deadline:
-        left = [one for one in dict.fromkeys([*known, *descendants(pid)]) if is_alive(one)]
-        if not left:
+        alive = [one for one in dict.fromkeys([*known, *descendants(pid)]) if is_alive(one)]
+        if not alive:
             return
-        _signal_all(left, signal.SIGKILL)
+        signal_all(alive, signal.SIGKILL)
         time.sleep(0.01)
 
 
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes; those that are gone, or another user's, do not matter."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
 def descendants(pid: int) -> list[int]:
-    """The processes below `pid`, from /proc: by parent, and by session for those re-parented."""
-    parents: dict[int, list[int]] = {}
+    """Return the processes below `pid`: by parent, and by session for those re-parented."""
+    children: dict[int, list[int]] = {}
     session: list[int] = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+        if entry.name.isdigit() and (fields := _fields(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
             if int(fields[3]) == pid:
                 session.append(int(entry.name))
-    found: list[int] = []
+    below = dict.fromkeys(session)
     todo = [pid, *session]
     while todo:
-        for child in parents.get(todo.pop(), []):
-            if child not in found:
-                found.append(child)
+        for child in children.get(todo.pop(), []):
+            if child not in below:
+                below[child] = None
                 todo.append(child)
-    return [one for one in dict.fromkeys([*session, *found]) if one != pid]
+    return [one for one in below if one != pid]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process exists, and not only waits for its parent to notice its end."""
+    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def waiting_below(pid: int) -> tuple[str, ...]:
-    """What the processes below one wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
+    """Return what the processes below one wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
 
     Those that wait for others of them are left out, and so is what comes after the fifth.
     """
@@ -78,135 +101,69 @@ def waiting_below(pid: int) -> tuple[str, ...]:
 
 
 def waiting(pids: Sequence[int]) -> tuple[str, ...]:
-    """What processes wait for; see `waiting_below`."""
-    parents = {_parent(one) for one in pids}
+    """Return what processes wait for; see `waiting_below`."""
+    parents = {int(fields[1]) for one in pids if (fields := _fields(one))}
     lines = [_waiting_for(one) for one in pids if one not in parents]
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *([f"{more} more"] if more > 0 else []))
 
 
 def _waiting_for(pid: int) -> str:
-    """A command, and the kernel's function in which it sleeps: proc(5), `wchan`."""
-    place = Path(f"/proc/{pid}")
-    return f"{_command(place)} ({_STATES.get(_state(place)) or _sleeps_in(place)})"
-
-
-def _command(place: Path) -> str:
-    words = [
-        word.decode(errors="replace") for word in _read(place / "cmdline").split(b"\0") if word
-    ]
+    """Return a command, and the kernel's function in which it sleeps: proc(5), `wchan`."""
+    words = [word for word in _text(pid, "cmdline").split("\0") if word]
     if len(words) > 1 and os.path.basename(words[0]).startswith(_EMULATORS):  # noqa: PTH119
         words = words[1:]
-    line = " ".join(words) or _read(place / "comm").decode(errors="replace").strip() or "a process"
+    line = " ".join(words) or _text(pid, "comm").strip() or "a process"
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 4]} ..."
+    line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 4]} ..."
+    state = _STATES.get("".join(_fields(pid)[:1])) or _text(pid, "wchan").strip()
+    if state in {"", "0"}:
+        number = "".join(_text(pid, "syscall").split()[:1])
+        state = f"system call {number}" if number.isdecimal() else "waiting"
+    return f"{line} ({state})"
 
 
-def _sleeps_in(place: Path) -> str:
-    name = _read(place / "wchan").decode(errors="replace").strip()
-    if name and name != "0":
-        return name
-    number = _read(place / "syscall").decode(errors="replace").split()[:1]
-    return f"system call {number[0]}" if number and number[0].isdecimal() else "waiting"
+def _fields(pid: int) -> list[str]:
+    """Return the fields of a process's `stat` after its name, which may hold anything."""
+    return _text(pid, "stat").rpartition(")")[2].split()
 
 
-def _parent(pid: int) -> int:
-    fields = _fields(Path(f"/proc/{pid}"))
-    return int(fields[1]) if fields else 0
-
-
-def _state(place: Path) -> str:
-    fields = _fields(place)
-    return fields[0] if fields else ""
-
-
-def _fields(place: Path) -> list[str]:
-    """The fields of a process's `stat` after its name, which may hold anything."""
-    return _read(place / "stat").decode(errors="replace").rpartition(")")[2].split()
-
-
-def _read(path: Path) -> bytes:
+def _text(pid: int, name: str) -> str:
     try:
-        return path.read_bytes()
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
-        return b""
-
-
-def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is there, and not only waits for its parent to notice its end."""
-    return _state(Path(f"/proc/{pid}")) not in {"", "Z", "X"}
-
-
-_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_NO_SUCH_PROGRAM = 127  # what a shell reports
-_REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+        return ""
 
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` holds, to its end and that of all that it started."""
     user, command = sys.argv[1], sys.argv[2:]
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Its end is that of the command: whoever asks for it asks all that run below, too.
-    for number in _REQUESTS:
-        signal.signal(number, signal.SIG_IGN)
-    child = os.fork()
-    if child == 0:
-        _become(user, command)
-    status = _status_of(child)
-    end_all_below(os.getpid())
-    _bury_orphans()
-    _end_as(status)
-
-
-def _become(user: str, command: list[str]) -> NoReturn:
-    """The command itself, in the place of this process."""
+    # This process ends with the command: a request to end goes to all that run below, too.
+    # A handler, unlike SIG_IGN, is not inherited by the command.
+    for request in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(request, lambda *_: None)
+    entry = None if user == "-" else pwd.getpwnam(user)
     try:
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-            signal.SIGHUP,
-            signal.SIGPIPE,
-            signal.SIGXFSZ,
-        ):
-            signal.signal(number, signal.SIG_DFL)
-        if user != "-":
-            entry = pwd.getpwnam(user)
-            os.setgroups([])
-            os.setgid(entry.pw_gid)
-            os.setuid(entry.pw_uid)
-        os.execvp(command[0], command)  # noqa: S606 - an argument list, of builder.system.process
+        child = subprocess.Popen(  # noqa: S603 - an argument list, of builder.system.process
+            command,
+            user=entry and entry.pw_uid,
+            group=entry and entry.pw_gid,
+            extra_groups=entry and [],
+        )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    os._exit(_NO_SUCH_PROGRAM)
-
-
-def _status_of(child: int) -> int:
-    """Return how the command ended; orphans that end before it are buried, too."""
-    while True:
+        os._exit(_NO_SUCH_PROGRAM)
+    pid = status = 0
+    while pid != child.pid:
         pid, status = os.wait()
-        if pid == child:
-            return status
-
-
-def _bury_orphans() -> None:
+    end_all_below(os.getpid())
     with contextlib.suppress(ChildProcessError):  # there are no more
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
-
-
-def _end_as(status: int) -> NoReturn:
-    sys.stdout.flush()
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core, if any, is the command's
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
+        if (number := os.WTERMSIG(status)) != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else _NO_SUCH_PROGRAM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import shutil
@@ -182,3 +183,12 @@ def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
     if digest_of(content) != digest:
         raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_NOT_BOUND)
     return content
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The JSON object in a file; empty if the file cannot be read or holds none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

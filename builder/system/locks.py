@@ -14,6 +14,8 @@ from builder.model.errors import Interrupted
 
 _POLL_S = 0.1
 _MOMENT_S = 1.0
+# For writing: NFS hands only locks of such files to its server (flock(2)).
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 @contextlib.contextmanager
 def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
-    with _path(folder, name).open("w") as file:
+    with os.fdopen(os.open(_path(folder, name), _FLAGS, 0o666), "r+") as file:
         yield file
 
 

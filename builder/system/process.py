@@ -1,4 +1,4 @@
-"""The one door through which subprocesses are started.
+"""Subprocesses: only this module starts them.
 
 Commands are argument lists, never shell strings. Each one leads a session of its own, so that
 it can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
-from builder.system.descendants import descendants, end_tree, waiting_below
+from builder.system.descendants import descendants, end_tree, signal_all, waiting_below
 from builder.system.terminal import Reader, lines_of
 
 TAIL_LINES = 30
@@ -41,9 +41,9 @@ Argument = str | os.PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """What a finished command left: output is text, bounded (builder.system.terminal).
+    """A finished command. Its output is text of bounded size (builder.system.terminal).
 
-    When it was ended for taking too long, `waiting` says what it waited for, a process a line.
+    If it was ended for taking too long, `waiting` has a line for each process that it waited for.
     """
 
     argv: tuple[str, ...]
@@ -87,18 +87,18 @@ class Processes:
 
         `what` names the step in the error. `on_line` sees each line as it comes.
         """
-        words = _words(argv)
+        words = tuple(os.fspath(word) for word in argv)
+        name = what or words[0]
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         start = time.monotonic()
         with log.open("ab") as sink:
             sink.write(f"+ {shlex.join(words)}\n".encode())
             sink.flush()
-            with self._started(
-                words, cwd=cwd, env=env, user=user, stderr=subprocess.STDOUT
-            ) as child:
-                timer = _Deadline(child, timeout_s)
-                with timer:
-                    for raw in _stream(child):
+            with self._started(words, cwd, env, user, stderr=subprocess.STDOUT) as child:
+                deadline = _Deadline(child, timeout_s)
+                with deadline:
+                    assert child.stdout is not None
+                    for raw in lines_of(child.stdout):
                         sink.write(raw)
                         line = raw.decode(errors="replace").rstrip("\r\n")
                         tail.append(line)
@@ -107,18 +107,13 @@ class Processes:
                                 listener(line)
                     returncode = child.wait()
         self._raise_if_stopping()
-        duration = time.monotonic() - start
-        if timer.expired:
-            raise StepFailed(
-                f"{what or words[0]}: ended after {timeout_s:.0f} s without a result",
-                tail=tuple(tail),
-                log=log,
-                hint=hint,
-            )
+        if deadline.expired:
+            text = f"{name}: ended after {timeout_s:.0f} s without a result"
+            raise StepFailed(text, tail=tuple(tail), log=log, hint=hint)
         if returncode:
-            text = f"{what or words[0]}: {_ended(returncode)}"
+            text = f"{name}: {_ended(returncode)}"
             raise StepFailed(text, tail=tuple(tail), log=log, hint=hint, status=returncode)
-        return Completed(argv=words, returncode=0, duration_s=duration)
+        return Completed(argv=words, returncode=0, duration_s=time.monotonic() - start)
 
     def capture(
         self,
@@ -132,77 +127,66 @@ class Processes:
         hint: str = "",
         supervised: bool = False,
         look: Callable[[int], tuple[str, ...]] = waiting_below,
-        given: str = "",
+        input_text: str = "",
     ) -> Completed:
         """Run a command and return its two streams.
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
         `timed_out`. A `supervised` command is ended with everything it started, also with what
         left its session and its parent (builder.system.descendants). `look` says what is being
-        waited for, from the command's process id, when its time is over. `given` is what it can
-        read: at most some kB, and the place for a secret, which arguments are not.
+        waited for, from the command's process id, when its time is over. `input_text` is what it
+        can read: at most some kB, and the place for a secret, which arguments are not.
         """
-        words = _words(argv)
+        words = tuple(os.fspath(word) for word in argv)
         start = time.monotonic()
-        with self._started(
-            words,
-            cwd=cwd,
-            env=env,
-            user=user,
-            stderr=subprocess.PIPE,
-            supervised=supervised,
-            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
-        ) as child:
-            timer = _Deadline(child, timeout_s, look)
-            with timer:
+        stdin = subprocess.PIPE if input_text else subprocess.DEVNULL
+        with self._started(words, cwd, env, user, stdin=stdin, supervised=supervised) as child:
+            deadline = _Deadline(child, timeout_s, look)
+            with deadline:
                 if child.stdin:
                     with contextlib.suppress(BrokenPipeError), child.stdin:
-                        child.stdin.write(given.encode())
-                stderr = Reader(child.stderr)
-                stdout = Reader(child.stdout)
+                        child.stdin.write(input_text.encode())
+                stderr, stdout = Reader(child.stderr), Reader(child.stdout)
                 returncode = child.wait()
-                timer.settle()
-                texts = stdout.text(GRACE_S), stderr.text(GRACE_S)
+                # What it left behind in its session may hold the pipes open.
+                signal_all(descendants(child.pid), signal.SIGKILL)
+                output, errors = stdout.text(GRACE_S), stderr.text(GRACE_S)
         self._raise_if_stopping()
-        done = Completed(
+        if check and (returncode or deadline.expired):
+            end = f"ended after {timeout_s} s" if deadline.expired else _ended(returncode)
+            tail = (errors or output).splitlines()[-TAIL_LINES:]
+            raise StepFailed(f"{shlex.join(words)}: {end}", tail=tail, hint=hint)
+        return Completed(
             argv=words,
             returncode=returncode,
-            stdout=texts[0],
-            stderr=texts[1],
+            stdout=output,
+            stderr=errors,
             duration_s=time.monotonic() - start,
-            timed_out=timer.expired,
-            waiting=timer.waiting,
+            timed_out=deadline.expired,
+            waiting=deadline.waiting,
         )
-        if check and (returncode or timer.expired):
-            end = f"ended after {timeout_s} s" if timer.expired else _ended(returncode)
-            tail = (done.stderr or done.stdout).splitlines()[-TAIL_LINES:]
-            raise StepFailed(f"{shlex.join(words)}: {end}", tail=tail, hint=hint)
-        return done
 
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
-        """The standard output of a command, as a stream to be read to its end."""
-        words = _words(argv)
-        child = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        try:
+        """Open the standard output of a command, as a stream to be read to its end."""
+        words = tuple(os.fspath(word) for word in argv)
+        with self._started(words) as child:
             assert child.stdout is not None
             stderr = Reader(child.stderr)
-            failed: Exception | None = None
+            failure: Exception | None = None
             try:
                 yield child.stdout
                 child.stdout.read()
             except Exception as error:  # perhaps the output broke off because the command failed
-                failed = error
+                failure = error
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=_BREAK_OFF_S)
             self._raise_if_stopping()
-            if code := child.poll() if failed else child.wait():
+            if code := child.poll() if failure else child.wait():
                 tail = stderr.text(GRACE_S).splitlines()[-TAIL_LINES:]
-                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail) from failed
-            if failed:
-                raise failed
-        finally:
-            self._finish(child)
+                raise StepFailed(f"{shlex.join(words)}: {_ended(code)}", tail=tail) from failure
+            if failure:
+                raise failure
 
     @property
     def stopping(self) -> bool:
@@ -231,54 +215,33 @@ class Processes:
     def _started(
         self,
         words: tuple[str, ...],
-        *,
-        cwd: Path | None,
-        env: Mapping[str, str] | None,
-        user: str | None,
-        stderr: int,
-        supervised: bool = False,
-        stdin: int = subprocess.DEVNULL,
-    ) -> Iterator[subprocess.Popen[bytes]]:
-        child = self._start(
-            words,
-            cwd=cwd,
-            env=env,
-            user=user,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            supervised=supervised,
-        )
-        try:
-            yield child
-        finally:
-            self._finish(child)
-
-    def _start(
-        self,
-        words: tuple[str, ...],
-        *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
+        *,
         stdin: int = subprocess.DEVNULL,
-        stdout: int | IO[bytes] = subprocess.PIPE,
-        stderr: int | None = None,
+        stderr: int = subprocess.PIPE,
         supervised: bool = False,
-    ) -> subprocess.Popen[bytes]:
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a command, and end what still runs of it at the end."""
         self._raise_if_stopping()
         environment = {**os.environ, **self.mark, **(env or {})}
         entry = None if user is None else _entry(user)
-        identity = _identity(entry)
+        if entry:
+            names = {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}
+            environment |= names
         if supervised:  # the supervisor stays the caller, so that it may end what the user runs
-            words, entry = (*_supervisor(user), *words), None
+            words, entry = (
+                (sys.executable, "-I", "-S", "-c", _SUPERVISOR, user or "-", *words),
+                None,
+            )
         try:
             child = subprocess.Popen(  # noqa: S603 - argument lists only, by design
                 words,
                 cwd=cwd,
-                env={**environment, **identity},
+                env=environment,
                 stdin=stdin,
-                stdout=stdout,
+                stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,
                 user=entry and entry.pw_uid,
@@ -292,21 +255,19 @@ class Processes:
             ) from error
         with self._lock:
             self._running.add(child)
-        if self._stopping.is_set():  # `stop` may have looked before this child was there
-            self._finish(child)
-            self._raise_if_stopping()
-        return child
-
-    def _finish(self, child: subprocess.Popen[bytes]) -> None:
-        if child.poll() is None:
-            end_tree(child.pid, grace_s=GRACE_S)
-        child.wait()
-        with self._lock:
-            self._running.discard(child)
+        try:
+            self._raise_if_stopping()  # `stop` may have looked before this child existed
+            yield child
+        finally:
+            if child.poll() is None:
+                end_tree(child.pid, grace_s=GRACE_S)
+            child.wait()
+            with self._lock:
+                self._running.discard(child)
 
 
 class _Deadline:
-    """Ends a child when its time is over; `expired` says so, and `waiting` what it waited for."""
+    """Ends a child when its time is over: it has `expired`, and `waiting` for some processes."""
 
     def __init__(
         self,
@@ -325,12 +286,6 @@ class _Deadline:
             self.waiting = self._look(self._child.pid)
         end_tree(self._child.pid, grace_s=1.0)
 
-    def settle(self) -> None:
-        """End what a finished child left behind in its session: it may hold the pipes open."""
-        for pid in descendants(self._child.pid):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
     def __enter__(self) -> None:
         if self._timer:
             self._timer.daemon = True
@@ -341,24 +296,10 @@ class _Deadline:
             self._timer.cancel()
 
 
-def _stream(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    assert child.stdout is not None
-    return lines_of(child.stdout)
-
-
-def _words(argv: Sequence[Argument]) -> tuple[str, ...]:
-    return tuple(os.fspath(word) for word in argv)
-
-
 def _ended(returncode: int) -> str:
     if returncode < 0:
         return f"ended by {signal.Signals(-returncode).name}"
     return f"exit status {returncode}"
-
-
-def _supervisor(user: str | None) -> tuple[str, ...]:
-    """The words before a command that is supervised."""
-    return (sys.executable, "-I", "-S", "-c", _SUPERVISOR, user or "-")
 
 
 def _entry(user: str) -> pwd.struct_passwd:
@@ -369,10 +310,3 @@ def _entry(user: str) -> pwd.struct_passwd:
             f"there is no user {user} on this machine, to run what root must not run",
             hint="build-images setup creates it",
         ) from error
-
-
-def _identity(entry: pwd.struct_passwd | None) -> dict[str, str]:
-    """The variables that name a user."""
-    if entry is None:
-        return {}
-    return {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}

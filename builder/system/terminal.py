@@ -39,6 +39,19 @@ def is_capable() -> bool:
     return os.environ.get("TERM", "dumb") != "dumb"
 
 
+GREEN, RED, YELLOW, DIM, BOLD = "32", "31", "33", "2", "1"
+
+
+class Paint:
+    """Puts the terminal's colours around a text, or leaves it as it is."""
+
+    def __init__(self, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, text: str, code: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+
 CAPTURE_LIMIT = 1 << 20  # bytes of a stream: half of them from its beginning, half from its end
 _HALF = CAPTURE_LIMIT // 2
 _LONGEST_LINE = 1 << 16

@@ -230,9 +230,9 @@ def check_cell(manifest: Manifest, layout: Layout) -> None:
 def proven_state(
     out: Path,
     image: PlannedImage,
-    expected: manifests.Wanted,
+    expected: manifests.ImageGoal,
     specs: Mapping[str, str] | None = None,
-) -> manifests.State:
+) -> manifests.ImageState:
     """Return what remains to be done for an image, judged by all bytes of its folder.
 
     `specs` are the digests of the files that its spec copies in.
@@ -241,7 +241,8 @@ def proven_state(
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        return manifests.State(work="build", text=f"to build: its {changed} is not what was made")
+        text = f"to build: its {changed} is not what was made"
+        return manifests.ImageState(work="build", text=text)
     if not expected.verify:
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
@@ -249,7 +250,7 @@ def proven_state(
     harness = within(harness_of(specs or {})) if image.checks else {}
     faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
     if faults := faults or _unbound(folder, state.manifest, statements):
-        return manifests.State(
+        return manifests.ImageState(
             work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest
         )
     return state

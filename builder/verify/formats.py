@@ -26,7 +26,7 @@ from builder.artifacts.tree import (
     owner_differences,
     tree_digest,
 )
-from builder.build.engines import Tools, apptainer, charliecloud, sif_environment
+from builder.build.engines import Tools, apptainer, charliecloud
 from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, contract, scripts
 from builder.model.architectures import ARCHITECTURES
@@ -177,7 +177,7 @@ _VARIABLES = f"{_SIF}env/10-docker2singularity.sh"
 # Apptainer writes these for an image; they are compared line by line, or do nothing.
 _OF_THE_IMAGE = frozenset(
     [
-        *(_VARIABLES, sif_environment.SCRIPT, _LABELS),
+        *(_VARIABLES, apptainer.ENVIRONMENT_SCRIPT, _LABELS),
         *(f"{_SIF}{name}" for name in ("Singularity", "runscript", "runscript.help", "test")),
     ]
 )
@@ -320,11 +320,11 @@ def _script_faults(
 
 def _variable_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
     """Scripts run before every program, and may do as they like: so each line is compared."""
-    own = sif_environment.spoiled(layout.environment)
+    own = apptainer.spoiled(layout.environment)
     others = {name: text for name, text in layout.environment.items() if name not in own}
     expected = {
-        _VARIABLES: sif_environment.script(others),
-        sif_environment.SCRIPT: sif_environment.commands(own),
+        _VARIABLES: apptainer.environment_script(others),
+        apptainer.ENVIRONMENT_SCRIPT: apptainer.variable_commands(own),
     }
     for path, lines in expected.items():
         actual = _lines(contents.get(path))

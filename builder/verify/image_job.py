@@ -12,16 +12,16 @@ from dataclasses import asdict
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import State, Wanted, write_manifest
+from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
 from builder.artifacts.repack import Plain
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
-from builder.build.packing import Packer
+from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import Stages
+from builder.build.stages import RunStages
 from builder.build.workspace import (
     FILES,
-    Workspace,
+    ImageWorkspace,
     output_folder,
     remove,
     workspace,
@@ -58,7 +58,7 @@ class ImageJob:
     is written last: without it, nothing in the folder is taken for done.
     """
 
-    def __init__(self, run: Run, spec: Spec, stages: Stages) -> None:
+    def __init__(self, run: Run, spec: Spec, stages: RunStages) -> None:
         self.manifest: Manifest | None = None
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
@@ -67,7 +67,7 @@ class ImageJob:
         self._held = contextlib.ExitStack()
         self._started = now()
         self._began: float | None = None
-        self._work: Workspace | None = None
+        self._work: ImageWorkspace | None = None
         self._layout: Artifact | None = None
         self._plain: Plain | None = None
         self._artifacts: dict[str, Artifact] = {}
@@ -121,7 +121,7 @@ class ImageJob:
                 write_spec(self._spec, archive, place, base_archive(image), run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.given(image))
+            self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
             if "build" in self.timer.seconds:  # and not kept from a run before
                 self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 
@@ -176,7 +176,7 @@ class ImageJob:
                 raise not_tried(name, verified.untried)
             self.manifest = verified.record
 
-    def _proof(self, work: Workspace, programs: Mapping[str, str]) -> ProvenImage:
+    def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
         specs = {**digests_of(self._spec.files), **programs}
         target = target_of(self._image, specs, indices=tuple(self._stages.indices(self._image)))
         layout = oci.read_layout(self._artifacts["oci"].path)
@@ -192,11 +192,11 @@ class ImageJob:
             raise not_tried(target.identifier, verified.untried)
         return verified.record
 
-    def _packer(self, work: Workspace) -> Packer:
+    def _packer(self, work: ImageWorkspace) -> ImagePacker:
         stages = self._stages.of(self._image)
         (work.context / _ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
         logs = tuple(self._stages.records.log(stage) for stage in stages[:-1])
-        return Packer(
+        return ImagePacker(
             run=self._run,
             image=self._image,
             work=work,
@@ -279,9 +279,9 @@ class ImageJob:
         )
 
 
-def state_of_image(run: Run, spec: Spec) -> State:
+def state_of_image(run: Run, spec: Spec) -> ImageState:
     """Return what a run has left to do for an image."""
-    wanted = Wanted(
+    wanted = ImageGoal(
         formats=run.formats,
         engine=run.engine.name,
         verify=run.verify,

@@ -47,7 +47,7 @@ def machines_fault(
 def is_disk_full(error: StepFailed) -> bool:
     """Return whether a command failed for want of room."""
     texts = ("no space left on device", "disk quota exceeded")
-    return any(text in error.said() for text in texts)
+    return any(text in error.output() for text in texts)
 
 
 def _lacking(kind: Kind, tools: Tools, arch: str) -> str:

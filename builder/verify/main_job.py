@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from builder.artifacts.manifests import State
+from builder.artifacts.manifests import ImageState
 from builder.build.run import Run
-from builder.build.schedule import Durations, Limits, Schedule, Task, run_all
-from builder.build.stages import Stages, with_log, words_of
+from builder.build.schedule import Durations, Schedule, Task, TaskLimits, run_all
+from builder.build.stages import RunStages, with_log, words_of
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -66,13 +66,13 @@ def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
     )
 
 
-def limits_of(jobs: int) -> Limits:
+def limits_of(jobs: int) -> TaskLimits:
     """Return how much goes on at once, for so many builds.
 
     Half as many tasks again may pack and verify meanwhile: builds wait for the network and the
     disk. More emulated builds than there are cores only take each other's time.
     """
-    return Limits(
+    return TaskLimits(
         tasks=jobs + jobs // 2,
         builds=jobs,
         emulated=min(jobs, os.cpu_count() or 1),
@@ -110,19 +110,19 @@ class _MainJob:
         self._runtimes: dict[str, str] = {}  # tasks by the keys of the last development stages
         self._durations = Durations.read(run.tools.home.path)
 
-    def state(self, spec: Spec) -> State:
+    def state(self, spec: Spec) -> ImageState:
         """Return what remains to be done for an image; one that is done is told of at once."""
         if not self._run.cache:
-            return State(work="build", text="")
+            return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
             self._unchanged(spec.image.identifier, state.manifest)
         return state
 
-    def make(self, todo: Sequence[tuple[Spec, State]], limits: Limits) -> None:
+    def make(self, todo: Sequence[tuple[Spec, ImageState]], limits: TaskLimits) -> None:
         """Make images that are not done yet. `todo` is in build order."""
         run, home = self._run, self._run.tools.home
-        stages = Stages(run=run, engine=words_of(home, run.engine))
+        stages = RunStages(run=run, engine=words_of(home, run.engine))
         declared = stages.declared([spec.image for spec, _ in todo])
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
@@ -145,7 +145,7 @@ class _MainJob:
     # ---- The tasks: bases, stages that images share, then each image's own steps ----
 
     def _add_image(
-        self, stages: Stages, spec: Spec, state: State, keyed: Sequence[KeyedStage]
+        self, stages: RunStages, spec: Spec, state: ImageState, keyed: Sequence[KeyedStage]
     ) -> None:
         image, name = spec.image, spec.image.identifier
         job = self._jobs[name] = ImageJob(self._run, spec, stages)

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.artifacts.settled import epoch_of
-from builder.build import native
+from builder.artifacts.layers import epoch_of
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.native.tools import lacking
 from builder.build.run import Run, downloading
 from builder.host import doctor as examination
 from builder.model import FORMATS, Plan
@@ -103,9 +103,7 @@ def _require(
     if options.native_tools and ENGINES[options.engine].lends:
         foreign = [image for image in plan.images if image.cell.arch != host]
         lent = {
-            image.cell.arch
-            for image in foreign
-            if not native.lacking(image.base, image.cell.arch, host)
+            image.cell.arch for image in foreign if not lacking(image.base, image.cell.arch, host)
         }
     diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
     examination.require(

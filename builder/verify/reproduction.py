@@ -17,7 +17,7 @@ from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched, sources_of, store_of
-from builder.build.packing import Packer, file_digest
+from builder.build.packing import ImagePacker, file_digest
 from builder.build.run import Run, Timer, downloading
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
@@ -208,7 +208,7 @@ def _built(
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})
         own = dataclasses.replace(spec, dockerfile=text)
         write_spec(own, archive, work.context, base_archive(image), files)
-        packer = Packer(run=run, image=image, work=work, timer=Timer())
+        packer = ImagePacker(run=run, image=image, work=work, timer=Timer())
         artifacts = packer.artifacts(*packer.layout(bases))
         return artifacts, work.remember("sbom", dict)
 

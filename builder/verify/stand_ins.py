@@ -10,9 +10,9 @@ from pathlib import Path
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
 from builder.build.run import lent_to
-from builder.build.stages import Stages, stage_alone
+from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.lint.reading import DockerStage
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
@@ -23,11 +23,10 @@ from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings, prepare
-from builder.verify.rehearse import Trial
 from builder.verify.rehearse.packages import STAND_INS
-from builder.verify.rehearse.source_urls import Ask
+from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
-from builder.verify.rehearse.trials import STEPS, not_tried
+from builder.verify.rehearse.trials import STEPS, Trial, not_tried
 
 _WAITING = "waiting for another build-images that runs the same steps"
 _STEP = "step"
@@ -55,7 +54,7 @@ def steps_on_stand_ins(
             plan = Plan(images=tuple(images.values()), left_out=())
             run = prepare(options, progress, plan, todo=1, held=held)
             held.enter_context(at_work(run.tools, options.project, progress.say))
-            stages = Stages(run=run, engine="")
+            stages = RunStages(run=run, engine="")
 
         def steps_of(spec: Spec) -> list[Trial]:
             image = images.get(spec.image.identifier)
@@ -66,7 +65,7 @@ def steps_on_stand_ins(
         yield steps_of
 
 
-def _trials(stages: Stages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
+def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
     """Return the trials of a spec's steps on the base of `image`, which is made if need be."""
     try:
         stages.make_base(image)
@@ -122,7 +121,7 @@ class _StandIn:
     name: str
     log: str
     sources: Collection[str]
-    stages: Stages
+    stages: RunStages
     image: PlannedImage
     context: Path
     tags: dict[str, str]

@@ -19,7 +19,7 @@ import pytest
 from harness import PROJECT, Ended, manifest_of
 
 from builder.host.doctor.diagnosis import Roots
-from builder.host.doctor.subids import FILES, free_range
+from builder.host.doctor.machine import ID_FILES, free_range
 from builder.system.locks import locked
 
 _MASKED = 'umask 077 && cd && exec "$@"'
@@ -111,13 +111,13 @@ def _add(name: str, home: Path, *, with_ids: bool) -> None:
     _without_ids(name)
     if with_ids:
         ids = free_range(name, Roots())
-        options = [word for file in FILES for word in (f"--add-{file}s", str(ids))]
+        options = [word for file in ID_FILES for word in (f"--add-{file}s", str(ids))]
         subprocess.run(["usermod", *options, name], check=True)
 
 
 def _without_ids(name: str) -> None:
     """Take the ranges away that `useradd` may have given."""
-    for file in (Path("/etc") / one for one in FILES):
+    for file in (Path("/etc") / one for one in ID_FILES):
         lines = file.read_text().splitlines(keepends=True)
         file.write_text("".join(one for one in lines if one.partition(":")[0] != name))
 

@@ -95,6 +95,7 @@ def authority(name: str) -> tuple[Key, x509.Certificate]:
         .not_valid_after(_END)
         .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     return key, made.sign(key, hashes.SHA256())
 
@@ -155,6 +156,7 @@ class Instance:
         who = ISSUER.encode()
         issuer = x509.UnrecognizedExtension(_ISSUER, bytes([0x0C, len(who)]) + who)
         purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
+        certifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         made = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
@@ -167,6 +169,7 @@ class Instance:
             .add_extension(purposes, critical=False)
             .add_extension(named, critical=True)
             .add_extension(issuer, critical=False)
+            .add_extension(certifier, critical=False)
         )
         before = made.sign(self.key, hashes.SHA256()).tbs_certificate_bytes
         promise = x509.UnrecognizedExtension(_TIMESTAMPS, self._promised(before, now))

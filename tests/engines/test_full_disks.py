@@ -17,7 +17,9 @@ from real_registry import RealRegistry, real_registry
 from builder.distribute.bundle import Contents, write_archive
 from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
 from builder.sources.journals import ServedFile
-from builder.trust.proof import Descriptor, private_key, proofs
+from builder.trust.proof.attachments import BlobDescriptor
+from builder.trust.proof.attestations import proofs
+from builder.trust.proof.keys import private_key
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home")]
 BIG = 3 << 20  # bytes; more than the disk has
@@ -129,7 +131,7 @@ def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
     big.write_bytes(data)
     contents = Contents()
     index = add_inputs(contents, inputs_of(kind, big, hashlib.sha256(data).hexdigest()))
-    named = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    named = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(pair.private), SIGNING)
     made = proofs(named, (), key, reference="inputs", created="2026-11-01T00:00:00Z")
     add_proof(contents, made)

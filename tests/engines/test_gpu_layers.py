@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from builder.facts import CUDA_ERRORS
+from builder.facts import cuda_errors
 
 pytestmark = pytest.mark.engines
 
@@ -417,9 +417,9 @@ def test_a_library_that_lacks_a_symbol(host: Host) -> None:
     host.fails_at("library", "libcuda.so.1 has no cuGetErrorName")
 
 
-@pytest.mark.parametrize("number", sorted({*CUDA_ERRORS} - {35, 100}))
+@pytest.mark.parametrize("number", sorted({*cuda_errors()} - {35, 100}))
 def test_each_error_of_the_driver_is_named(host: Host, number: int) -> None:
-    error = CUDA_ERRORS[number]
+    error = cuda_errors()[number]
     host.answers["init"] = number
     host.fails_at(
         "library",

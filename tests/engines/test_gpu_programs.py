@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from harness import sample
 
-from builder.facts import CUDA_ERRORS
+from builder.facts import cuda_errors
 
 pytestmark = pytest.mark.engines
 
@@ -117,7 +117,7 @@ def test_each_error_is_named(
     programs: Path, answers: str, call: str, number: int, name: str
 ) -> None:
     """Also of a GPU that is lost while it computes."""
-    known = CUDA_ERRORS.get(number)
+    known = cuda_errors().get(number)
     meaning = f": {known.meaning}" if known else ""
     assert run(programs, "cuda-compute", FAKE_CUDA=answers) == (
         1,
@@ -247,11 +247,11 @@ def test_an_image_that_lost_its_nccl(programs: Path, tmp_path: Path) -> None:
 
 def test_the_programs_know_the_errors_that_the_builder_knows() -> None:
     text = " ".join((SOURCES / "cuda-errors.h").read_text().split())
-    for error in CUDA_ERRORS.values():
+    for error in cuda_errors().values():
         driver_name = f'"{error.driver_name}"' if error.driver_name else "NULL"
         row = f'{{{error.code}, {driver_name}, "{error.name}",'
         assert row in text
         begin = text.index(row) + len(row)
         meaning = text[begin : text.index("}", begin)].replace('" "', "").strip(' "')
         assert meaning == error.meaning
-    assert text.count(', "cudaError') == len(CUDA_ERRORS)
+    assert text.count(', "cudaError') == len(cuda_errors())

@@ -15,7 +15,7 @@ from publishing import TOOLS, publish
 from real_registry import PASSWORD, USER, RealRegistry
 from token_server import Tokens, registry_with_tokens
 
-from builder.registry import Credentials, Denied, Login, Reference, connect, uploads
+from builder.registry import Credentials, Denied, Login, Reference, blobs, connect
 
 pytestmark = [pytest.mark.engines, pytest.mark.usefixtures("own_home", "nobody")]
 LOGIN = Login(user=USER, password=PASSWORD)
@@ -138,15 +138,15 @@ def test_a_token_that_is_refused_while_a_blob_is_sent_is_renewed(
     served: tuple[RealRegistry, Tokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The registry answers 401 and closes, with most of the blob to come."""
-    begin, spoilt = uploads._begin, set[object]()
+    begin, spoilt = blobs._Upload._begin, set[object]()
 
-    def begun(upload: uploads._Upload) -> None:
+    def begun(upload: blobs._Upload) -> None:
         begin(upload)
         known = upload.registry.transport.state.authorizations
         spoilt.update(known)
         known.update(dict.fromkeys(known, "Bearer over"))
 
-    monkeypatch.setattr(uploads, "_begin", begun)
+    monkeypatch.setattr(blobs._Upload, "_begin", begun)
     there = connect(Reference.parse(f"{served[0].host}/site/large"))
     written = there.write_blob(os.urandom(64 << 20))
     assert spoilt

@@ -15,7 +15,7 @@ from harness import LONG, build_images, copy_of_project, manifest_of
 from builder.artifacts import oci
 from builder.artifacts.flatten import flattened
 from builder.artifacts.repack import unpack
-from builder.build import binfmt
+from builder.build import native
 from builder.build.engines import Tools
 
 # Each line fails the build unless what it says is so.
@@ -141,7 +141,7 @@ def all_building(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iter
     What is given is the folder of an image that was built well.
     """
     del tools
-    assert binfmt.is_open("ppc64le"), "make setup registers the interpreter"
+    assert native.is_open("ppc64le"), "make setup registers the interpreter"
     with ThreadPoolExecutor() as pool:
         yield {
             name: pool.submit(build, tmp_path_factory.mktemp(name))

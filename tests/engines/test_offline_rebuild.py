@@ -17,7 +17,7 @@ from harness import PROJECT, Ended, build_images, manifest_of, missing
 from loopback import Registry, running_registry
 from test_faults import write_tiny
 
-from builder.build import binfmt
+from builder.build import native
 from builder.build.base_store import StoredBase
 from builder.build.engines import Tools
 from builder.system.home import Home
@@ -171,7 +171,7 @@ def test_a_base_of_a_registry_is_carried(
 def test_the_native_tools_of_an_emulated_build_are_carried(
     homes: tuple[Path, Path], site: Path, tmp_path: Path, tools: Tools
 ) -> None:
-    if not binfmt.is_open("ppc64le"):
+    if not native.is_open("ppc64le"):
         pytest.skip("the kernel's handler of ppc64le is not that of 'make setup'")
     here, there = homes
     write_tiny(site, '"echo made with native tools > /etc/v"', name="packaged", base="debian13")

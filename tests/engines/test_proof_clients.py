@@ -23,24 +23,13 @@ from builder.model.errors import StepFailed
 from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    PrivateKey,
-    Signer,
-    TrustedKey,
-    Verdict,
-    attestation_tag,
-    keyless_proofs,
-    private_key,
-    proofs,
-    public_key,
-    signature_tag,
-    signer_of,
-    statements,
-    verified,
-)
-from builder.trust.proof.cosign import by_cosign
+from builder.trust.proof import statements
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, VerifiedProof
+from builder.trust.proof.attestations import attestation_tag, proofs, signature_tag
+from builder.trust.proof.cosign import CosignSigner, keyless_attestations, signer_of
+from builder.trust.proof.keys import PrivateKey, Signer, private_key, public_key
+from builder.trust.proof.statements import signature_statement
+from builder.trust.proof.verification import TrustedKey, verified
 
 pytestmark = pytest.mark.engines
 PASSWORD = "correct horse"
@@ -131,7 +120,7 @@ class Image:
 
     registry: Registry
     repository: str
-    image: Descriptor
+    image: BlobDescriptor
     folder: Path
 
     @property
@@ -154,7 +143,7 @@ class Image:
             predicate=PREDICATES[predicate_type],
         )
 
-    def proofs(self, signer: Signer, *predicate_types: str) -> list[Attachment]:
+    def proofs(self, signer: Signer, *predicate_types: str) -> list[ProofManifest]:
         statements = [self.statement(one) for one in predicate_types or [TEST_RESULT]]
         made = proofs(
             self.image,
@@ -165,7 +154,7 @@ class Image:
         )
         return list(made)
 
-    def attach(self, found: Sequence[Attachment]) -> None:
+    def attach(self, found: Sequence[ProofManifest]) -> None:
         """Push proof, as any client does; this registry has no referrers, so their tag is used."""
         index = []
         for one in found:
@@ -173,7 +162,12 @@ class Image:
                 self.registry.push(self.repository, content)
             self.registry.put_bytes(self.repository, one.tag, one.manifest, one.media_type)
             if not one.tag:
-                index.append({**one.descriptor.as_json, "artifactType": one.artifact_type})
+                index.append(
+                    {
+                        **BlobDescriptor.of(one.manifest, one.media_type).as_json,
+                        "artifactType": one.artifact_type,
+                    }
+                )
         if index:
             whole = {"schemaVersion": 2, "mediaType": INDEX, "manifests": index}
             self.registry.put(self.repository, self.referrers_tag, whole)
@@ -183,7 +177,7 @@ class Image:
         done = requests.get(url, headers={"Accept": f"{MANIFEST}, {INDEX}"}, timeout=10)
         return done.content if done.ok else b""
 
-    def attached(self) -> list[Attachment]:
+    def attached(self) -> list[ProofManifest]:
         """What is there now, whoever pushed it."""
         index = json.loads(self.get(f"manifests/{self.referrers_tag}") or b"{}")
         names = [one["digest"] for one in index.get("manifests", [])]
@@ -194,10 +188,10 @@ class Image:
                 layers = [one["digest"] for one in json.loads(manifest)["layers"]]
                 blobs = {digest: self.get(f"blobs/{digest}") for digest in layers}
                 tag = name if name in tags else ""
-                found.append(Attachment(manifest=manifest, blobs=blobs, tag=tag))
+                found.append(ProofManifest(manifest=manifest, blobs=blobs, tag=tag))
         return found
 
-    def verdict(self, *pairs: Pair) -> Verdict:
+    def verdict(self, *pairs: Pair) -> VerifiedProof:
         trusted = [one.trusted for one in pairs]
         now = dt.datetime.now(tz=dt.timezone.utc)
         return verified(self.image.digest, self.attached(), trusted, now=now)
@@ -218,11 +212,11 @@ def image(registry: Registry, request: pytest.FixtureRequest, tmp_path: Path) ->
     """An image of its own for each test."""
     repository = f"site/{abs(hash(request.node.name))}"
     made = registry.image(repository, "ppc64le")
-    descriptor = Descriptor(media_type=MANIFEST, digest=made["digest"], size=made["size"])
+    descriptor = BlobDescriptor(media_type=MANIFEST, digest=made["digest"], size=made["size"])
     return Image(registry=registry, repository=repository, image=descriptor, folder=tmp_path)
 
 
-def of_format(found: Sequence[Attachment], form: str) -> list[Attachment]:
+def of_format(found: Sequence[ProofManifest], form: str) -> list[ProofManifest]:
     return [one for one in found if bool(one.tag) == (form == CLASSIC)]
 
 
@@ -263,8 +257,8 @@ def test_we_accept_what_cosign_signs(image: Image, pair: Pair, other: Pair, form
     verdict = image.verdict(pair)
     assert verdict.rejected == ()
     assert [one.format for one in verdict.signatures] == [form]
-    [found] = verdict.of_type(TEST_RESULT)
-    assert found.predicate == RESULT
+    [found] = verdict.attestations
+    assert found.statement["predicate"] == RESULT
     refused = image.verdict(other)
     assert (refused.signatures, refused.attestations) == ((), ())
     assert len(refused.rejected) == 2
@@ -288,7 +282,7 @@ def test_ours_and_cosigns_live_side_by_side(image: Image, pair: Pair) -> None:
     assert len(attested.stdout.splitlines()) == 2
 
 
-def changed_blob(one: Attachment, change: Callable[[bytes], bytes]) -> Attachment:
+def changed_blob(one: ProofManifest, change: Callable[[bytes], bytes]) -> ProofManifest:
     """A manifest made anew for a blob that was changed, as one who owns the registry can."""
     manifest = json.loads(one.manifest)
     [layer] = manifest["layers"]
@@ -326,7 +320,7 @@ def test_a_changed_attestation_is_refused_by_both(
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (len(verdict.signatures), verdict.attestations) == (1, ())
-    assert [one.kind for one in verdict.rejected] == ["wrong key"]
+    assert ["no trusted key" in one.reason for one in verdict.rejected] == [True]
     assert image.verify(pair).status == 0  # the signature is whole
 
 
@@ -347,12 +341,12 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (verdict.signatures, verdict.attestations) == ((), ())
-    assert {one.kind for one in verdict.rejected} == {"other subject"}
+    assert all("another image" in one.reason or " is of " in one.reason for one in verdict.rejected)
 
 
 def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> None:
     assert image.verify(pair).status != 0
-    assert image.verdict(pair) == Verdict()
+    assert image.verdict(pair) == VerifiedProof()
 
 
 def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pair) -> None:
@@ -362,7 +356,7 @@ def test_cosign_signs_with_a_key_that_it_alone_can_reach(image: Image, pair: Pai
     path = Home.of_environment().search_path()
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    signer = by_cosign(str(pair.private), processes, path=path)
+    signer = CosignSigner(str(pair.private), processes, path=path)
     image.attach(image.proofs(signer))
     assert image.verify(pair).status == 0
     assert image.verify_attestation(pair).status == 0
@@ -376,9 +370,12 @@ def test_cosigns_bundles_of_our_statements(image: Image, pair: Pair) -> None:
     (image.folder / "config.json").write_text(json.dumps(CONFIG))
     processes = Processes()
     processes.mark = {"COSIGN_PASSWORD": PASSWORD}
-    made = keyless_proofs(
+    made = keyless_attestations(
         image.image,
-        [image.statement(one) for one in PREDICATES],
+        [
+            signature_statement(image.image.digest),
+            *(image.statement(one) for one in PREDICATES),
+        ],
         processes,
         created="2026-11-21T12:00:00Z",
         path=Home.of_environment().search_path(),

@@ -28,7 +28,7 @@ from publishing import (
 from real_registry import real_registry
 
 from builder.model.predicates import BUNDLE_NOTE
-from builder.trust.proof import SIGN
+from builder.trust.proof.statements import SIGN
 
 pytestmark = pytest.mark.engines
 CLASSIC = r"/manifests/sha256-.*\.(sig|att)$"

@@ -16,7 +16,9 @@ from publishing import publish, repository, unproven
 from real_registry import RealRegistry
 
 from builder.system.process import Processes
-from builder.trust.proof import PublicKey, signature_tag, signer_of
+from builder.trust.proof.attestations import signature_tag
+from builder.trust.proof.cosign import signer_of
+from builder.trust.proof.keys import PublicKey
 
 URI = os.environ.get("BUILD_IMAGES_TOKEN", "")
 pytestmark = [

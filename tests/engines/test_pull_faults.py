@@ -155,7 +155,7 @@ def test_a_key_that_has_expired_signs_nothing(site: Site) -> None:
     expired = site.policy("expired.yaml", keys=[{"file": "site.pub", "until": "2026-01-01"}])
     done = pull(site, "directory", policy=expired)
     assert_refused(done, site)
-    assert "trusted no more: site.pub until 2026-01-01" in done.stderr
+    assert "no longer trusted: site.pub until 2026-01-01" in done.stderr
 
 
 def test_evidence_that_is_too_old_is_refused(site: Site) -> None:

@@ -13,7 +13,8 @@ from registry_site import BILL, SLSA, TEST_RESULT, Content, Site
 
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.registry import INDEX, MANIFEST, Descriptor
-from builder.trust.proof import SIGN, attestation_tag, attestations, signature_tag
+from builder.trust.proof.attestations import attestation_tag, attestations, signature_tag
+from builder.trust.proof.statements import SIGN
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures

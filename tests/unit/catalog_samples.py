@@ -88,6 +88,7 @@ def image_folder(
 def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict[str, Any]:
     host = {"arch": "x86_64", "cpu": text, "os": "Debian 12", "gpus": []}
     run = {
+        "started": "2026-01-01T09:19:00+00:00",
         "finished": "2026-01-01T09:20:00+00:00",
         "runner": {"name": "apptainer", "version": "1.4.5"},
         "host": host,

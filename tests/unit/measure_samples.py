@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from builder.system.host_facts import HostFacts
-from builder.verify.measure import PROGRAMS, Measured, PlaceFacts, rows_of
-from builder.verify.measure.measurement import GpuUse, OneRun, Quantity, Sample, Use
+from builder.verify.measure.measurement import (
+    GpuUse,
+    Measured,
+    OneRun,
+    PlaceFacts,
+    Quantity,
+    Sample,
+    Use,
+)
+from builder.verify.measure.programs import PROGRAMS
+from builder.verify.measure.rounds import rows_of
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "measure"
 PLACES = ("bare", "oci", "sif")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,26 +13,24 @@ from samples import ROOT, private_file
 
 from builder.model.digests import digest_of
 from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    PrivateKey,
-    TrustedKey,
-    Verdict,
-    private_key,
-    proofs,
-    verified,
+from builder.trust.proof.attachments import (
+    MANIFEST,
+    Attestation,
+    BlobDescriptor,
+    ProofManifest,
+    VerifiedProof,
 )
-from builder.trust.proof.attachments import MANIFEST
-from builder.trust.proof.keys import generated
+from builder.trust.proof.attestations import proofs
+from builder.trust.proof.keys import PrivateKey, generated, private_key
 from builder.trust.proof.statements import statement
+from builder.trust.proof.verification import TrustedKey, verified
 
 VECTORS = ROOT / "tests" / "data" / "proof"
 PASSWORD = "correct horse"
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 CREATED = "2026-11-21T11:00:00Z"
 REFERENCE = "registry.example.org/site/hpc-base"
-IMAGE = Descriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
+IMAGE = BlobDescriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
 OTHER = digest_of(b"another image")
 RESULT = {
     "result": "PASSED",
@@ -39,6 +38,19 @@ RESULT = {
     "passedTests": ["libraries"],
     "warnedTests": [],
     "failedTests": [],
+}
+
+
+MALFORMED, TOO_LARGE = "malformed", "too large"
+WRONG_KEY, EXPIRED_KEY, KEYLESS = "wrong key", "expired key", "keyless"
+OTHER_SUBJECT, WRONG_TYPE = "other subject", "wrong payload type"
+KINDS = {
+    TOO_LARGE: "are read$|the rest was not read|the bundle has (too many|more than)",
+    WRONG_KEY: "no trusted key|who is not trusted|in no log",
+    EXPIRED_KEY: "no longer trusted",
+    KEYLESS: "signed by a certificate",
+    OTHER_SUBJECT: "about another image|signature is of|manifest refers to",
+    WRONG_TYPE: "payload's type|not a Sigstore bundle|no DSSE|not an in-toto|payload is not a c",
 }
 
 
@@ -62,8 +74,8 @@ def evidence(digest: str = IMAGE.digest, **changes: Any) -> bytes:
 
 
 def attached(
-    *statements: bytes, key: PrivateKey | None = None, image: Descriptor = IMAGE
-) -> tuple[Attachment, ...]:
+    *statements: bytes, key: PrivateKey | None = None, image: BlobDescriptor = IMAGE
+) -> tuple[ProofManifest, ...]:
     return proofs(image, statements, key or our_key(), reference=REFERENCE, created=CREATED)
 
 
@@ -71,16 +83,35 @@ def trusted(key: PrivateKey | None = None, **changes: Any) -> TrustedKey:
     return TrustedKey(key=(key or our_key()).public, name="site", **changes)
 
 
-def judged(found: Sequence[Attachment], *keys: TrustedKey, digest: str = IMAGE.digest) -> Verdict:
-    return verified(digest, found, keys or [trusted()], now=NOW)
+def judged(
+    manifests: Sequence[ProofManifest], *keys: TrustedKey, digest: str = IMAGE.digest
+) -> VerifiedProof:
+    return verified(digest, manifests, keys or [trusted()], now=NOW)
 
 
-def kinds(verdict: Verdict) -> list[str]:
+def results(verdict: VerifiedProof) -> list[Attestation]:
+    """The test results of a verdict, each payload once."""
+    attestations = {
+        original.payload: original
+        for original in verdict.attestations
+        if original.predicate_type == TEST_RESULT
+    }
+    return list(attestations.values())
+
+
+def kind_of(reason: str) -> str:
+    """The kind of a reason for which something vouches for nothing."""
+    return next((kind for kind, words in KINDS.items() if re.search(words, reason)), MALFORMED)
+
+
+def kinds(verdict: VerifiedProof) -> list[str]:
     """The kinds of what was rejected, each once, in order."""
-    return sorted({one.kind for one in verdict.rejected})
+    return sorted({kind_of(rejection.reason) for rejection in verdict.rejected})
 
 
-def rebuilt(one: Attachment, change: Mapping[str, Any]) -> Attachment:
+def rebuilt(original: ProofManifest, change: Mapping[str, Any]) -> ProofManifest:
     """A manifest with other keys, and the same blobs."""
-    manifest = {**json.loads(one.manifest), **change}
-    return Attachment(manifest=json.dumps(manifest).encode(), blobs=one.blobs, tag=one.tag)
+    manifest = {**json.loads(original.manifest), **change}
+    return ProofManifest(
+        manifest=json.dumps(manifest).encode(), blobs=original.blobs, tag=original.tag
+    )

@@ -21,14 +21,13 @@ from builder.compile import spec
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.index import Index, OutOfReach
+from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import Target
-from builder.verify.rehearse.python_pins import PythonTrials
+from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
-from builder.verify.rehearse.source_urls import Answer
+from builder.verify.rehearse.servers import Answer, OutOfReach
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trees import FilesTree, Tree
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import Tree, Workspace
 
 BIONIC = Target(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = Target(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
@@ -198,7 +197,6 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
         folder=folder,
         line=line,
         layer=line,
-        stage=0,
         final=final,
     )
 
@@ -208,7 +206,7 @@ def workspace(**repositories: Mapping[str, str]) -> Workspace:
 
     def clones(url: str, _: str) -> Tree | str:
         name = url.rpartition("/")[2].removesuffix(".git")
-        return FilesTree(dict(repositories[name])) if name in repositories else "no copy of it"
+        return repositories.get(name, "no copy of it")
 
     return Workspace(clones=clones, archives=lambda _: None, processes=Processes())
 

@@ -1,23 +1,30 @@
-"""The bill of materials: what an image holds, read from its files without starting it.
+"""The bill of materials: an image's packages and sources, read from its files without starting it.
 
 CycloneDX 1.5 JSON, https://cyclonedx.org/docs/1.5/json/. The same image gives the same bytes.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.artifacts.flatten import Node
-from builder.artifacts.sbom import debian, python, rpm, sources
+from builder.artifacts.sbom.components import component, purl
+from builder.artifacts.sbom.packages import debian_packages, python_packages, text_of
+from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE
 
 __all__ = ["bill_of_materials"]
 
-_RELEASES = ("etc/os-release", "usr/lib/os-release")
+_ENDINGS = re.compile(
+    r"(?:\.orig)?\.(?:tar(?:\.\w+)?|tgz|tbz2?|txz|zip|whl|run|sh|deb|rpm|gz|xz|bz2|py)$"
+)
+_NAMED = re.compile(r"(?P<name>.+?)[-_]v?(?P<version>\d[\w.+~-]*)")
 
 
 def bill_of_materials(
@@ -28,29 +35,32 @@ def bill_of_materials(
     distribution: str,
     digest: str,
     built_from: Sequence[LockedSource] = (),
-) -> dict[str, Any]:
-    """The packages of dpkg, RPM and Python in a flattened image, and what was built from source.
+) -> dict[str, object]:
+    """Return the packages of dpkg, RPM and Python in a flattened image, and its source files.
 
-    `built_from` are the locked files that its recipes build. Where a package database cannot be
-    read, the document says that it is incomplete.
+    `built_from` are the locked files that its recipes build. If a package database cannot be read,
+    the document says that it is incomplete.
     """
     system = _os_release(nodes)
-    release = (
-        f"{system.get('ID', distribution)}-{system['VERSION_ID']}"
-        if system.get("VERSION_ID")
-        else ""
-    )
+    name, system_version = system.get("ID", ""), system.get("VERSION_ID", "")
+    release = f"{system.get('ID', distribution)}-{system_version}" if system_version else ""
     components = [
-        *debian.packages(nodes, distribution, release),
-        *python.packages(nodes),
-        *sources.packages(built_from),
+        *debian_packages(nodes, distribution, release),
+        *python_packages(nodes),
+        *source_components(built_from),
     ]
-    whole = True
+    aggregate = "unknown"
     try:
-        components += list(rpm.packages(nodes, release or distribution))
+        components += list(rpm_packages(nodes, release or distribution))
     except ValueError:
-        whole = False
+        aggregate = "incomplete"
     unique = {str(one["bom-ref"]): one for one in components}
+    operating_system = {
+        "type": "operating-system",
+        "bom-ref": f"os:{name}-{system_version}",
+        "name": name,
+        "version": system_version,
+    }
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -70,41 +80,60 @@ def bill_of_materials(
                 "hashes": [{"alg": "SHA-256", "content": digest.partition(":")[2]}],
             },
         },
-        "components": [*_system(system), *(unique[ref] for ref in sorted(unique))],
-        "compositions": [
-            {"aggregate": "unknown" if whole else "incomplete", "assemblies": [identifier]}
+        "components": [
+            *([operating_system] if name else []),
+            *(unique[reference] for reference in sorted(unique)),
         ],
+        "compositions": [{"aggregate": aggregate, "assemblies": [identifier]}],
     }
 
 
 def _os_release(nodes: Mapping[str, Node]) -> dict[str, str]:
     """https://www.freedesktop.org/software/systemd/man/latest/os-release.html"""
-    for path in _RELEASES:
-        if text := debian.text_of(nodes, path):
-            return dict(_assignments(text))
-    return {}
-
-
-def _assignments(text: str) -> list[tuple[str, str]]:
-    found = []
+    values: dict[str, str] = {}
+    text = text_of(nodes, "etc/os-release") or text_of(nodes, "usr/lib/os-release")
     for line in text.splitlines():
         name, sign, value = line.partition("=")
         if sign and name.isidentifier():
             try:
-                found.append((name, "".join(shlex.split(value)[:1])))
+                values[name] = "".join(shlex.split(value)[:1])
             except ValueError:  # a quotation that does not end
                 continue
-    return found
+    return values
 
 
-def _system(release: Mapping[str, str]) -> list[dict[str, object]]:
-    if not release.get("ID"):
-        return []
-    return [
-        {
-            "type": "operating-system",
-            "bom-ref": f"os:{release['ID']}-{release.get('VERSION_ID', '')}",
-            "name": release["ID"],
-            "version": release.get("VERSION_ID", ""),
-        }
-    ]
+def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, object]]:
+    """Yield a component for each file that the image's steps are given, in whichever stage."""
+    for source in sources:
+        match = _NAMED.fullmatch(stem := _ENDINGS.sub("", source.file))
+        name, version = (match["name"], match["version"]) if match else (stem, "")
+        if source.url.startswith(DEBIAN_SOURCE):
+            name, _, version = source.url.removeprefix(DEBIAN_SOURCE).partition("/")
+        url = _public(source.url)
+        is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE))  # no URL to fetch it by
+        where = purl(
+            "generic",
+            name,
+            version,
+            qualifiers={
+                "checksum": f"sha256:{source.sha256}",
+                "download_url": "" if is_local else url,
+                "file_name": source.file,
+            },
+        )
+        yield component(
+            name,
+            version,
+            where,
+            hashes=[{"alg": "SHA-256", "content": source.sha256}],
+            externalReferences=[] if is_local else [{"type": "distribution", "url": url}],
+            properties=[{"name": "build-images:built-from", "value": url}],
+        )
+
+
+def _public(url: str) -> str:
+    """Return a URL without a user, a password or a query: those may be secrets."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        return url
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
-from builder.build.engines import sif_environment
 from builder.build.engines.protocol import Tools
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
+
+# Apptainer 1.4 writes an image's variables into `10-docker2singularity.sh`, with a backslash too
+# many before quotes and backticks: with one such value, no program in the SIF has any of them.
+ENVIRONMENT_SCRIPT = ".singularity.d/env/90-environment.sh"  # of the section %environment
+_SPOILED = re.compile(r"[\"`\\\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 Seen = Callable[[bytes], object]
 
@@ -32,10 +38,10 @@ def pack(
     plain tars. The definition stays in the SIF, so it names the layout from that folder: nobody
     reads whose home it was in.
     """
-    own = sif_environment.spoiled(read_layout(layout).environment)
+    own = spoiled(read_layout(layout).environment)
     with _without(layout, own, target.with_suffix(".pack.oci")) as source:
         parts = [f"Bootstrap: oci\nFrom: {os.path.relpath(source, target.parent)}", *sections]
-        parts += [sif_environment.section(own)] if own else []
+        parts += [environment_section(own)] if own else []
         definition = target.with_suffix(".pack.def")
         definition.write_text("\n\n".join(parts) + "\n")
         build(definition, target, arch=arch, tools=tools, log=log, cwd=target.parent)
@@ -43,24 +49,24 @@ def pack(
 
 
 @contextlib.contextmanager
-def _without(layout: Path, variables: Collection[str], place: Path) -> Iterator[Path]:
-    """A layout without some variables: itself, if there are none, else one that is gone then."""
+def _without(layout: Path, variables: Collection[str], copy: Path) -> Iterator[Path]:
+    """A layout without some variables: itself, if there are none, else a copy that is gone then."""
     if not variables:
         yield layout
         return
-    whole = read_layout(layout)
-    start_layout(place)
+    full = read_layout(layout)
+    start_layout(copy)
     layers = []
-    for blob, diff_id in zip(whole.layers, whole.diff_ids, strict=True):
-        blob_path(place, diff_id).hardlink_to(blob)
-        layers.append(Layer(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
-    settings = part(whole.config, "config")
-    kept = [one for one in settings["Env"] if one.partition("=")[0] not in variables]
-    finish_layout(place, {**whole.config, "config": {**settings, "Env": kept}}, layers)
+    for blob, diff_id in zip(full.layers, full.diff_ids, strict=True):
+        blob_path(copy, diff_id).hardlink_to(blob)
+        layers.append(LayerBlob(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
+    settings = part(full.config, "config")
+    others = [text for text in settings["Env"] if text.partition("=")[0] not in variables]
+    finish_layout(copy, {**full.config, "config": {**settings, "Env": others}}, layers)
     try:
-        yield place
+        yield copy
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(copy)
 
 
 def build(
@@ -126,14 +132,59 @@ def tree_of(
 
 def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
     """Copy the root file system of a SIF, by its descriptor; `seen` is given all of the file."""
-    part = root_file_system(sif)
-    remaining = part.size
+    place = root_file_system(sif)
+    remaining = place.size
     with sif.open("rb") as source, target.open("wb") as sink:
-        head = source.read(part.offset)
+        head = source.read(place.offset)
         if seen:
             seen(head)
-        while piece := source.read(1 << 20):
-            sink.write(piece[:remaining])
-            remaining -= len(piece[:remaining])
+        while chunk := source.read(1 << 20):
+            sink.write(chunk[:remaining])
+            remaining -= len(chunk[:remaining])
             if seen:
-                seen(piece)
+                seen(chunk)
+
+
+def spoiled(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables whose values Apptainer's script does not hand on as they are.
+
+    It leaves out those whose names are none of a shell.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if _SPOILED.search(value) and _NAME.fullmatch(name)
+    }
+
+
+def variable_commands(variables: Mapping[str, str]) -> list[str]:
+    """Shell commands that set variables as Apptainer's do: a value of the caller's wins."""
+    return [
+        line
+        for name, value in variables.items()
+        for line in (
+            f'[ -n "${{{name}:-}}" ] || {name}={_quoted(value)}',
+            f"export {name}",
+        )
+    ]
+
+
+def environment_section(variables: Mapping[str, str]) -> str:
+    """The definition's section that sets them."""
+    return "\n".join(["%environment", *(f"    {line}" for line in variable_commands(variables))])
+
+
+def environment_script(environment: Mapping[str, str]) -> list[str]:
+    """The lines of Apptainer's script for an image's variables, without comments.
+
+    `environment` has none that are spoiled.
+    """
+    return [
+        f'export PATH="{value}"' if name == "PATH" else f'export {name}="${{{name}:-"{value}"}}"'
+        for name, value in environment.items()
+        if _NAME.fullmatch(name)
+    ]
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\\''") + "'"

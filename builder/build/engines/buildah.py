@@ -39,16 +39,8 @@ class Buildah:
     def command(self, *arguments: str) -> list[str]:
         """A buildah command on the builder's own storage."""
         home = self._tools.home
-        root, runroot = home.storage, home.path / "run"
-        return [
-            self._tools.program("buildah"),
-            "--root",
-            str(root),
-            "--runroot",
-            str(runroot),
-            *self.driver.options,
-            *arguments,
-        ]
+        storage = ("--root", str(home.storage), "--runroot", str(home.path / "run"))
+        return [self._tools.program("buildah"), *storage, *self.driver.options, *arguments]
 
     @property
     def driver(self) -> Driver:
@@ -59,7 +51,7 @@ class Buildah:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where it mounts and unpacks: a builder that was killed leaves things there."""
+        """The folder for mounts and unpacking: a builder that was killed leaves things there."""
         self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
         return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
 
@@ -69,30 +61,22 @@ class Buildah:
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         with locked(self._tools.home.path, "buildah-base"):
-            self._provide_base(base, log)
-
-    def _provide_base(self, base: StoredBase, log: Path) -> None:
-        if self.has(base.tag):
-            return
-        self._tools.logged(
-            self.command("pull", "--quiet", f"oci-archive:{base.archive}"),
-            log=log,
-            what="buildah pull",
-            env=self.environment,
-        )
-        listed = self._tools.processes.capture(
-            self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
-        )
-        ids = dict(line.split() for line in listed.stdout.splitlines() if len(line.split()) == 2)  # noqa: PLR2004
-        if base.digest not in ids:
-            raise StepFailed(
-                f"{base.archive}: not the base that this run began with ({base.digest})",
-                log=log,
-                hint="another build-images made it anew meanwhile: run the same command again",
+            if self.has(base.tag):
+                return
+            self._logged("pull", "--quiet", f"oci-archive:{base.archive}", log=log)
+            listed = self._tools.processes.capture(
+                self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
             )
-        self._tools.logged(
-            self.command("tag", ids[base.digest], *base.names), log=log, what="buildah tag"
-        )
+            pairs = (line.partition(" ") for line in listed.stdout.splitlines())
+            ids = {digest: number.strip() for digest, _, number in pairs}
+            if base.digest not in ids:
+                raise StepFailed(
+                    f"{base.archive}: not the base that this run began with ({base.digest})",
+                    log=log,
+                    hint="another build-images made it anew meanwhile: run the same command again",
+                )
+            argv = self.command("tag", ids[base.digest], *base.names)
+            self._tools.logged(argv, log=log, what="buildah tag")
 
     def build(
         self,
@@ -108,46 +92,44 @@ class Buildah:
     ) -> None:
         steps = Instructions(_STEP, on_line)
         name = name or tag(image)
-        if journals := self._tools.journals:
-            journals.begin(build_id(name), fresh=not cache)
-        pull = "never" if image.is_bootstrapped else "missing"
+        journals, number = self._tools.journals, build_id(name)
+        if journals:
+            journals.begin(number, fresh=not cache)
+        argv = self.command(
+            *("build", "--isolation=chroot", "--network=host", "--layers"),
+            *([] if cache else ["--no-cache"]),
+            *("--force-rm", "--format=oci"),
+            f"--pull={'never' if image.is_bootstrapped else 'missing'}",
+            f"--arch={ARCHITECTURES[image.cell.arch].oci}",
+            *limits(),
+            *[folder.option for folder in lent],
+            *(f"--tag={name}", f"--file={context / file}", str(context)),
+        )
         try:
             self._tools.logged(
-                self.command(
-                    "build",
-                    "--isolation=chroot",
-                    "--network=host",
-                    "--layers",
-                    *([] if cache else ["--no-cache"]),
-                    "--force-rm",
-                    "--format=oci",
-                    f"--pull={pull}",
-                    f"--arch={ARCHITECTURES[image.cell.arch].oci}",
-                    *limits(),
-                    *[one.option for one in lent],
-                    f"--tag={name}",
-                    f"--file={context / file}",
-                    str(context),
-                ),
+                argv,
                 log=log,
                 what="buildah build",
                 env={**self.environment, **self._tools.downloading_for(name)},
                 on_line=steps,
             )
         except StepFailed as error:
-            self._end(name, steps, well=False)
+            if journals:
+                journals.end(number, built=steps.built, taken=steps.taken, well=False)
             raise steps.failed(error) from error
-        self._end(name, steps, well=True)
-
-    def _end(self, name: str, steps: Instructions, *, well: bool) -> None:
-        if journals := self._tools.journals:
-            journals.end(build_id(name), built=steps.built, taken=steps.taken, well=well)
+        if journals:
+            journals.end(number, built=steps.built, taken=steps.taken, well=True)
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+        self._logged(
+            "push", "--quiet", "--disable-compression", tag(image), f"dir:{target}", log=log
+        )
+
+    def _logged(self, command: str, *arguments: str, log: Path) -> None:
         self._tools.logged(
-            self.command("push", "--quiet", "--disable-compression", tag(image), f"dir:{target}"),
+            self.command(command, *arguments),
             log=log,
-            what="buildah push",
+            what=f"buildah {command}",
             env=self.environment,
         )
 

@@ -61,12 +61,12 @@ def _add_nodes(
         elif node.size and (first := first_names.get(place)):
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
             archive.add(member)
-        elif kept := plain.kept.get((node.source, node.offset)):
+        elif parts := plain.parts.get((node.source, node.offset)):
             first_names[place] = path
-            if kept.blob not in blobs:
-                blob = blob_path(packed.path, kept.blob)
-                blobs[kept.blob] = files.enter_context(blob.open("rb"))
-            archive.add_again(member, kept.places, blobs[kept.blob])
+            digest, places = parts
+            if digest not in blobs:
+                blobs[digest] = files.enter_context(blob_path(packed.path, digest).open("rb"))
+            archive.add_again(member, places, blobs[digest])
         else:
             first_names[place] = path
             with node.open() as data:
@@ -78,10 +78,10 @@ def environment_text(environment: Mapping[str, str]) -> str:
 
     ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
     """
-    return "".join(f"{key}={_kept(value)}\n" for key, value in environment.items())
+    return "".join(f"{key}={_requoted(value)}\n" for key, value in environment.items())
 
 
-def _kept(value: str) -> str:
+def _requoted(value: str) -> str:
     is_quoted = len(value) > 1 and value[0] == value[-1] == "'"
     return f"'{value}'" if is_quoted else value
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
@@ -42,25 +42,25 @@ class Docker:
         return self._tools.processes.capture(argv, check=False).returncode == 0
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
-        with locked(self._tools.home.path, "docker-base"):
-            self._provide_base(base, log)
-
-    def _provide_base(self, base: StoredBase, log: Path) -> None:
-        if self.has(base.tag):
-            return
-        with tempfile.TemporaryDirectory(dir=self._tools.home.work) as scratch:
+        home = self._tools.home
+        with locked(home.path, "docker-base"), TemporaryDirectory(dir=home.work) as scratch:
+            if self.has(base.tag):
+                return
             # An Engine before 25 cannot load an OCI archive; `docker import` makes all of its own
             # architecture there.
             saved = Path(scratch) / "base.docker.tar"
             first, *others = base.names
-            copied = (f"oci-archive:{base.archive}", f"docker-archive:{saved}:{first}")
-            for program, *arguments in (
-                ("skopeo", "copy", "--quiet", *copied),
-                ("docker", "load", "--quiet", "--input", str(saved)),
-                *(("docker", "tag", first, one) for one in others),
-            ):
-                argv = [self._tools.program(program), *arguments]
-                self._tools.logged(argv, log=log, what=f"{program} {arguments[0]}")
+            archive = f"docker-archive:{saved}:{first}"
+            self._logged(
+                "skopeo", "copy", "--quiet", f"oci-archive:{base.archive}", archive, log=log
+            )
+            self._logged("docker", "load", "--quiet", "--input", str(saved), log=log)
+            for name in others:
+                self._logged("docker", "tag", first, name, log=log)
+
+    def _logged(self, program: str, command: str, *arguments: str, log: Path) -> None:
+        argv = [self._tools.program(program), command, *arguments]
+        self._tools.logged(argv, log=log, what=f"{program} {command}")
 
     def build(
         self,
@@ -76,7 +76,11 @@ class Docker:
     ) -> None:
         assert not lent  # it cannot show build steps a folder of this machine's
         steps = Instructions(_STEP, on_line)
-        buildx = shutil.which("docker-buildx", path=self._search_path())
+        home = self._tools.home
+        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
+        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
+        path = ":".join([*own, home.search_path(), *system])
+        buildx = shutil.which("docker-buildx", path=path)
         command = (
             [buildx, "build", "--load", "--progress=plain"]
             if buildx
@@ -101,31 +105,12 @@ class Docker:
         except StepFailed as error:
             raise steps.failed(error) from error
 
-    def _search_path(self) -> str:
-        home = self._tools.home
-        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
-        system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
-        return ":".join([*own, home.search_path(), *system])
-
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         saved = target.with_suffix(".docker.tar")
+        source, copied = f"docker-archive:{saved}", f"dir:{target}"
         try:
-            self._tools.logged(
-                [self._tools.program("docker"), "save", "--output", str(saved), tag(image)],
-                log=log,
-                what="docker save",
-            )
-            self._tools.logged(
-                [
-                    self._tools.program("skopeo"),
-                    "copy",
-                    "--quiet",
-                    f"docker-archive:{saved}",
-                    f"dir:{target}",
-                ],
-                log=log,
-                what="skopeo copy",
-            )
+            self._logged("docker", "save", "--output", str(saved), tag(image), log=log)
+            self._logged("skopeo", "copy", "--quiet", source, copied, log=log)
         finally:
             saved.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What every engine does, and what all of them are given."""
+"""The Protocol of engines, and the tools of this machine that all of them use."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ class Tools:
 
     def program(self, name: str) -> str:
         """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
-        found = self.which(name)
-        if found is None:
+        path = self.which(name)
+        if path is None:
             raise MissingPrerequisite(
                 f"{name}: no such program on this machine",
                 hint="'build-images doctor' says how to get it; 'build-images setup' installs it",
             )
-        return found
+        return path
 
     @property
     def environment(self) -> dict[str, str]:
-        """What commands are given besides the caller's environment."""
+        """The variables of commands besides the caller's environment."""
         return {"PATH": self.home.search_path()}
 
     @property
     def downloading(self) -> dict[str, str]:
-        """What commands that download packages are given besides."""
+        """The further variables of commands that download packages."""
         return {"http_proxy": self.packages.url} if self.packages else {}
 
     def installing(self) -> AbstractContextManager[None]:
@@ -77,7 +77,7 @@ class Tools:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
 
-    def told(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
+    def index_states(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
         """The states of package indices that a build was told of, or its cached layers were.
 
         Without `earlier` those of this run alone: nothing was taken from a build before it.
@@ -136,12 +136,11 @@ class Lent:
 
     path: Path
     at: str
-    writable: bool = False
 
     @property
     def option(self) -> str:
         """Buildah's option for it."""
-        return f"--volume={self.path}:{self.at}:{'rw' if self.writable else 'ro'}"
+        return f"--volume={self.path}:{self.at}:ro"
 
 
 class Engine(Protocol):
@@ -205,9 +204,9 @@ class Instructions:
         if layer := _LAYER.search(line):
             (self.taken if layer["taken"] else self.built).add(layer["id"])
             self.built -= self.taken
-        if found := self._pattern.search(line):
-            self.current = found["instruction"].strip()
-            self._on_line(found[0].strip())
+        if match := self._pattern.search(line):
+            self.current = match["instruction"].strip()
+            self._on_line(match[0].strip())
 
     def failed(self, error: StepFailed) -> StepFailed:
         """The error of a build that failed, naming the instruction."""

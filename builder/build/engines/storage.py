@@ -1,121 +1,37 @@
-"""What is in Buildah's storage, read from its own records: images, the layers that they share.
+"""Buildah's storage: its drivers, a trial of it, and its records of images and layers.
 
-The files are those of https://github.com/containers/storage: `overlay-images/images.json` and
+The driver is overlay where it works, and else vfs, which copies every layer whole. Left to itself,
+Buildah takes vfs for an ordinary user whom no configuration names another one. A trial in the
+storage's file system shows which one works: kernels before 5.11 mount no overlay for ordinary
+users, and file systems such as NFS cannot hold one's upper layer.
+https://docs.kernel.org/filesystems/overlayfs.html
+
+The records are those of https://github.com/containers/storage: `overlay-images/images.json` and
 `overlay-layers/layers.json`, or with `vfs` for `overlay`. Drivers may lie beside each other.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import shutil
+import tarfile
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.artifacts import oci
+from builder.build.engines.protocol import shortened
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError
 from builder.model.exact_json import part
 from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredImage:
-    """An image: `layer` is its topmost layer. `created` is a time in UTC as ISO 8601.
-
-    An image without names is a step that a later build may go on from.
-    """
-
-    id: str
-    names: tuple[str, ...]
-    layer: str
-    created: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Storage:
-    """Images by id, and layers by id: the layer below, and bytes that are its own.
-
-    With vfs each layer takes the bytes of those below it, too: it is `copied` from them.
-    """
-
-    images: Mapping[str, StoredImage]
-    layers: Mapping[str, tuple[str, int]]
-    copied: bool = False
-
-    def chain(self, image: StoredImage) -> set[str]:
-        """The layers that an image consists of."""
-        found: set[str] = set()
-        layer = image.layer
-        while layer in self.layers and layer not in found:
-            found.add(layer)
-            layer = self.layers[layer][0]
-        return found
-
-    def garbage(self, kept: Iterable[str], *, before: str) -> list[StoredImage]:
-        """The images that are needed for none of the `kept` names; the topmost ones first.
-
-        What was made since `before` stays: steps of images that are being worked on.
-        """
-        names = set(kept)
-        needed: set[str] = set()
-        for image in self.images.values():
-            if names & {*image.names} or image.created >= before:
-                needed |= self.chain(image)
-        unneeded = [
-            one
-            for one in self.images.values()
-            if not names & {*one.names} and one.created < before and one.layer not in needed
-        ]
-        return sorted(unneeded, key=lambda one: -len(self.chain(one)))
-
-    def bytes_of(self, images: Iterable[StoredImage]) -> int:
-        """The bytes that are free when these images are gone: other images keep their layers."""
-        gone = {one.id for one in images}
-        stay: set[str] = set()
-        leave: set[str] = set()
-        for image in self.images.values():
-            (leave if image.id in gone else stay).update(self.chain(image))
-        return sum(map(self._bytes, leave - stay))
-
-    def _bytes(self, layer: str) -> int:
-        below, own = self.layers[layer]
-        return own + (self._bytes(below) if self.copied and below in self.layers else 0)
-
-
-def read_storage(folder: Path, driver: str) -> Storage:
-    """What a storage holds by a driver; nothing, where there is none."""
-    images: dict[str, StoredImage] = {}
-    layers: dict[str, tuple[str, int]] = {}
-    for one in _list(folder / f"{driver}-images/images.json"):
-        names = tuple(part(one, "names") or ())
-        created, layer = str(one.get("created", "")), str(one.get("layer", ""))
-        number = str(one["id"])
-        images[number] = StoredImage(id=number, names=names, layer=layer, created=created)
-    for one in _list(folder / f"{driver}-layers/layers.json"):
-        size = int(str(one.get("diff-size") or 0))
-        layers[str(one["id"])] = (str(one.get("parent", "")), size)
-    return Storage(images=images, layers=layers, copied=driver == VFS)
-
-
-def left_by_vfs(folder: Path, driver: str) -> list[Path]:
-    """The folders that vfs has left in a storage whose driver is overlay now, the records first.
-
-    The other way round nothing is left: overlay may work again, or on another host.
-    """
-    folders = [folder / f"{VFS}-images", folder / f"{VFS}-layers", folder / VFS]
-    return [path for path in folders if path.is_dir()] if driver != VFS else []
-
-
-def _list(path: Path) -> list[dict[str, object]]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return []
-    return [one for one in found if isinstance(one, dict) and "id" in one]
-
 
 OVERLAY, VFS = "overlay", "vfs"
 VARIABLE = "STORAGE_DRIVER"  # that of containers-storage, which Buildah follows, too
@@ -127,6 +43,7 @@ _TRY = (
     "rm merged/file && mkdir merged/folder && umount merged"
 )
 _TIMEOUT_S = 20.0
+_TRIAL_TIMEOUT_S = 60.0
 # What one image takes at most, while it is built and packed: `hpc-base` takes 1.3 GB of a storage
 # with overlay, and 8.3 GB with vfs.
 _NEEDED_BYTES = 3 << 30
@@ -192,14 +109,179 @@ def _ways(search_path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _refusal(folder: Path, mount: tuple[str, ...]) -> str:
-    """Why an overlay cannot be mounted in a folder; empty if it can."""
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".overlay-"))
-    try:
-        argv = [*as_root_of_own(), "sh", "-c", _TRY, str(scratch), *mount]
-        done = Processes().capture(argv, check=False, timeout_s=_TIMEOUT_S)
-    except BuildImagesError as error:
-        return str(error).splitlines()[0]
-    finally:
-        remove_tree(scratch)
+    """The reason why an overlay cannot be mounted in a folder; empty if it can."""
+    with _scratch(folder, ".overlay-") as scratch:
+        try:
+            argv = [*as_root_of_own(), "sh", "-c", _TRY, str(scratch), *mount]
+            done = Processes().capture(argv, check=False, timeout_s=_TIMEOUT_S)
+        except BuildImagesError as error:
+            return str(error).splitlines()[0]
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     return lines[0].removeprefix("mount: ") if done.returncode else ""
+
+
+@contextmanager
+def _scratch(folder: Path, prefix: str) -> Iterator[Path]:
+    """A folder in another, which is gone afterwards with what is mounted in it."""
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
+    try:
+        yield scratch
+    finally:
+        remove_tree(scratch)
+
+
+# Names, modes and owners: a setuid program, and an owner that is the user's only by way of sub-ids.
+_MEMBERS = (("bin", 0o755, 0), ("bin/sh", 0o4755, 0), ("file", 0o600, 65534))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageTrial:
+    """The driver that would be used in a folder; `problem` is why it does not do, or empty."""
+
+    driver: Driver
+    problem: str = ""
+    seconds: float = 0.0
+
+
+def try_storage(folder: Path, *, arch: str, search_path: str, processes: Processes) -> StorageTrial:
+    """Unpack a layer of a few files in a new storage in `folder`, which then is gone again."""
+    driver, start = driver_of(folder, search_path), time.monotonic()
+    with _scratch(folder, ".trial-") as scratch:
+        archive = _small_image(scratch, arch)
+        command = [
+            *("buildah", f"--root={scratch}/storage", f"--runroot={scratch}/run"),
+            *driver.options,
+            *("pull", "--quiet", f"oci-archive:{archive}"),
+        ]
+        try:
+            # What root's storage mounts is gone with the namespace.
+            done = processes.capture(
+                [*(as_root_of_own() if os.geteuid() == 0 else ()), *command],
+                env={"PATH": search_path, "TMPDIR": str(scratch)},
+                check=False,
+                timeout_s=_TRIAL_TIMEOUT_S,
+            )
+        except (BuildImagesError, OSError) as error:
+            return StorageTrial(driver=driver, problem=str(error).splitlines()[0])
+    problem = ""
+    if done.timed_out:
+        problem = f"no answer within {_TRIAL_TIMEOUT_S:.0f} s"
+    elif done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        problem = shortened(lines[-1], 120)
+    return StorageTrial(driver=driver, problem=problem, seconds=time.monotonic() - start)
+
+
+def _small_image(folder: Path, arch: str) -> Path:
+    """An image of few members."""
+    rootfs, archive = folder / "rootfs.tar", folder / "image.tar"
+    with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, mode, owner in _MEMBERS:
+            member = tarfile.TarInfo(name)
+            member.mode, member.uid, member.gid = mode, owner, owner
+            member.type = tarfile.DIRTYPE if name == "bin" else tarfile.REGTYPE
+            tar.addfile(member, io.BytesIO())
+    oci.write_archive(
+        rootfs,
+        archive,
+        architecture=ARCHITECTURES[arch].oci,
+        environment={},
+        name="trial",
+    )
+    return archive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredImage:
+    """An image: `layer` is its topmost layer. `created` is a time in UTC as ISO 8601.
+
+    An image without names is a step that a later build may go on from.
+    """
+
+    id: str
+    names: tuple[str, ...]
+    layer: str
+    created: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Storage:
+    """Images by id, and layers by id: the layer below, and bytes that are its own.
+
+    With vfs each layer takes the bytes of those below it, too: it is `copied` from them.
+    """
+
+    images: Mapping[str, StoredImage]
+    layers: Mapping[str, tuple[str, int]]
+    copied: bool = False
+
+    def chain(self, image: StoredImage) -> set[str]:
+        """The layers that an image consists of."""
+        chain: set[str] = set()
+        layer = image.layer
+        while layer in self.layers and layer not in chain:
+            chain.add(layer)
+            layer = self.layers[layer][0]
+        return chain
+
+    def garbage(self, retained: Iterable[str], *, before: str) -> list[StoredImage]:
+        """The images that are needed for none of the `retained` names; the topmost ones first.
+
+        What was made since `before` stays: steps of images that are being worked on.
+        """
+        names = set(retained)
+        needed: set[str] = set()
+        for image in self.images.values():
+            if names & {*image.names} or image.created >= before:
+                needed |= self.chain(image)
+        unneeded = [
+            image
+            for image in self.images.values()
+            if not names & {*image.names} and image.created < before and image.layer not in needed
+        ]
+        return sorted(unneeded, key=lambda image: -len(self.chain(image)))
+
+    def bytes_of(self, images: Iterable[StoredImage]) -> int:
+        """The bytes that are free when these images are gone: other images keep their layers."""
+        gone = {image.id: self.chain(image) for image in images}
+        others = [self.chain(image) for image in self.images.values() if image.id not in gone]
+        return sum(map(self._bytes, set().union(*gone.values()) - set().union(*others)))
+
+    def _bytes(self, layer: str) -> int:
+        below, own = self.layers[layer]
+        return own + (self._bytes(below) if self.copied and below in self.layers else 0)
+
+
+def read_storage(folder: Path, driver: str) -> Storage:
+    """The images and layers of a storage by a driver; none, where there is no storage."""
+    images = {
+        str(entry["id"]): StoredImage(
+            id=str(entry["id"]),
+            names=tuple(part(entry, "names") or ()),
+            layer=str(entry.get("layer", "")),
+            created=str(entry.get("created", "")),
+        )
+        for entry in _list(folder / f"{driver}-images/images.json")
+    }
+    layers = {
+        str(entry["id"]): (str(entry.get("parent", "")), int(str(entry.get("diff-size") or 0)))
+        for entry in _list(folder / f"{driver}-layers/layers.json")
+    }
+    return Storage(images=images, layers=layers, copied=driver == VFS)
+
+
+def left_by_vfs(folder: Path, driver: str) -> list[Path]:
+    """The folders that vfs has left in a storage whose driver is overlay now, the records first.
+
+    The other way round nothing is left: overlay may work again, or on another host.
+    """
+    folders = [folder / f"{VFS}-images", folder / f"{VFS}-layers", folder / VFS]
+    return [path for path in folders if path.is_dir()] if driver != VFS else []
+
+
+def _list(path: Path) -> list[dict[str, object]]:
+    try:
+        entries = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict) and "id" in entry]

@@ -1,4 +1,4 @@
-"""What a folder of native tools consists of, as a list; the tools' digest is over that list.
+"""The entries of a folder of native tools, as a list; the tools' digest is over that list.
 
 So they can be carried elsewhere file by file, and put together there with the same digest.
 """
@@ -22,20 +22,20 @@ _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 def entries_of(root: Path) -> list[Entry]:
     """Everything below a folder, in order: a folder comes before what is in it."""
-    found = []
+    entries = []
     for path in sorted(root.rglob("*")):
         content = str(path.readlink()) if path.is_symlink() else ""
         if path.is_file() and not content:
             content = sha256_of_file(path)
-        found.append((str(path.relative_to(root)), path.lstat().st_mode, content))
-    return found
+        entries.append((str(path.relative_to(root)), path.lstat().st_mode, content))
+    return entries
 
 
 def digest_of(entries: Sequence[Entry]) -> str:
     """A digest over every path, its mode, and its content or where it leads."""
     digest = hashlib.sha256()
-    for one in entries:
-        digest.update(json.dumps(one).encode())
+    for entry in entries:
+        digest.update(json.dumps(entry).encode())
     return f"sha256:{digest.hexdigest()}"
 
 
@@ -44,24 +44,26 @@ def read_entries(value: object) -> list[Entry]:
 
     Raises `ValueError` for anything else.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     folders, seen = {""}, set[str]()
-    for one in value if isinstance(value, list) else [value]:
-        path, mode, content = one if isinstance(one, list) and len(one) == 3 else (0, 0, 0)  # noqa: PLR2004
+    for entry in value if isinstance(value, list) else [value]:
+        if not isinstance(entry, list) or len(entry) != 3:  # noqa: PLR2004
+            raise ValueError("not an entry")
+        path, mode, content = entry
         if not (isinstance(path, str) and type(mode) is int and isinstance(content, str)):
-            raise ValueError("no entry")
+            raise ValueError("not an entry")
         parent, _, name = path.rpartition("/")
         # A link is no folder here, so nothing is ever written through one.
         below = parent in folders and name not in {"", ".", ".."} and path[:1] != "/"
         if not below or path in seen or "\0" in path:
-            raise ValueError(f"no path below the folder: {path!r}")
+            raise ValueError(f"not a path below the folder: {path!r}")
         if not _is_kind(mode, content):
-            raise ValueError(f"no file, link or folder: {path!r}")
+            raise ValueError(f"not a file, link or folder: {path!r}")
         if stat.S_ISDIR(mode):
             folders.add(path)
         seen.add(path)
-        found.append((path, mode, content))
-    return found
+        entries.append((path, mode, content))
+    return entries
 
 
 def _is_kind(mode: int, content: str) -> bool:

@@ -7,7 +7,6 @@ build steps at `/.native`, where `twins.c` looks.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hashlib
 import json
@@ -18,13 +17,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.build.base_store import bootstrapping, keyring_of, source_lines, staging
-from builder.build.mirror import Mirror
+from builder.build.base_store import (
+    bootstrap_of,
+    bootstrapping,
+    keyring_of,
+    source_lines,
+    staging,
+)
+from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
+from builder.build.workspace import remove
 from builder.model import BaseImage, PlannedImage
 from builder.model.architectures import ARCHITECTURES
-from builder.system.files import note_use
+from builder.system.files import note_use, read_json
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
 from builder.system.process import Processes
@@ -74,9 +80,8 @@ class NativeTools:
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
     """The major versions of gcc that images on this base use: its own, and those of its nvcc."""
-    own = base.gcc[:1]
     cuda = base.cuda.distribution if base.cuda else ()
-    return tuple(sorted({*own, *(one.gcc for one in cuda if one.gcc)}))
+    return tuple(sorted({*base.gcc[:1], *(toolkit.gcc for toolkit in cuda if toolkit.gcc)}))
 
 
 def _packages_cuda(base: BaseImage) -> bool:
@@ -85,7 +90,7 @@ def _packages_cuda(base: BaseImage) -> bool:
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
-    """Why builds of this base are lent no native tools; empty if they are."""
+    """The reason why builds of this base are lent no native tools; empty if they are."""
     if arch == host:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
@@ -97,16 +102,15 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
     return ""
 
 
-def told(base: BaseImage, arch: str, host: str) -> str:
-    """What builds on this base are lent, in words; empty where nothing is emulated."""
+def described(base: BaseImage, arch: str, host: str) -> str:
+    """The native tools for builds on this base, in words; empty where nothing is emulated."""
     if arch == host:
         return ""
     if reason := lacking(base, arch, host):
         return f"native tools: none, {reason}"
-    assert base.bootstrap is not None
-    versions = " and ".join(compilers_for(base))
+    versions, suite = " and ".join(compilers_for(base)), bootstrap_of(base).suite
     return (
-        f"native tools: gcc {versions}, shell, make, utilities and apt of {base.bootstrap.suite} "
+        f"native tools: gcc {versions}, shell, make, utilities and apt of {suite} "
         "run as this machine's own; other compilers are emulated"
     )
 
@@ -114,21 +118,21 @@ def told(base: BaseImage, arch: str, host: str) -> str:
 def emulated_compilers(image: PlannedImage) -> str:
     """The compilers that an image's blocks install and that no tools are lent for, in words."""
     lent = compilers_for(image.base)
-    found: dict[str, None] = {}
-    for use in (one for stage in image.stages for one in (*stage.development, *stage.runtime)):
+    names: list[str] = []
+    for use in (use for stage in image.stages for use in (*stage.development, *stage.runtime)):
         version = str(use.arguments.get("version", "")).partition(".")[0]
         if use.name == "gnu" and version and version not in lent:
-            found[f"gcc {version}"] = None
+            names.append(f"gcc {version}")
         if use.name in _OTHER_COMPILERS:
-            found[f"{use.name} {version}".rstrip()] = None
-    return " and ".join(found)
+            names.append(f"{use.name} {version}".rstrip())
+    return " and ".join(dict.fromkeys(names))
 
 
 def ensure_tools(
     base: BaseImage,
     arch: str,
     *,
-    mirror: Mirror,
+    mirror: DebianMirror,
     store: Path,
     processes: Processes,
     log: Path,
@@ -141,41 +145,33 @@ def ensure_tools(
     `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
     before `not_before`: a time in UTC, ISO 8601.
     """
-    key = _key(base, arch, mirror)
     name = _name(base, arch)
-    folder = store / f"{name}-{key[:12]}"
+    folder = store / f"{name}-{_key(base, arch, mirror)[:12]}"
     with locked(store, folder.name, stopped=lambda: processes.stopping):
-        if not _is_there(folder / RECORD, not_before):
+        tools = _read(folder / RECORD)
+        if tools is None or tools.made < not_before:
             say(f"bringing native tools of {base.name} for builds of {arch}")
             with staging(store, folder.name) as partial:
                 _make(base, arch, mirror, partial, processes, log, environment or {})
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                about = {
-                    "name": name,
-                    "digest": digest_of(entries_of(partial / "root")),
-                    "made": now,
-                }
+                digest = digest_of(entries_of(partial / "root"))
+                about = {"name": name, "digest": digest, "made": now}
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
+            tools = NativeTools(root=folder / "root", name=name, digest=digest, made=now)
         note_use(folder / RECORD)
-        record = json.loads((folder / RECORD).read_text())
-    return NativeTools(root=folder / "root", **record)
-
-
-def _is_there(record: Path, not_before: str) -> bool:
-    try:
-        return str(json.loads(record.read_text())["made"]) >= not_before
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return tools
 
 
 def stored_tools(store: Path) -> list[NativeTools]:
     """All tools in a store."""
-    found = []
-    for record in store.glob(f"*/{RECORD}"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append(NativeTools(root=record.parent / "root", **json.loads(record.read_text())))
-    return found
+    return [tools for path in store.glob(f"*/{RECORD}") if (tools := _read(path))]
+
+
+def _read(record: Path) -> NativeTools | None:
+    about = {name: str(value) for name, value in read_json(record).items()}
+    is_whole = about.keys() == {"name", "digest", "made"}
+    return NativeTools(root=record.parent / "root", **about) if is_whole else None
 
 
 def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
@@ -183,23 +179,21 @@ def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None
 
     For where no mirror is: tools that were brought are of the mirror of those who made them.
     """
-    name = _name(base, arch)
-    named = [one for one in stored_tools(store) if one.name == name]
-    found = max(named, key=lambda one: one.made, default=None)
-    if found:
-        note_use(found.root.parent / RECORD)
-    return found
+    named = [tools for tools in stored_tools(store) if tools.name == _name(base, arch)]
+    newest = max(named, key=lambda tools: tools.made, default=None)
+    if newest:
+        note_use(newest.root.parent / RECORD)
+    return newest
 
 
 def _name(base: BaseImage, arch: str) -> str:
-    assert base.bootstrap is not None
-    return f"{base.bootstrap.suite}-{arch}"
+    return f"{bootstrap_of(base).suite}-{arch}"
 
 
-def _key(base: BaseImage, arch: str, mirror: Mirror) -> str:
-    assert base.bootstrap is not None
+def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     twins = (Path(__file__).parent / "twins.py").read_text()
-    content = [_FORMAT, arch, packages(base, arch), asdict(mirror), asdict(base.bootstrap), twins]
+    declared = asdict(bootstrap_of(base))
+    content = [_FORMAT, arch, packages(base, arch), asdict(mirror), declared, twins]
     content.append(_BRING_NVCC if _packages_cuda(base) else "")
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -216,14 +210,12 @@ def packages(base: BaseImage, arch: str) -> list[str]:
 def _make(
     base: BaseImage,
     arch: str,
-    mirror: Mirror,
+    mirror: DebianMirror,
     folder: Path,
     processes: Processes,
     log: Path,
     environment: Mapping[str, str],
 ) -> None:
-    made = base.bootstrap
-    assert made is not None
     root, packed = folder / "root", folder / "root.tar"
     processes.logged(
         [
@@ -234,7 +226,7 @@ def _make(
             f"--include={','.join(packages(base, arch))}",
             '--aptopt=Acquire::Retries "5"',
             *([f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else []),
-            made.suite,
+            bootstrap_of(base).suite,
             str(packed),
             *source_lines(base, mirror, keyring_of(base)),
         ],
@@ -245,18 +237,13 @@ def _make(
     )
     _unpack(packed, root)
     _reduce(root, _MULTIARCH[arch])
-    programs = list(_programs(root))
     loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
     libraries = f"/usr/lib/{HOST}-linux-gnu"
     processes.logged(
         [
-            "patchelf",
-            "--set-interpreter",
-            f"{LENT_AT}{libraries}/{loader}",
-            "--force-rpath",
-            "--set-rpath",
-            f"{LENT_AT}{libraries}",
-            *programs,
+            *("patchelf", "--set-interpreter", f"{LENT_AT}{libraries}/{loader}"),
+            *("--force-rpath", "--set-rpath", f"{LENT_AT}{libraries}"),
+            *_programs(root),
         ],
         log=log,
         what="patchelf of the native tools",
@@ -265,8 +252,8 @@ def _make(
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    for one in (root, root / "twins", *(root / "twins").rglob("*")):  # whatever the umask
-        one.chmod(0o755 if one.is_dir() else 0o644)
+    for written in (root, root / "twins", *(root / "twins").rglob("*")):  # whatever the umask
+        written.chmod(0o755 if written.is_dir() else 0o644)
 
 
 def _unpack(packed: Path, root: Path) -> None:
@@ -298,33 +285,21 @@ def _reduce(root: Path, triplet: str) -> None:
         folder = root / name
         if folder.is_dir() and not folder.is_symlink():  # packages before /usr was merged
             shutil.copytree(folder, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
-    for path in root.iterdir():
-        if path.name != "usr":
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for folder in [root / "usr/share", *root.glob("usr/lib/python3*")]:
-        shutil.rmtree(folder, ignore_errors=True)
     cross = root / "usr" / triplet
-    shutil.rmtree(cross / "lib", ignore_errors=True)
-    for path in [*cross.glob("lib64"), *cross.glob("include/*")]:
-        if path.name == "c++":
-            continue
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for path in (
+        *(path for path in root.iterdir() if path.name != "usr"),
+        *(root / "usr/share", *root.glob("usr/lib/python3*"), cross / "lib", cross / "lib64"),
+        *(path for path in cross.glob("include/*") if path.name != "c++"),
+    ):
+        remove(path)
 
 
 def _programs(root: Path) -> Iterator[Path]:
     """Every dynamic program of this machine's architecture below usr/bin and gcc's own folders."""
-    folders = [
-        root / name
-        for name in (
-            *("usr/bin", "usr/libexec", "usr/lib/apt", "usr/lib/gcc-cross"),
-            f"usr/lib/{_NVCC}/bin",
-        )
-    ]
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not path.is_file() or ".so" in path.name:
-                continue
-            if _is_native_program(path):
+    for name in ("bin", "libexec", "lib/apt", "lib/gcc-cross", f"lib/{_NVCC}/bin"):
+        for path in sorted((root / "usr" / name).rglob("*")):
+            is_program = path.is_file() and not path.is_symlink() and ".so" not in path.name
+            if is_program and _is_native_program(path):
                 yield path
 
 

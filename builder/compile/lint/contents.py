@@ -1,21 +1,20 @@
-"""Rules on what stays in an image."""
+"""Rules on the contents of an image: what must not stay in it, and what must not get lost."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.commands import SHELL, Command
-from builder.compile.lint.findings import (
+from builder.compile.lint.findings import WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
-    ERROR,
-    WARNING,
-    Hit,
-    Rule,
-    shortened,
+    SHELL,
+    Reading,
+    SpecCommand,
+    words_of,
 )
-from builder.compile.lint.reading import Reading, hit
 
 _APT_KEY = re.compile(r"\bapt-key\b")
 _KEY_SERVER = re.compile(r"\bapt-key\s+adv\b|--recv-keys?\b|--keyserver\b")
@@ -27,13 +26,13 @@ _SECRET = re.compile(
 )
 _ASSIGNED = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=(\S+)")
 _STUBS = re.compile(r"/stubs(?:/|:|\"|'|\s|$)")
-
-# What leaves a cache behind, and what clears it.
+_PIP_CACHE = "pip's cache"
+# Commands that leave a cache, commands that clear it, the cache, the remedy.
 _CACHES = (
     (
         re.compile(r"\bapt(?:-get)?\s+(?:-\S+\s+)*(?:update|install)\b"),
         re.compile(r"\brm\s.*(?:/var/lib/apt/lists|/var/lib/apt/?(?:\s|$))"),
-        "apt's package lists",
+        "the package lists of apt",
         "rm -rf /var/lib/apt/lists/*",
     ),
     (
@@ -45,41 +44,51 @@ _CACHES = (
     (
         re.compile(r"\bpip[\d.]*\s+(?:-\S+\s+)*install\b"),
         re.compile(r"--no-cache-dir|\bpip[\d.]*\s+cache\s+purge|\brm\s.*\.cache|PIP_NO_CACHE_DIR="),
-        "pip's cache",
+        _PIP_CACHE,
         "pip install --no-cache-dir",
     ),
     (
         re.compile(r"\b(?:conda|mamba|micromamba)\s+(?:-\S+\s+)*(?:install|create|update)\b"),
         re.compile(r"\b(?:conda|mamba|micromamba)\s+clean\b|\brm\s.*/pkgs"),
-        "conda's packages",
+        "the packages of conda",
         "conda clean --all --yes",
     ),
 )
 
+_PIP = re.compile(r"(?:^|/)pip3?$")
+_PREFIX = re.compile(
+    r"(?:--prefix|PREFIX|-DCMAKE_INSTALL_PREFIX(?::PATH)?|DESTDIR|--target)[= ](\S+)"
+)
+_MAKE_INSTALL = re.compile(r"\bmake\b.*\binstall\b|\bcmake\b.*--(?:install|target install)")
+_COPIES = frozenset({"cp", "install", "mv", "ln"})
+_APPLICATIONS = "/scif"  # https://sci-f.github.io/spec-v1
+# Folders of the build, of the checks, or of the package manager.
+_PASSING = (
+    *("/var/tmp/", "/tmp/", "/root/"),  # noqa: S108 - paths in the image
+    *("/opt/build-images/", "/etc/", "/usr/share/keyrings/"),
+)
 
+
+@rule(
+    "caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them",
+    "a later layer cannot make an earlier one smaller",
+    WARNING,
+)
 def cache_left(reading: Reading) -> Iterator[Hit]:
     variables = {variable.name for variable in reading.variables}
     for commands in reading.layers(SHELL):
-        for fills, clears, what, how in _CACHES:
-            filling = [command for command in commands if fills.search(command.text)]
-            if not filling or (what == "pip's cache" and "PIP_NO_CACHE_DIR" in variables):
+        for fills, clears, cache, remedy in _CACHES:
+            filling = [n for n, command in enumerate(commands) if fills.search(command.text)]
+            if not filling or (cache == _PIP_CACHE and "PIP_NO_CACHE_DIR" in variables):
                 continue
-            if not _cleared(filling[-1], commands, clears):
-                yield hit(filling[-1], f"{what} stays in the layer", how)
+            if not any(clears.search(command.text) for command in commands[filling[-1] :]):
+                yield hit(commands[filling[-1]], f"not cleared in its layer: {cache}", remedy)
 
 
-def _cleared(last: Command, commands: list[Command], clears: re.Pattern[str]) -> bool:
-    """Return whether the last command that fills a cache, or one after it, clears it."""
-    return any(clears.search(one.text) for one in commands[commands.index(last) :])
-
-
-def apt_key(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL):
-        if _APT_KEY.search(command.text):
-            hint = "a key under /usr/share/keyrings, named by signed-by="
-            yield hit(command, f"apt-key is gone: {shortened(command.text)}", hint)
-
-
+@rule(
+    "no `apt-key adv`, no `gpg --recv-keys`",
+    "key servers answer or not by the hour, and take keys from anyone",
+)
 def key_server(reading: Reading) -> Iterator[Hit]:
     for command in reading.of_kind(SHELL):
         if _KEY_SERVER.search(command.text):
@@ -87,118 +96,146 @@ def key_server(reading: Reading) -> Iterator[Hit]:
             yield hit(command, f"a key from a key server: {shortened(command.text)}", hint)
 
 
+@rule(
+    "no `apt-key`",
+    "it trusts a key for every repository, and Debian 13 no longer has it",
+    WARNING,
+)
+def apt_key(reading: Reading) -> Iterator[Hit]:
+    for command in reading.of_kind(SHELL):
+        if _APT_KEY.search(command.text):
+            hint = "a key under /usr/share/keyrings, named by signed-by="
+            yield hit(command, f"apt-key is gone: {shortened(command.text)}", hint)
+
+
+@rule("no `chmod 777` and its like", "on a shared machine anyone could change what others run")
 def open_to_all(reading: Reading) -> Iterator[Hit]:
     for command in reading.of_kind(SHELL):
-        if found := _OPEN_TO_ALL.search(command.text):
+        if match := _OPEN_TO_ALL.search(command.text):
             hint = "a+rX for all to read; Apptainer and ch-run run as the user"
-            yield hit(command, f"{found.group()} lets everybody write", hint)
+            yield hit(command, f"{match.group()} lets everybody write", hint)
 
 
+@rule(
+    "no variable named like a token, password or key that has a value",
+    "images are published, and their variables with them",
+)
 def secret(reading: Reading) -> Iterator[Hit]:
-    named = [(one.file, one.line, one.name, one.value) for one in reading.variables]
+    variables = [(one.file, one.line, one.name, one.value) for one in reading.variables]
     for command in reading.of_kind(SHELL):
         if command.text.startswith("export ") and command.file == DOCKERFILE:
             pairs = _ASSIGNED.findall(command.text)
-            named += [(command.file, command.line, name, value) for name, value in pairs]
-    for file, line, name, value in named:
+            variables += [(command.file, command.line, name, value) for name, value in pairs]
+    for file, line, name, value in variables:
         if _SECRET.search(name) and value.strip("\"'") and not value.startswith("$"):
             text = f"{name} looks like a secret, and an image keeps no secret"
-            yield Hit(file=file, line=line, text=text, hint="give it when the image is run")
+            yield Hit(file, line, text, "give it when the image is run")
 
 
+@rule(
+    "no CUDA stubs on the library path of the run-time stage",
+    "a stub `libcuda.so` passes every check but a real call (error 34)",
+)
 def stub_library_path(reading: Reading) -> Iterator[Hit]:
     hint = "stubs are for linking: LIBRARY_PATH of the development stage"
-    for one in reading.variables:
-        if one.final and one.name == "LD_LIBRARY_PATH" and _STUBS.search(one.value):
+    for variable in reading.variables:
+        if variable.final and variable.name == "LD_LIBRARY_PATH" and _STUBS.search(variable.value):
             text = "CUDA's stubs are on the run-time library path"
-            yield Hit(file=one.file, line=one.line, text=text, hint=hint)
+            yield Hit(variable.file, variable.line, text, hint)
     for command in reading.of_kind(SHELL):
         if command.final and _STUBS.search(command.text) and "ld.so.conf" in command.text:
             yield hit(command, "CUDA's stubs are in the loader's configuration", hint)
 
 
+@rule(
+    "no `%setup` and no `%pre`",
+    "they run on the building host with the builder's rights, and no Dockerfile has them",
+)
 def runs_on_host(reading: Reading) -> Iterator[Hit]:
     for section in reading.definition.named("setup", "pre"):
         if section.filled:
             text = f"%{section.name} runs on the building host, outside the image"
-            yield Hit(file=DEFINITION, line=section.line, text=text, hint="%files or %post")
+            yield Hit(DEFINITION, section.line, text, "%files or %post")
 
 
+@rule("what is copied from `files/` is in the spec's folder", "a spec is complete in itself")
 def missing_file(reading: Reading) -> Iterator[Hit]:
     copied = [
-        (DOCKERFILE, one.line, word)
-        for one in reading.docker.named("COPY", "ADD")
-        if "--from=" not in one.flags
-        for word in one.words[:-1]
+        (DOCKERFILE, copy.line, word)
+        for copy in reading.docker.named("COPY", "ADD")
+        if "--from=" not in copy.flags
+        for word in copy.words[:-1]
     ]
     copied += [
         (DEFINITION, number, line.split()[0])
-        for one in reading.definition.named("files")
-        if not one.argument
-        for number, line in one.filled
+        for section in reading.definition.named("files")
+        if not section.argument
+        for number, line in section.filled
     ]
+    spec = reading.spec
+    files = {*spec.files, *(source.in_context for source in spec.sources)}
     for file, line, path in copied:
         folder = path.rstrip("/") + "/"
-        known = path in reading.files or any(name.startswith(folder) for name in reading.files)
+        known = path in files or any(name.startswith(folder) for name in files)
         if path.startswith("files/") and not known:
-            yield Hit(file=file, line=line, text=f"{path} is not in the spec's folder")
+            yield Hit(file, line, f"{path} is not in the spec's folder")
 
 
-RULES = (
-    Rule(
-        name="cache-left",
-        level=WARNING,
-        what="caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them",
-        why="a later layer cannot make an earlier one smaller",
-        check=cache_left,
-    ),
-    Rule(
-        name="key-server",
-        level=ERROR,
-        what="no `apt-key adv`, no `gpg --recv-keys`",
-        why="key servers answer or not by the hour, and take keys from anyone",
-        check=key_server,
-    ),
-    Rule(
-        name="apt-key",
-        level=WARNING,
-        what="no `apt-key`",
-        why="it trusts a key for every repository, and Debian 13 no longer has it",
-        check=apt_key,
-    ),
-    Rule(
-        name="open-to-all",
-        level=ERROR,
-        what="no `chmod 777` and its like",
-        why="on a shared machine anyone could change what others run",
-        check=open_to_all,
-    ),
-    Rule(
-        name="secret",
-        level=ERROR,
-        what="no variable named like a token, password or key that has a value",
-        why="images are published, and their variables with them",
-        check=secret,
-    ),
-    Rule(
-        name="stub-library-path",
-        level=ERROR,
-        what="no CUDA stubs on the library path of the run-time stage",
-        why="a stub `libcuda.so` passes every check but a real call (error 34)",
-        check=stub_library_path,
-    ),
-    Rule(
-        name="runs-on-host",
-        level=ERROR,
-        what="no `%setup` and no `%pre`",
-        why="they run on the building host with the builder's rights, and no Dockerfile has them",
-        check=runs_on_host,
-    ),
-    Rule(
-        name="missing-file",
-        level=ERROR,
-        what="what is copied from `files/` is in the spec's folder",
-        why="a spec is complete in itself",
-        check=missing_file,
-    ),
+@rule(
+    "what a development stage installs by itself is copied into the run-time stage",
+    "`shell`, `generic_build` without `prefix` and `pip` without `venv` leave nothing",
+    WARNING,
 )
+def lost_between_stages(reading: Reading) -> Iterator[Hit]:
+    stages = reading.docker.stages
+    names = {stage.name for stage in stages[:-1]}
+    if not names or stages[-1].source in names:
+        return  # the image is the development stage itself
+    copied = [
+        source
+        for copy in reading.docker.named("COPY")
+        if copy.final and "--from=" in copy.flags
+        for source in copy.words[:-1]
+    ]
+    layers = [layer for layer in reading.layers(SHELL) if layer[0].file == DOCKERFILE]
+    again = {command.text for layer in layers for command in layer if command.final}
+    for layer in layers:
+        text = " ".join(command.text for command in layer)
+        for command in layer:
+            if command.final or command.text in again:
+                continue
+            target = _installs_into(command, text)
+            if target and not target.startswith(_PASSING) and not _is_copied(target, copied):
+                message = f"the run-time stage does not get {target}: {shortened(command.text)}"
+                hint = "name a prefix (generic_build), a venv (pip), or copy {from: development} it"
+                yield hit(command, message, hint)
+
+
+def _installs_into(command: SpecCommand, layer: str) -> str:
+    """The folder or file that a command writes; empty where it installs nothing of its own."""
+    words = [word for word in words_of(command.text) if "=" not in word.split("/")[0]]
+    if not words:
+        return ""
+    target = ""
+    if _PIP.search(words[0]) and "install" in words:
+        if "--target" not in words[:-1]:  # the environment's Python, or the distribution's
+            folder = posixpath.dirname(posixpath.dirname(words[0]))
+            return folder if folder not in {"", "/usr", "/"} else "/usr/lib/python3"
+        target = words[words.index("--target") + 1]
+    elif posixpath.basename(words[0]) == "scif" and words[1:2] == ["install"]:
+        return _APPLICATIONS
+    elif _MAKE_INSTALL.search(command.text):
+        match = _PREFIX.search(layer)
+        return match[1] if match else "/usr/local"
+    elif words[0] in _COPIES and len(words) > 2:  # noqa: PLR2004 - from and to
+        target = words[-1]
+    return target if target.startswith("/") else ""
+
+
+def _is_copied(target: str, copied: list[str]) -> bool:
+    """Return whether a COPY takes the target, a folder above it, or a part of it."""
+    return any(
+        f"{target}/".startswith(f"{source.rstrip('/')}/")
+        or source.startswith(f"{target.rstrip('/')}/")
+        for source in copied
+    )

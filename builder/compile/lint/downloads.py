@@ -1,24 +1,25 @@
-"""Rules on what a build brings in from elsewhere."""
+"""Rules on downloads during a build."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.commands import COPY, ENVIRONMENT, HOST, OTHER, SHELL, SOURCE, Command
-from builder.compile.lint.findings import (
+from builder.compile.lint.findings import WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
-    ERROR,
-    WARNING,
-    Hit,
-    Rule,
-    shortened,
+    HOST,
+    LABEL,
+    SCRIPT,
+    SHELL,
+    SOURCE,
+    Reading,
+    SpecCommand,
 )
-from builder.compile.lint.reading import Reading, hit
 from builder.model.cells import OWN
 
-# How each architecture is spelt in URLs, package names and folders.
+# Spellings of each architecture in URLs, package names and folders.
 SPELLINGS = {
     "x86_64": r"x86[-_]64|amd64|linux-64|linux[-_]x86|x64|x86|i[3-6]86",
     "ppc64le": r"ppc64(?:le|el)?|powerpc64(?:le)?|power[89]le",
@@ -36,6 +37,7 @@ _LIBRARY_FOLDER = re.compile(r"(?:/lib|/targets)/[\w-]+-linux(?:-gnu)?(?![\w-])"
 _INSTALL = re.compile(
     r"\b(?:apt|apt-get|aptitude|yum|dnf|microdnf|zypper|conda|mamba|pip3?)\b.*?\sinstall\s+(.*)"
 )
+_NO_PACKAGE = re.compile(rf"^-|/|{_PACKAGE_FILE.pattern}")
 # Compilers and emulators for another architecture run on this one.
 _CROSS = re.compile(
     r"(?:gcc|g\+\+|gfortran|cpp|gobjc|binutils|pkg-config|crossbuild|qemu|cuda-cross)-|.*-cross$"
@@ -62,164 +64,128 @@ _UNSIGNED = re.compile(
 )
 
 
+@rule(
+    "no URL, package, library folder or image of another architecture",
+    "an x86_64 file in a ppc64le image installs without a word and fails at run time",
+)
 def foreign_architecture(reading: Reading) -> Iterator[Hit]:
-    others = {arch: token for arch, token in _TOKENS.items() if arch != reading.arch}
-    for command in reading.of_kind(SHELL, COPY, SOURCE, ENVIRONMENT, HOST, OTHER):
-        for name in _brought_in(command):
-            found = [arch for arch, token in others.items() if token.search(name)]
-            if found and not _TOKENS[reading.arch].search(name):
-                text = f"{name} is for {found[0]}, the image for {reading.arch}"
+    own = reading.spec.image.cell.arch
+    for command in reading.commands:
+        if command.kind in {LABEL, SCRIPT}:
+            continue
+        for name in _names(command):
+            archs = [arch for arch, token in _TOKENS.items() if token.search(name)]
+            if archs and own not in archs:
+                text = f"{name} is for {archs[0]}, the image for {own}"
                 yield hit(command, text, "choose by {{ arch }} in the recipe")
 
 
-def _brought_in(command: Command) -> Iterator[str]:
-    """Whatever in a command names a file, package, library folder or image from elsewhere."""
-    text = command.text
+def _names(command: SpecCommand) -> Iterator[str]:
+    """The files, packages, library folders and images that a command names."""
     if command.kind == SOURCE:
-        yield text
+        yield command.text
         return
-    urls = _URL.findall(text)
-    yield from urls
-    rest = _URL.sub(" ", text)
+    yield from _URL.findall(command.text)
+    rest = _URL.sub(" ", command.text)
     yield from _PACKAGE_FILE.findall(rest)
     yield from _LIBRARY_FOLDER.findall(rest)
-    if found := _INSTALL.search(rest):
-        words = [word for word in found.group(1).split() if not word.startswith("-")]
-        packages = (word for word in words if "/" not in word and not _PACKAGE_FILE.search(word))
-        yield from (word for word in packages if not _CROSS.match(word))
+    if match := _INSTALL.search(rest):
+        for word in match[1].split():
+            if not (_NO_PACKAGE.search(word) or _CROSS.match(word)):
+                yield word
 
 
+@rule(
+    "what comes by `http:`, `ftp:` or `git:` is checked with `sha256sum -c` in its layer",
+    "anyone on the way can change it; package repositories are signed and so left alone",
+)
 def unverified_download(reading: Reading) -> Iterator[Hit]:
-    for commands in [*reading.layers(SHELL), *reading.layers(HOST)]:
+    for commands in reading.layers(SHELL, HOST):
         for number, command in enumerate(commands):
             if _REPOSITORY.search(command.text) or _WRITES_ONLY.match(command.text):
                 continue  # package managers check signatures; see unsigned-repository
-            insecure = [
-                url
-                for url in _URL.findall(command.text)
-                if _INSECURE.match(url) and not _LOCAL.match(url)
-            ]
-            yield from (
-                hit(command, f"{url} comes without a checksum", "https, or sha256sum -c after it")
-                for url in insecure
-                if not _verified(command, url, commands[number:])
-            )
+            for url in _URL.findall(command.text):
+                insecure = _INSECURE.match(url) and not _LOCAL.match(url)
+                if insecure and not _is_verified(command, url, commands[number:]):
+                    text = f"{url} comes without a checksum"
+                    yield hit(command, text, "https, or sha256sum -c after it")
 
 
-def _verified(command: Command, url: str, following: list[Command]) -> bool:
-    """Return whether a later command of the layer checks what a download left."""
-    saved = _SAVED_AS.search(command.text)
-    names = {url.rstrip("/").rsplit("/", 1)[-1].split("?")[0]}
-    if saved:
-        names.add(saved.group(1).rsplit("/", 1)[-1])
+def _is_verified(command: SpecCommand, url: str, following: list[SpecCommand]) -> bool:
+    """Return whether a later command of the layer checks the file of a download."""
+    names = [url.rstrip("/").rsplit("/", 1)[-1].split("?")[0]]
+    if saved := _SAVED_AS.search(command.text):
+        names.append(saved[1].rsplit("/", 1)[-1])
     return any(
         _CHECKSUM.search(other.text) and any(name in other.text for name in names if name)
         for other in following
     )
 
 
-def remote_add(reading: Reading) -> Iterator[Hit]:
-    for one in reading.docker.named("ADD"):
-        remote = [word for word in one.words[:-1] if _URL.match(word) or word.startswith("git@")]
-        if remote and not _CHECKSUM.search(one.flags):
-            text = f"ADD {remote[0]}: not verified, and a definition has no such thing"
-            yield Hit(file=DOCKERFILE, line=one.line, text=text, hint="download it in a command")
-
-
-def piped_installer(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL, HOST):
-        if _TO_SHELL.search(command.text):
-            text = f"what is downloaded is run unseen: {shortened(command.text)}"
-            yield hit(command, text, "save it, check its SHA-256, then run it")
-
-
-def piped_download(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL, HOST):
-        if _TO_OTHERS.search(command.text) and not _TO_SHELL.search(command.text):
-            text = f"the pipe hides a download that failed: {shortened(command.text)}"
-            yield hit(command, text, "save it first: sh has no pipefail")
-
-
+@rule(
+    "no package repository without signatures (`trusted=yes`, `--nogpgcheck`, ...)",
+    "it undoes the reason why `http:` is allowed for repositories",
+)
 def unsigned_repository(reading: Reading) -> Iterator[Hit]:
     for command in reading.of_kind(SHELL, HOST):
-        if found := _UNSIGNED.search(command.text):
-            text = f"{found.group()} takes packages that nobody signed"
+        if match := _UNSIGNED.search(command.text):
+            text = f"{match.group()} takes packages without a signature"
             yield hit(command, text, "install the repository's key first")
 
 
+@rule(
+    "no `ADD` of a URL without `--checksum`",
+    "it is not verified, and has no counterpart in a definition",
+)
+def remote_add(reading: Reading) -> Iterator[Hit]:
+    for add in reading.docker.named("ADD"):
+        remote = [word for word in add.words[:-1] if _URL.match(word) or word.startswith("git@")]
+        if remote and not _CHECKSUM.search(add.flags):
+            text = f"ADD {remote[0]}: not verified, and a definition has no such thing"
+            yield Hit(DOCKERFILE, add.line, text, "download it in a command")
+
+
+@rule(
+    "no download is piped into a shell",
+    "a cut-off download runs half of a script, and nobody saw what ran",
+)
+def piped_installer(reading: Reading) -> Iterator[Hit]:
+    for command in reading.of_kind(SHELL, HOST):
+        if _TO_SHELL.search(command.text):
+            text = f"a download is run unseen: {shortened(command.text)}"
+            yield hit(command, text, "save it, check its SHA-256, then run it")
+
+
+@rule(
+    "no download is piped into what does not notice a cut-off end (`tar` and `gpg` do)",
+    "`sh` reports the last command of a pipe only: a download that failed goes unseen",
+    WARNING,
+)
+def piped_download(reading: Reading) -> Iterator[Hit]:
+    for command in reading.of_kind(SHELL, HOST):
+        if _TO_OTHERS.search(command.text) and not _TO_SHELL.search(command.text):
+            text = f"the pipe hides a failed download: {shortened(command.text)}"
+            yield hit(command, text, "save it first: sh has no pipefail")
+
+
+@rule(
+    "with a lock, a base from a registry is named by its digest",
+    "a tag is moved or deleted; bases made here are named by their content key",
+)
 def unpinned_base(reading: Reading) -> Iterator[Hit]:
     if not reading.locked:
         return
     stages = {stage.name for stage in reading.docker.stages}
-    for stage in reading.docker.stages:
-        if not _pinned(stage.source) and stage.source not in stages:
-            yield Hit(file=DOCKERFILE, line=stage.line, text=_loose(stage.source), hint=_RELOCK)
-    for header in reading.definition.stages:
-        source, agent = header.values.get("from", ""), header.values.get("bootstrap", "")
-        if agent.lower() in {"docker", "library", "oras", "shub"} and not _pinned(source):
-            line = header.lines.get("from", 1)
-            yield Hit(file=DEFINITION, line=line, text=_loose(source), hint=_RELOCK)
-
-
-_RELOCK = "build-images lock"
-
-
-def _pinned(source: str) -> bool:
-    return "@sha256:" in source or source.startswith(OWN) or source == "scratch"
-
-
-def _loose(source: str) -> str:
-    return f"{source} is not pinned by its digest, though the project is locked"
-
-
-RULES = (
-    Rule(
-        name="foreign-architecture",
-        level=ERROR,
-        what="no URL, package, library folder or image of another architecture",
-        why="an x86_64 file in a ppc64le image installs without a word and fails at run time",
-        check=foreign_architecture,
-    ),
-    Rule(
-        name="unverified-download",
-        level=ERROR,
-        what="what comes by `http:`, `ftp:` or `git:` is checked with `sha256sum -c` in its layer",
-        why="anyone on the way can change it; package repositories are signed and so left alone",
-        check=unverified_download,
-    ),
-    Rule(
-        name="unsigned-repository",
-        level=ERROR,
-        what="no package repository without signatures (`trusted=yes`, `--nogpgcheck`, ...)",
-        why="it undoes the reason why `http:` is allowed for repositories",
-        check=unsigned_repository,
-    ),
-    Rule(
-        name="remote-add",
-        level=ERROR,
-        what="no `ADD` of a URL without `--checksum`",
-        why="it is not verified, and has no counterpart in a definition",
-        check=remote_add,
-    ),
-    Rule(
-        name="piped-installer",
-        level=ERROR,
-        what="no download is piped into a shell",
-        why="a cut-off download runs half of a script, and nobody saw what ran",
-        check=piped_installer,
-    ),
-    Rule(
-        name="piped-download",
-        level=WARNING,
-        what="no download is piped into what does not notice a cut-off end (`tar` and `gpg` do)",
-        why="`sh` reports the last command of a pipe only: a download that failed goes unseen",
-        check=piped_download,
-    ),
-    Rule(
-        name="unpinned-base",
-        level=ERROR,
-        what="with a lock, a base from a registry is named by its digest",
-        why="a tag is moved or deleted; bases made here are named by their content key",
-        check=unpinned_base,
-    ),
-)
+    sources = [
+        (DOCKERFILE, stage.line, stage.source)
+        for stage in reading.docker.stages
+        if stage.source not in stages
+    ]
+    for header in reading.definition.headers:
+        agent = header.get("bootstrap", (1, ""))[1].lower()
+        if agent in {"docker", "library", "oras", "shub"}:
+            sources.append((DEFINITION, *header.get("from", (1, ""))))
+    for file, line, source in sources:
+        if "@sha256:" not in source and not source.startswith(OWN) and source != "scratch":
+            text = f"{source} is not pinned by its digest, though the project is locked"
+            yield Hit(file, line, text, "build-images lock")

@@ -1,17 +1,19 @@
-"""What lint finds, and what it says of itself."""
+"""Rules of lint, and the findings that they and the linters report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from builder.compile.lint.reading import Reading, SpecCommand
 
 ERROR, WARNING = "error", "warning"
-DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class Finding:
-    """One thing that is wrong in one image's spec.
+class LintFinding:
+    """A fault in an image's spec.
 
     `level` is error or warning; `rule` is a name of docs/lint.md, or hadolint's or ShellCheck's
     own (DL3015, SC2164). `file` is a path in the spec's folder, `line` counts from 1.
@@ -30,32 +32,8 @@ class Finding:
         return f"{where}: {self.level} {self.rule}: {self.text}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """A finding without its image: the same text has the same problems in every image."""
-
-    file: str
-    line: int
-    level: str
-    rule: str
-    text: str
-    hint: str = ""
-
-    def of(self, image: str) -> Finding:
-        return Finding(
-            image=image,
-            file=self.file,
-            line=self.line,
-            level=self.level,
-            rule=self.rule,
-            text=self.text,
-            hint=self.hint,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hit:
-    """Where a rule of our own does not hold; the rule gives it its name and level."""
+class Hit(NamedTuple):
+    """A place where a rule of our own does not hold."""
 
     file: str
     line: int
@@ -63,39 +41,47 @@ class Hit:
     hint: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """A rule of our own: `what` it wants, and `why`, as docs/lint.md prints them.
+def hit(command: SpecCommand, text: str, hint: str = "") -> Hit:
+    """A hit at a command."""
+    return Hit(command.file, command.line, text, hint)
 
-    `check` takes a `builder.compile.lint.reading.Reading` and yields a hit for each place.
-    """
+
+Check = Callable[[Reading], Iterator[Hit]]
+
+
+class Rule(NamedTuple):
+    """A rule of our own, with its requirement and reason as docs/lint.md prints them."""
 
     name: str
     level: str
-    what: str
-    why: str
-    check: Callable[..., Iterator[Hit]]
+    requirement: str
+    reason: str
+    check: Check
 
-    def problem(self, hit: Hit) -> Problem:
-        return Problem(
-            file=hit.file,
-            line=hit.line,
-            level=self.level,
-            rule=self.name,
-            text=hit.text,
-            hint=hit.hint,
-        )
+
+RULES: list[Rule] = []  # in the order of their modules' imports
+
+
+def rule(requirement: str, reason: str, level: str = ERROR) -> Callable[[Check], Check]:
+    """Make a rule of a function that yields its hits; `secret_key` becomes `secret-key`."""
+
+    def register(check: Check) -> Check:
+        name = check.__name__.replace("_", "-")
+        RULES.append(Rule(name, level, requirement, reason, check))
+        return check
+
+    return register
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LintReport:
-    """What lint found in `specs` specs, of which `cached` were unchanged since an earlier run.
+    """The findings in `specs` specs, of which `cached` were unchanged since an earlier run.
 
     `ran` are the linters with their versions; `missing` those that this machine lacks: what they
     would have found is not known, and an absent finding of theirs is no pass.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     ran: tuple[str, ...]
     missing: tuple[str, ...]
     specs: int

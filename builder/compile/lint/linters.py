@@ -1,9 +1,12 @@
-"""hadolint and ShellCheck: where they are, and what they say of many texts at once."""
+"""hadolint and ShellCheck: their places on this machine, and their remarks on texts of specs.
+
+hadolint reads whole Dockerfiles. ShellCheck reads the scripts of a definition section by section,
+and the scripts of the spec's folder; a text that many specs share is read once.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -11,117 +14,24 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from builder.compile.lint.definition import Section
-from builder.compile.lint.dockerfile import Dockerfile, Instruction
-from builder.compile.lint.findings import DEFINITION, DOCKERFILE, ERROR, WARNING
-from builder.compile.lint.reading import Reading
-from builder.model import Spec
+from builder.compile.lint.findings import ERROR, WARNING
+from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, Section
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
 HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
-_SECTIONS = frozenset({"post", "environment", "runscript", "test", "startscript", "setup", "pre"})
+LINTERS = (HADOLINT, SHELLCHECK)
+BATCH = 64  # texts a process: its output stays far below what Processes keeps
+TIMEOUT_S = 300.0
+_SECTIONS = ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:/|\b)(sh|dash|bash|ksh)\b")
 _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
 # hadolint takes a registry with a port for one only if there is a dot in its name.
-_UNDOTTED = re.compile(r"(?<=\s)([^\s./:=-][^\s./:=]*):(?=\d+/)")
-_CONTEXT = frozenset({"SHELL", "ENV", "ARG", "USER"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-    """A text for one linter. `dialect` is the shell of a script; hadolint has none."""
-
-    linter: str
-    text: str
-    dialect: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where a piece comes from: its line N is line N + `offset` of the file, at least `first`."""
-
-    piece: Piece
-    file: str
-    offset: int
-    first: int = 1
-
-    def line(self, number: int) -> int:
-        return max(number + self.offset, self.first)
-
-
-def places(spec: Spec, reading: Reading) -> Iterator[Place]:
-    """All pieces of one spec."""
-    yield from _of_dockerfile(spec.dockerfile, reading.docker)
-    for section in reading.definition.sections:
-        if section.name in _SECTIONS and section.filled:
-            yield _of_section(section)
-    for name, text in spec.files.items():
-        if found := _SHEBANG.match(text):
-            piece = Piece(linter=SHELLCHECK, text=text, dialect=found.group(1))
-            yield Place(piece=piece, file=name, offset=0)
-
-
-def _of_dockerfile(text: str, read: Dockerfile) -> Iterator[Place]:
-    if read.hits:  # what cannot be cut up is read whole
-        yield Place(piece=Piece(linter=HADOLINT, text=text), file=DOCKERFILE, offset=0)
-        return
-    lines = [line if not line.lstrip().startswith("#") else "" for line in text.splitlines()]
-    context: list[str] = []
-    for one in read.instructions:
-        written = "\n".join(line for _, line in one.lines)
-        if one.name == "FROM":
-            context = []
-            _blank(lines, one, _UNDOTTED.sub(r"\1.example:", written))
-        elif one.name in _CONTEXT:
-            context.append(written)
-        elif one.name == "RUN":
-            yield _of_run(one, written, context)
-            _blank(lines, one, "RUN true")
-        elif one.name == "LABEL":
-            _blank(lines, one, "LABEL " + " ".join(f"{name}=x" for name, _ in one.pairs))
-    piece = Piece(linter=HADOLINT, text="\n".join([*lines, ""]))
-    yield Place(piece=piece, file=DOCKERFILE, offset=0)
-
-
-def _of_run(run: Instruction, written: str, context: list[str]) -> Place:
-    before = "\n".join(["FROM scratch", *context, ""])
-    return Place(
-        piece=Piece(linter=HADOLINT, text=f"{before}{written}\n"),
-        file=DOCKERFILE,
-        offset=run.line - 1 - before.count("\n"),
-        first=run.line,
-    )
-
-
-def _blank(lines: list[str], one: Instruction, instead: str) -> None:
-    """Put another instruction in the place of one, and keep every line's number."""
-    begin = one.line - 1
-    lines[begin : begin + len(one.lines)] = [instead, *[""] * (len(one.lines) - 1)]
-
-
-def _of_section(section: Section) -> Place:
-    body = "\n".join(line for _, line in section.lines) + "\n"
-    shebang = _SHEBANG.match(body.lstrip())
-    found = shebang or _WITH_SHELL.search(section.argument)
-    # Apptainer runs %post with `sh -e`, so a `cd` that fails ends it.
-    before = "set -e\n" if section.name == "post" and not shebang else ""
-    return Place(
-        piece=Piece(
-            linter=SHELLCHECK, text=before + body, dialect=found.group(1) if found else "sh"
-        ),
-        file=DEFINITION,
-        offset=section.line - before.count("\n"),
-        first=section.line,
-    )
-
-
-LINTERS = (HADOLINT, SHELLCHECK)
-BATCH = 64  # texts a process: what it prints of them stays far below what Processes keeps
-TIMEOUT_S = 300.0
+_UNDOTTED = re.compile(r"^(FROM (?:\S+ )?)([^\s./:=-][^\s./:=]*):(?=\d+/)", re.MULTILINE)
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 # Rules that do not hold here, each with the reason. docs/lint.md has the same table.
 IGNORED: Mapping[str, str] = {
@@ -140,22 +50,18 @@ IGNORED: Mapping[str, str] = {
     "SC2046": "hpccm writes make -j$(nproc); nproc prints a number",
     "SC2086": "$SRC, $OUT and hpccm's prefixes are paths without blanks",
 }
-_SHELL_IGNORED = tuple(rule for rule in IGNORED if rule.startswith("SC"))
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
-    """A linter of this machine. `stamp` changes whenever the file does."""
+class Text(NamedTuple):
+    """A text for a linter. `dialect` is the shell of a script; hadolint has none."""
 
-    name: str
-    path: str
-    stamp: str
+    linter: str
+    dialect: str
+    text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remark:
-    """What a linter says of one line of a piece."""
+class Remark(NamedTuple):
+    """A linter's remark on a line of a text."""
 
     line: int
     level: str
@@ -163,104 +69,114 @@ class Remark:
     text: str
 
 
-def find(search_path: str) -> dict[str, Program]:
-    """The linters of this machine: wheels put them beside Python, which PATH need not hold."""
-    beside = sysconfig.get_path("scripts")
-    found = {}
-    for name in LINTERS:
-        if path := shutil.which(name, path=os.pathsep.join([beside, search_path])):
-            state = Path(path).stat()
-            stamp = f"{path} {state.st_size} {state.st_mtime_ns}"
-            found[name] = Program(name=name, path=path, stamp=stamp)
-    return found
+def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
+    """The texts of a spec, each with its file and the line of the file before its first."""
+    dockerfile = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile)
+    yield Text(HADOLINT, "", dockerfile), DOCKERFILE, 0
+    for section in reading.definition.named(*_SECTIONS):
+        if section.filled:
+            yield _of_section(section)
+    for name, text in reading.spec.files.items():
+        if match := _SHEBANG.match(text):
+            yield Text(SHELLCHECK, match[1], text), name, 0
 
 
-def version(program: Program, processes: Processes) -> str:
+def _of_section(section: Section) -> tuple[Text, str, int]:
+    body = "\n".join(line for _, line in section.lines) + "\n"
+    shebang = _SHEBANG.match(body.lstrip())
+    shell = shebang or _WITH_SHELL.search(section.argument)
+    # Apptainer runs %post with `sh -e`, so a `cd` that fails ends it.
+    before = "set -e\n" if section.name == "post" and not shebang else ""
+    text = Text(SHELLCHECK, shell[1] if shell else "sh", before + body)
+    return text, DEFINITION, section.line - before.count("\n")
+
+
+def find(search_path: str) -> dict[str, str]:
+    """The paths of the linters: wheels put them beside Python, which PATH need not hold."""
+    folders = os.pathsep.join([sysconfig.get_path("scripts"), search_path])
+    paths = {name: shutil.which(name, path=folders) for name in LINTERS}
+    return {name: path for name, path in paths.items() if path}
+
+
+def version(name: str, path: str, processes: Processes) -> str:
     """`hadolint 2.14.0`."""
-    said = processes.capture([program.path, "--version"], timeout_s=60).stdout
-    number = _VERSION.search(said)
-    return f"{program.name} {number.group() if number else 'of unknown version'}"
+    number = _VERSION.search(processes.capture([path, "--version"], timeout_s=60).stdout)
+    return f"{name} {number.group() if number else 'of unknown version'}"
 
 
 def remarks(
-    pieces: Iterable[Piece], programs: Mapping[str, Program], processes: Processes, jobs: int
-) -> dict[Piece, list[Remark]]:
-    """What the linters say of each piece; pieces of a linter that is not there are left out."""
-    groups: dict[tuple[str, str], list[Piece]] = {}
-    for piece in dict.fromkeys(pieces):
-        if piece.linter in programs:
-            groups.setdefault((piece.linter, piece.dialect), []).append(piece)
-    batches = [batch for group in groups.values() for batch in _batches(group, jobs)]
-    found: dict[Piece, list[Remark]] = {}
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+    texts: Iterable[Text], programs: Mapping[str, str], processes: Processes, jobs: int
+) -> dict[Text, list[Remark]]:
+    """The linters' remarks on each text; texts for a linter without a program are left out."""
+    groups: dict[tuple[str, str], list[Text]] = {}
+    for text in dict.fromkeys(texts):
+        if text.linter in programs:
+            groups.setdefault((text.linter, text.dialect), []).append(text)
+    batches = [
+        group[start::count]
+        for group in groups.values()
+        for count in [max(-(-len(group) // BATCH), min(jobs, len(group)))]
+        for start in range(count)
+    ]
+    results: dict[Text, list[Remark]] = {}
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
-            for one in pool.map(lambda batch: _run(batch, programs, processes), batches):
-                found.update(one)
+            for result in pool.map(lambda batch: _run(batch, programs, processes), batches):
+                results.update(result)
         except KeyboardInterrupt:  # Ctrl-C does not reach what leads a session of its own
             processes.stop()
             raise
-    return found
-
-
-def _batches(pieces: Sequence[Piece], jobs: int) -> list[Sequence[Piece]]:
-    """Even shares of at most `BATCH`, one for each job at least if there is enough for two."""
-    shares = max(math.ceil(len(pieces) / BATCH), min(jobs, math.ceil(len(pieces) / 4)))
-    return [pieces[start::shares] for start in range(shares)]
+    return results
 
 
 def _run(
-    pieces: Sequence[Piece], programs: Mapping[str, Program], processes: Processes
-) -> dict[Piece, list[Remark]]:
-    linter, dialect = pieces[0].linter, pieces[0].dialect
-    with tempfile.TemporaryDirectory(prefix="build-images-lint-") as name:
-        folder = Path(name)
-        for number, piece in enumerate(pieces):
-            (folder / str(number)).write_text(piece.text, encoding="utf-8")
-        files = [str(number) for number in range(len(pieces))]
-        command = _hadolint if linter == HADOLINT else _shellcheck
+    texts: Sequence[Text], programs: Mapping[str, str], processes: Processes
+) -> dict[Text, list[Remark]]:
+    linter, dialect, _ = texts[0]
+    with tempfile.TemporaryDirectory(prefix="build-images-lint-") as folder:
+        for number, text in enumerate(texts):
+            Path(folder, str(number)).write_text(text.text, encoding="utf-8")
+        options = _hadolint(Path(folder)) if linter == HADOLINT else _shellcheck(dialect)
         # Settings of the user's own must not decide what a spec may hold.
         done = processes.capture(
-            [*command(programs[linter].path, dialect, folder), *files],
-            cwd=folder,
-            env={"SHELLCHECK_OPTS": "", "XDG_CONFIG_HOME": name, "HOME": name},
+            [programs[linter], *options, *map(str, range(len(texts)))],
+            cwd=Path(folder),
+            env={"SHELLCHECK_OPTS": "", "XDG_CONFIG_HOME": folder, "HOME": folder},
             timeout_s=TIMEOUT_S,
             check=False,
         )
     if done.timed_out or done.returncode not in (0, 1):
         tail = (done.stderr or done.stdout).splitlines()[-10:]
         raise StepFailed(f"{linter} ended with status {done.returncode}", tail=tail)
-    found: dict[Piece, list[Remark]] = {piece: [] for piece in pieces}
-    for one in _entries(linter, done.stdout):
-        found[pieces[int(str(one["file"]))]].append(_remark(one))
-    return found
+    try:
+        entries = json.loads(done.stdout)
+    except ValueError as error:
+        tail = done.stdout.splitlines()[-10:]
+        raise StepFailed(f"{linter} printed no JSON", tail=tail) from error
+    results: dict[Text, list[Remark]] = {text: [] for text in texts}
+    for entry in entries:
+        results[texts[int(entry["file"])]].append(_remark(entry))
+    return results
 
 
-def _hadolint(path: str, _dialect: str, folder: Path) -> list[str]:
+def _hadolint(folder: Path) -> list[str]:
     config = folder / "hadolint.yaml"
     config.write_text("{}\n")
     ignored = [f"--ignore={rule}" for rule in IGNORED]
     options = ["--no-fail", "--disable-ignore-pragma", "--format=json"]
-    return [path, f"--config={config}", *options, *ignored]
+    return [f"--config={config}", *options, *ignored]
 
 
-def _shellcheck(path: str, dialect: str, _folder: Path) -> list[str]:
-    excluded = ",".join(_SHELL_IGNORED)
-    return [path, "--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json1"]
+def _shellcheck(dialect: str) -> list[str]:
+    excluded = ",".join(rule for rule in IGNORED if rule.startswith("SC"))
+    return ["--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json"]
 
 
-def _entries(linter: str, said: str) -> list[dict[str, object]]:
-    try:
-        found = json.loads(said)
-    except ValueError as error:
-        raise StepFailed(f"{linter} printed no JSON", tail=said.splitlines()[-10:]) from error
-    return list(found["comments"] if isinstance(found, dict) else found)
-
-
-def _remark(one: Mapping[str, object]) -> Remark:
-    code = one["code"]
+def _remark(entry: Mapping[str, object]) -> Remark:
+    code = entry["code"]
     return Remark(
-        line=int(str(one["line"])),
-        level=ERROR if one["level"] == "error" else WARNING,
+        line=int(str(entry["line"])),
+        level=ERROR if entry["level"] == "error" else WARNING,
         rule=code if isinstance(code, str) else f"SC{code}",
-        text=" ".join(str(one["message"]).split()),
+        text=" ".join(str(entry["message"]).split()),
     )

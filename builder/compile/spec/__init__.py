@@ -8,9 +8,9 @@ base, an OCI archive, from the file named by `base_archive` in that folder.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from builder.compile.spec.catalogue import hpccm_version
 from builder.compile.spec.image_scripts import (
     IN_SPEC,
     base_archive,
@@ -18,7 +18,7 @@ from builder.compile.spec.image_scripts import (
     has_run_script,
     run_script,
 )
-from builder.compile.spec.limits import block_limits, limit_reason
+from builder.compile.spec.limits import limit_reason
 from builder.compile.spec.rules import block_faults
 from builder.model import PlannedImage, Spec
 from builder.model.contract import FILE, as_text, contract_of
@@ -26,13 +26,12 @@ from builder.model.contract import FILE, as_text, contract_of
 if TYPE_CHECKING:
     from builder.compile.spec.downloads import Downloads
 
-COMPILER = f"hpccm {hpccm_version()}"
+COMPILER = f"hpccm {version('hpccm')}"
 
 __all__ = [
     "COMPILER",
     "base_archive",
     "block_faults",
-    "block_limits",
     "compile_spec",
     "downloads_of",
     "limit_reason",
@@ -49,7 +48,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     from builder.compile.spec.driver import dockerfile, singularity  # noqa: PLC0415
     from builder.compile.spec.hpccm_blocks import project_files  # noqa: PLC0415
 
-    with recorded() as found:
+    with recorded() as downloads:
         texts = dockerfile(image), singularity(image)
     return Spec(
         image=image,
@@ -61,16 +60,16 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
             **({IN_SPEC: run_script(image)} if has_run_script(image) else {}),
             FILE: as_text(contract_of(image)),
         },
-        sources=tuple(one for _, one in sorted(found.copied.items())),
+        sources=tuple(one for _, one in sorted(downloads.copied.items())),
     )
 
 
 def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
-    """What the blocks of some images download, locked or not; not safe in threads either."""
+    """The downloads of the blocks of some images, locked or not; not safe in threads either."""
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
     from builder.compile.spec.driver import dockerfile  # noqa: PLC0415
 
-    with recorded(locking=True) as found:
+    with recorded(locking=True) as downloads:
         for image in images:
             dockerfile(image)
-    return found
+    return downloads

@@ -1,76 +1,274 @@
-"""What each block that recipes can name takes: its arguments, of which kind, with which defaults.
+"""The arguments of each block that recipes can name: their kinds and defaults.
 
-All of it follows from hpccm's sources (builder.compile.spec.arguments). But importing hpccm takes
-longer than loading a project, so what was read of one version is kept in a file beside this one.
-With another version of hpccm the sources are read anew; so are blocks of a site's own, always.
+hpccm accepts and ignores arguments that it does not know, and takes any value for those that it
+does. The names are therefore read from a block's own source: the keys that its constructors look
+up in `kwargs`, and those of the classes and blocks that it hands `kwargs` on to. The kinds are
+read from its documentation, which begins each argument with its kind ("Boolean flag to").
+
+Importing hpccm takes longer than loading a project, so `catalogue.json` keeps all of it for the
+version that is installed. Blocks of a site's own, which installed Python packages register by
+entry point, are read when they are named. Nothing in a project's folder is executed.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
-import importlib.util
+import inspect
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
-from builder.compile.spec.kinds import Block
-from builder.compile.spec.registered import registered_block
+from builder.model.errors import BadInput
 
-KEPT = Path(__file__).with_name("catalogue.json")
+CATALOGUE = Path(__file__).with_name("catalogue.json")
+GROUP = "build_images.blocks"  # of entry points
+
+# Kinds of arguments, in the words of error messages.
+BOOLEAN, TEXT, LIST, MAPPING = "true or false", "text", "a list of texts", "a mapping"
+FLAG = "true, false or text"
+TEXT_OR_LIST = "text or a list of texts"
+TEXT_OR_NUMBER = "text or a whole number"
+TOOLCHAIN = "a toolchain"
+
+OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
+_PARAMETER = re.compile(r"^    (\w+)(?:\[=ARG\])?: +(.{0,40})", re.MULTILINE)
+_INTERNAL = {"base_annotation"}
+# How the documentation begins, by kind.
+_WORDS = {
+    BOOLEAN: ("Boolean", "- Boolean", "A Boolean", "By setting this", "Required, by setting this"),
+    LIST: ("List of", "A list of", "The list of"),
+    MAPPING: ("Dictionary", "A dictionary"),
+    FLAG: ("Flag to control", "Flag to enable", "Flags to control"),
+}
+# What the documentation does not say, or says in other words.
+_BY_NAME = {
+    **dict.fromkeys(("_apt_key", "_export", "_hpcx", "_nogpgcheck", "annotate", "check"), BOOLEAN),
+    **dict.fromkeys(("comment", "environment", "export_build_environment"), BOOLEAN),
+    **dict.fromkeys(("fix_ownership", "hpcxinit", "ldconfig", "mklvars", "mpivars"), BOOLEAN),
+    **dict.fromkeys(("no_check_certificate", "psxevars", "recursive", "symlink"), BOOLEAN),
+    **dict.fromkeys(("system_libnuma", "unpack"), BOOLEAN),
+    **dict.fromkeys(("cmake_opts", "extra_opts", "opts", "ospackages", "packages"), LIST),
+    **dict.fromkeys(("annotations", "build_environment", "devel_environment"), MAPPING),
+    **dict.fromkeys(("runtime_environment", "toolchain_control"), MAPPING),
+    **dict.fromkeys(("_arguments", "_exclude_from", "_run_arguments", "src"), TEXT_OR_LIST),
+    "repository": FLAG,
+    "parallel": TEXT_OR_NUMBER,
+    "toolchain": TOOLCHAIN,
+}
+_BY_BLOCK = {
+    ("amgx", "repository"): TEXT,
+    ("conda", "environment"): TEXT,
+    ("openmpi", "cuda"): FLAG,  # a path as well, by its source
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """The arguments of a block. `documented` are those that its own documentation lists.
+
+    `kinds` has the kind of every argument, in words; `defaults` the texts that are taken where an
+    argument is left out. A block with `features` takes any option of `configure` as well.
+    """
+
+    kinds: Mapping[str, str]
+    documented: Sequence[str]
+    defaults: Mapping[str, str]
+    features: bool
+
+    def takes(self, argument: str) -> bool:
+        """Return whether it takes an argument of that name."""
+        feature = self.features and argument.startswith(OPEN_PREFIXES)
+        return feature or argument in self.kinds
+
+    def kind(self, argument: str) -> str:
+        """The kind of an argument, in words; `TEXT` where nothing says more."""
+        return self.kinds.get(argument) or (FLAG if argument.startswith(OPEN_PREFIXES) else TEXT)
 
 
 @functools.cache
-def hpccm_version() -> str:
-    """The version of the installed hpccm, as its file `version.py` has it."""
-    found = importlib.util.find_spec("hpccm")
-    for folder in (found and found.submodule_search_locations) or ():
-        text = Path(folder, "version.py").read_text(encoding="utf-8")
-        if version := re.search(r"""^__version__ *= *['"]([^'"]+)['"]""", text, re.MULTILINE):
-            return version[1]
-    raise ModuleNotFoundError("hpccm is not installed, or has no version", name="hpccm")
+def hpccm_blocks() -> Mapping[str, Block]:
+    """hpccm's blocks and primitives, and those that replace some of them, by name."""
+    blocks = json.loads(CATALOGUE.read_bytes())["blocks"]
+    return {name: Block(**about) for name, about in blocks.items()}
 
 
-def names() -> tuple[str, ...]:
-    """The names of hpccm's blocks and primitives, sorted; a site's own are not among them."""
-    if kept := _kept():
-        return tuple(kept)
-    from builder.compile.spec.classes import block_classes  # noqa: PLC0415 - imports hpccm
-
-    return tuple(block_classes())
-
-
-def block(name: str) -> Block | None:
-    """What a block takes: hpccm's, or one that an installed package registers; None if neither."""
-    kept = _kept()
-    if name in kept:
-        return kept[name]
-    if kept and registered_block(name) is None:
-        return None
-    from builder.compile.spec.arguments import read_block  # noqa: PLC0415 - imports hpccm
-    from builder.compile.spec.classes import block_class  # noqa: PLC0415
-
-    cls = block_class(name)
+def block_of(name: str) -> Block | None:
+    """The arguments of a block: hpccm's, or one that an installed package registers."""
+    if name in hpccm_blocks():
+        return hpccm_blocks()[name]
+    cls = registered_block(name)
     return read_block(cls) if cls else None
 
 
-def text() -> str:
-    """What the file should be: the installed hpccm's blocks, one a line."""
-    from builder.compile.spec.arguments import read_block  # noqa: PLC0415 - imports hpccm
-    from builder.compile.spec.classes import block_classes  # noqa: PLC0415
+def registered_block(name: str) -> type | None:
+    """The class that is registered under a name, or None. Raises `BadInput` for what is no block.
 
-    lines = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps(asdict(read_block(cls)))}"
-        for name, cls in block_classes().items()
-    )
-    return f'{{"hpccm": {json.dumps(hpccm_version())}, "blocks": {{\n{lines}\n}}}}\n'
+    Installed packages are looked through only for names that hpccm does not have: it takes
+    milliseconds.
+    """
+    entry = _entry_points().get(name)
+    if entry is None:
+        return None
+    try:
+        loaded = entry.load()
+    except Exception as error:  # whatever the site's module raises
+        raise _unusable(entry, f"it cannot be imported: {error}") from error
+    if not inspect.isclass(loaded):
+        raise _unusable(entry, "it is not a class")
+    return loaded
+
+
+def registered_names() -> list[str]:
+    """The names under which blocks are registered."""
+    return sorted(_entry_points())
 
 
 @functools.cache
-def _kept() -> Mapping[str, Block]:
-    """The blocks in the file, by name; none where it is of another hpccm than the installed."""
-    found = json.loads(KEPT.read_bytes())
-    if found["hpccm"] != hpccm_version():
-        return {}
-    return {name: Block(**about) for name, about in found["blocks"].items()}
+def _entry_points() -> dict[str, EntryPoint]:
+    """The first of each name on the path. `python -m` puts the working folder there: not that."""
+    here = Path.cwd()
+    path = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
+    entries = [
+        entry
+        for distribution in distributions(path=path)
+        for entry in distribution.entry_points.select(group=GROUP)
+    ]
+    return {entry.name: entry for entry in reversed(entries)}
+
+
+def _unusable(entry: EntryPoint, reason: str) -> BadInput:
+    return BadInput(
+        f"the block {entry.name} cannot be used: {entry.value}: {reason}",
+        hint=f"it is registered by an installed package, under the entry points {GROUP}",
+    )
+
+
+def read_block(cls: type) -> Block:
+    """Read the arguments of a block from its source and its documentation."""
+    names, classes = _read(cls)
+    own = documented(cls)
+    arguments = sorted((names - _INTERNAL) | own.keys())
+    defaults = {name: default(cls, name) for name in arguments}
+    return Block(
+        kinds={name: kind(cls, name) for name in arguments},
+        documented=list(own),
+        defaults={name: text for name, text in defaults.items() if text},
+        features=any(one.__name__ == "ConfigureMake" for one in classes),
+    )
+
+
+def documented(cls: type) -> dict[str, str]:
+    """The arguments in a block's own documentation, each with its first words."""
+    listed = (cls.__doc__ or "").partition("# Parameters")[2].partition("# Examples")[0]
+    pairs = _PARAMETER.findall(listed)
+    return {name: words for name, words in pairs if not name.endswith(("FEATURE", "AGE"))}
+
+
+def kind(cls: type, argument: str) -> str:
+    """The kind of an argument, in words; `TEXT` where nothing says more."""
+    if special := _BY_BLOCK.get((cls.__name__, argument)):
+        return special
+    words = documented(cls).get(argument)
+    if words is None and argument.startswith(OPEN_PREFIXES):
+        return FLAG
+    if words is None and argument not in _BY_NAME:  # as the blocks that it is handed on to say
+        others = sorted(_read(cls)[1], key=lambda other: other.__name__)
+        words = next((text for other in others if (text := documented(other).get(argument))), None)
+    matching = (kind for kind, begins in _WORDS.items() if words and words.startswith(begins))
+    return next(matching, _BY_NAME.get(argument, TEXT))
+
+
+def default(cls: type, argument: str) -> str:
+    """The text that a block takes when an argument is left out, by its source; or empty."""
+    for node in ast.walk(tree_of(cls)):
+        if isinstance(node, ast.Call) and _key_of(node) == argument and len(node.args) > 1:
+            value = node.args[1].orelse if isinstance(node.args[1], ast.IfExp) else node.args[1]
+            text = value.value if isinstance(value, ast.Constant) else None
+            return text if isinstance(text, str) else ""
+    return ""
+
+
+@functools.cache
+def _read(cls: type) -> tuple[set[str], set[type]]:
+    """The names that a block looks up, and the classes whose constructors see its `kwargs`."""
+    names: set[str] = set()
+    classes: set[type] = set()
+    waiting = [*cls.__mro__]
+    while waiting:
+        current = waiting.pop()
+        if current not in classes and current is not object:
+            classes.add(current)
+            tree = tree_of(current)
+            names.update(_looked_up(tree))
+            for other in _handed_on(current, tree):
+                waiting += other.__mro__
+    return names, classes
+
+
+def tree_of(cls: type) -> ast.AST:
+    """The class's own source, empty where none is at hand: a site's block can be made by code."""
+    for node in module_tree(cls.__module__).body:
+        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+            return node
+    return ast.Module(body=[], type_ignores=[])
+
+
+@functools.cache
+def module_tree(module: str) -> ast.Module:
+    """The source of a loaded module; `inspect.getsource` takes ten times as long."""
+    source = getattr(sys.modules.get(module), "__file__", None)
+    if not source or not source.endswith(".py"):
+        return ast.Module(body=[], type_ignores=[])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
+        return ast.parse(Path(source).read_bytes())
+
+
+def _looked_up(tree: ast.AST) -> Iterator[str]:
+    """The literal keys in `kwargs.get(...)`, `kwargs.pop(...)`, `... in kwargs`."""
+    for node in ast.walk(tree):
+        key: object = None
+        if isinstance(node, ast.Call):
+            key = _key_of(node)
+        elif isinstance(node, ast.Compare) and _is_kwargs(node.comparators[0]):
+            key = node.left.value if isinstance(node.left, ast.Constant) else None
+        if isinstance(key, str):
+            yield key
+
+
+def _key_of(node: ast.Call) -> object:
+    """The literal that a call of `kwargs.get` or `kwargs.pop` asks for."""
+    if (
+        isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"get", "pop"}
+        and _is_kwargs(node.func.value)
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        return node.args[0].value
+    return None
+
+
+def _handed_on(cls: type, tree: ast.AST) -> Iterator[type]:
+    """The classes that are called with `**kwargs`."""
+    namespace = vars(sys.modules[cls.__module__])
+    hpccm = sys.modules["hpccm.building_blocks"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and any(
+            keyword.arg is None and _is_kwargs(keyword.value) for keyword in node.keywords
+        ):
+            target = node.func
+            name = target.id if isinstance(target, ast.Name) else getattr(target, "attr", "")
+            value = namespace.get(name, getattr(hpccm, name, None))
+            if inspect.isclass(value):
+                yield value
+
+
+def _is_kwargs(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "kwargs"

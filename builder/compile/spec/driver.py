@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import hpccm
@@ -17,13 +17,12 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
-from builder.compile.spec.downloads import Downloads, record, recorded, with_sources
+from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.hpccm_blocks import (
+    block_object,
     check,
     complaints,
-    made,
     prerequisites,
-    refused,
     runtime_prerequisites,
 )
 from builder.compile.spec.image_scripts import (
@@ -41,7 +40,7 @@ from builder.compile.spec.image_scripts import (
 )
 from builder.compile.spec.image_scripts import IN_SPEC as RUN_IN_SPEC
 from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
-from builder.compile.spec.rules import PRIMITIVES
+from builder.compile.spec.rules import PRIMITIVES, fault
 from builder.model import (
     DEVELOPMENT,
     GENERIC,
@@ -56,7 +55,7 @@ from builder.model import (
 from builder.model.contract import FILE as CONTRACT
 from builder.model.contract import IN_IMAGE as CONTRACT_IN_IMAGE
 from builder.model.contract import as_labels, contract_of
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, Fault
 
 SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
@@ -105,15 +104,24 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     hpccm.config.set_working_directory("/var/tmp")  # noqa: S108 - a path in the image
     if container_format == "docker":  # the first of the two texts; blocks are the same in both
         check(image)
-    with complaints() as said:
+    with complaints() as logged:
         try:
             yield
-        except BadInput:
-            raise
-        except Exception as error:  # most blocks look at their arguments when they become text
-            raise refused(image, error) from error
-    if said.messages:
-        raise refused(image, "; ".join(said.messages))
+        except BadInput as error:  # of one block: say what is wrong with all of them
+            raise BadInput.of(_faults(image)) from error
+    if logged.messages:
+        raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged.messages)}")
+
+
+def _faults(image: PlannedImage) -> list[Fault]:
+    faults: list[Fault] = []
+    for recipe in image.stages:
+        for use in (*recipe.development, *recipe.runtime):
+            try:
+                layer(use, image, recipe, DEVELOPMENT)
+            except BadInput as error:
+                faults += error.faults
+    return faults
 
 
 def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> hpccm.Stage:
@@ -143,13 +151,6 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
         stage += shell(commands=commands)
 
 
-def _add_check_scripts(stage: hpccm.Stage, image: PlannedImage) -> None:
-    if image.checks:
-        scripts = [f"files/checks/{name}" for name in script_names(image)]
-        stage += copy_files(src=scripts, dest=f"{SCRIPTS}/")
-        stage += copy_files(src="files/run-checks", dest=RUN_CHECKS)
-
-
 def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
     """The stage that becomes the image: of what runs, or of all that was developed, too."""
     if image.cell.flavour == DEVELOPMENT:
@@ -165,32 +166,24 @@ def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> 
 
 
 def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
-    """What the recipes add at run time, the environment, the checks and the labels."""
+    """Add the recipes' run-time blocks, the environment, the checks and the labels."""
     for recipe in image.stages:
         for use in recipe.runtime:
             final += layer(use, image, recipe)
-    if variables := _environment(image):
+    environments = (stage.environment for stage in image.stages)
+    if variables := functools.reduce(merged_environment, environments, dict[str, str]()):
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
-    _add_check_scripts(final, image)  # last: a stage says nothing of its descendants
+    if image.checks:  # last: a stage says nothing of its descendants
+        names = [f"files/checks/{name}" for name in script_names(image)]
+        final += copy_files(src=names, dest=f"{SCRIPTS}/")
+        final += copy_files(src="files/run-checks", dest=RUN_CHECKS)
     if has_run_script(image):
         final += copy_files(src=RUN_IN_SPEC, dest=RUN)
     final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
     final += label(metadata=_labels(image))
-
-
-def _environment(image: PlannedImage) -> Mapping[str, str]:
-    return functools.reduce(merged_environment, (one.environment for one in image.stages), {})
-
-
-def _merged(mappings: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """One mapping of several; a child's value wins over its parent's."""
-    merged: dict[str, str] = {}
-    for mapping in mappings:
-        merged.update(mapping)
-    return merged
 
 
 def _labels(image: PlannedImage) -> dict[str, str]:
@@ -206,7 +199,7 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "build-images.cuda": image.cell.cuda,
         "build-images.flavour": image.cell.flavour,
         "build-images.cpu-target": image.cell.cpu,
-        **_merged([stage.labels for stage in image.stages]),
+        **{key: text for stage in image.stages for key, text in stage.labels.items()},
         **as_labels(contract_of(image)),
     }
     if hpccm.config.get_format() == "docker":
@@ -240,63 +233,58 @@ def _quoted(value: str) -> str:
 
 
 def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
-    base = image.base_image
+    archive = f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
-        f"# Base image: {base}{_where(image)}",
+        f"# Base image: {image.base_image}{archive}",
     ]
-    made_text = "\n\n\n".join(str(stage) for stage in stages)
-    return "\n".join([*header, "", corrected(made_text, target_of(image)), ""])
-
-
-def _where(image: PlannedImage) -> str:
-    return f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""
+    text = "\n\n\n".join(str(stage) for stage in stages)
+    return "\n".join([*header, "", corrected(text, target_of(image)), ""])
 
 
 _SEPARATOR = "\n\n"  # of hpccm's stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
+class BlockText:
     """A block as hpccm writes it into a stage; it can stand in one in the block's place.
 
-    `left` is what it leaves for the run-time stage, copied from the stage named `stage`.
+    `remainder` is what it leaves for the run-time stage.
     """
 
     text: str
-    left: str
-    stage: str
-    downloads: Downloads
+    remainder: str
 
     def __str__(self) -> str:
         return self.text
 
     def runtime(self, _from: str) -> str:
-        assert _from == self.stage, f"made for the stage {self.stage}, not {_from}"
-        return self.left
+        return self.remainder
 
 
-def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> Layer:
+def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
     """A block of a recipe as text, in the stage of that name; hpccm's state is the image's.
 
     Raises `BadInput` for what hpccm refuses, or warns of.
     """
-    noted = record()
-    with complaints() as warnings, recorded(locking=noted.locking) as downloads:
-        objects = with_sources(use, image, recipe, lambda use: made(use, image))
-        text = _SEPARATOR.join(map(str, objects))
-        left = _SEPARATOR.join(filter(None, (_left(one, stage) for one in objects)))
+    with complaints() as logged:
+        try:
+            objects = with_sources(use, image, recipe, lambda use: block_object(use, image))
+            text = _SEPARATOR.join(map(str, objects))
+            remainders = [_remainder(one, stage) for one in objects] if stage else []
+        except BadInput:
+            raise
+        except Exception as error:  # most blocks look at their arguments when they become text
+            raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
+    if logged.messages:
+        raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged.messages])
     if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
         text = repeatable(text)
-    if warnings.messages:
-        raise refused(image, "; ".join(warnings.messages))
-    noted.add(downloads)
-    return Layer(text=text, left=left, stage=stage, downloads=downloads)
+    return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
 
 
-def _left(one: object, stage: str) -> str:
-    """What an object leaves for run time; hpccm's blocks return None where that is nothing."""
-    runtime = getattr(one, "runtime", None)
-    found = runtime(_from=stage) if stage and callable(runtime) else None
-    return str(found) if found else ""
+def _remainder(block: object, stage: str) -> str:
+    """The text that a block leaves for run time; hpccm's return None where that is nothing."""
+    runtime = getattr(block, "runtime", None)
+    return str((callable(runtime) and runtime(_from=stage)) or "")

@@ -1,4 +1,4 @@
-"""How checks get into an image: their sources, and one script for each that runs it."""
+"""The scripts of an image: those that run its checks, and the one that runs its command."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def script_of(image: PlannedImage, check: StageCheck) -> str:
 
 def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
     """The sources of a stage's checks, each once, as paths in the spec's folder."""
-    found = (
+    sources = (
         f"files/src/{name}"
         for check in image.checks
         if check.name in stage.checks
         for name in check.sources
     )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sources))
 
 
 def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
@@ -82,8 +82,8 @@ def run_script(image: PlannedImage) -> str:
     """A script that runs its arguments, or else the command, behind the entry point."""
     before = shlex.join(image.entrypoint)
     alone = shlex.join([*image.entrypoint, *(image.command or (() if before else _SHELL))])
-    given = f'{before} "$@"' if before else '"$@"'
-    return f"#!/bin/sh\nif [ $# -gt 0 ]; then exec {given}; else exec {alone}; fi\n"
+    arguments = f'{before} "$@"' if before else '"$@"'
+    return f"#!/bin/sh\nif [ $# -gt 0 ]; then exec {arguments}; else exec {alone}; fi\n"
 
 
 def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> str:

@@ -1,4 +1,4 @@
-"""What hpccm gets wrong or decides for another machine, each put right in one place.
+"""Corrections of hpccm: what it gets wrong or decides for another machine.
 
 Two kinds: arguments that are set where a recipe left them out (what a recipe says is kept), and
 lines of the text that no argument reaches. hpccm's own source is named by file: see
@@ -22,8 +22,8 @@ _NVIDIAS_CUDA, _OF_DISTRIBUTION_CUDA = "/usr/local/cuda", "/usr"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """What a quirk looks at: architecture, distribution, and whether there is a CUDA toolkit.
+class QuirkTarget:
+    """The target of an image: its architecture, distribution and CUDA toolkit.
 
     `release` is the major version of the distribution; `cuda_home` is empty without a toolkit, and
     `stubs` is the folder of the toolkit's stubs of the driver's libraries.
@@ -36,10 +36,6 @@ class Target:
     cuda_home: str
 
     @property
-    def is_ubi(self) -> bool:
-        return self.distribution.startswith(("ubi", "rhel"))
-
-    @property
     def stubs(self) -> str:
         """Debian's packages keep them among the libraries of the architecture.
 
@@ -50,11 +46,11 @@ class Target:
         return f"/usr/lib/{ARCHITECTURES[self.arch].triplet}/stubs"
 
 
-def target_of(image: PlannedImage) -> Target:
+def target_of(image: PlannedImage) -> QuirkTarget:
     """The target of an image."""
     base = image.base
     cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
-    return Target(
+    return QuirkTarget(
         arch=image.cell.arch,
         family=family(base.hpccm_distro),
         distribution=base.distribution,
@@ -70,17 +66,15 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
     return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
 
 
-def adjusted(name: str, arguments: Mapping[str, object], target: Target) -> Arguments:
+def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
     """A block's arguments with what hpccm's defaults get wrong for this target."""
-    given = dict(arguments)
-    for default, value in _HTTPS.get(name, {}).items():
-        given.setdefault(default, value)
+    own: Arguments = {**_HTTPS.get(name, {}), **arguments}
     for quirk in _QUIRKS.get(name, ()):
-        quirk(given, target)
-    return given
+        quirk(own, target)
+    return own
 
 
-def corrected(text: str, target: Target) -> str:
+def corrected(text: str, target: QuirkTarget) -> str:
     """A spec's text with the lines that hpccm writes for other distributions."""
     for wrong, right in (*_repositories(target), *_stub_folders(target)):
         text = text.replace(wrong, right)
@@ -124,10 +118,10 @@ def _names_a_source(value: object) -> bool:
 WORK_FOLDER = "/usr/local/src"
 
 
-def _conda(given: Arguments, _: Target) -> None:
+def _conda(arguments: Arguments, _: QuirkTarget) -> None:
     """Work where a definition can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
-    if given.get("environment"):
-        given.setdefault("wd", WORK_FOLDER)
+    if arguments.get("environment"):
+        arguments.setdefault("wd", WORK_FOLDER)
 
 
 # Where hpccm downloads by http or ftp, and the same files are served by https.
@@ -146,20 +140,20 @@ _VECTORS = {PPC64LE: ("--enable-vsx", "3.3.7"), AARCH64: ("--enable-neon", "3.3.
 _NO_VECTORS = ("enable_long_double", "enable_quad_precision")
 
 
-def _fftw(given: Arguments, target: Target) -> None:
+def _fftw(arguments: Arguments, target: QuirkTarget) -> None:
     """fftw.py knows SSE2 and AVX for x86_64, and no vector unit of any other processor.
 
     It also asks for SSE2 where FFTW's configure refuses it: with a precision beyond double.
     """
-    scalar = any(given.get(name) for name in _NO_VECTORS)
-    if given.get("configure_opts") or (target.arch == X86_64 and not scalar):
+    scalar = any(arguments.get(name) for name in _NO_VECTORS)
+    if arguments.get("configure_opts") or (target.arch == X86_64 and not scalar):
         return
     options = ["--enable-shared", "--enable-openmp", "--enable-threads"]
     option, since = _VECTORS.get(target.arch, ("", ""))
-    version = str(given.get("version") or since)
+    version = str(arguments.get("version") or since)
     if option and not scalar and version_order(version) >= version_order(since):
         options.append(option)
-    given["configure_opts"] = options
+    arguments["configure_opts"] = options
 
 
 # OpenBLAS takes the cores of the building machine for the most threads that it will ever start,
@@ -169,18 +163,17 @@ _MOST_THREADS = "NUM_THREADS=512"
 _OPENBLAS_TARGETS = {X86_64: "DYNAMIC_ARCH=1", PPC64LE: "TARGET=POWER8", AARCH64: "TARGET=ARMV8"}
 
 
-def _openblas(given: Arguments, target: Target) -> None:
+def _openblas(arguments: Arguments, target: QuirkTarget) -> None:
     """openblas.py names no number of threads, and no target for x86_64.
 
     OpenBLAS then takes the building machine's own. DYNAMIC_ARCH builds the kernels of all
     processors and chooses at run time. Elsewhere the least processor is named, as hpccm does.
     """
-    if given.get("make_opts"):
+    if arguments.get("make_opts"):
         return
-    toolchain = given.get("toolchain") or {}
-    named = toolchain if isinstance(toolchain, Mapping) else {}
+    named = _variables(arguments)
     compilers = [f"{key}={named[key]}" for key in ("CC", "FC") if named.get(key)]
-    given["make_opts"] = [
+    arguments["make_opts"] = [
         *compilers,
         _OPENBLAS_TARGETS[target.arch],
         "USE_OPENMP=1",
@@ -188,24 +181,29 @@ def _openblas(given: Arguments, target: Target) -> None:
     ]
 
 
-def _cuda(given: Arguments, target: Target) -> None:
+def _cuda(arguments: Arguments, target: QuirkTarget) -> None:
     """CUDA is on by default in hpccm; `configure` then fails in an image without a toolkit."""
-    given.setdefault("cuda", bool(target.cuda_home))
+    arguments.setdefault("cuda", bool(target.cuda_home))
 
 
-def _cuda_path(given: Arguments, target: Target) -> None:
+def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
     """openmpi.py and ucx.py take /usr/local/cuda for true, wherever the toolkit is.
 
     openmpi.py leaves that to Open MPI, which looks there alone.
     """
-    given.setdefault("cuda", target.cuda_home or False)
-    if given["cuda"] is True and target.cuda_home and not _cuda_home_of(given):
-        given["cuda"] = target.cuda_home
+    arguments.setdefault("cuda", target.cuda_home or False)
+    if (
+        arguments["cuda"] is True
+        and target.cuda_home
+        and not _variables(arguments).get("CUDA_HOME")
+    ):
+        arguments["cuda"] = target.cuda_home
 
 
-def _cuda_home_of(given: Arguments) -> object:
-    toolchain = given.get("toolchain")
-    return isinstance(toolchain, Mapping) and toolchain.get("CUDA_HOME")
+def _variables(arguments: Arguments) -> Mapping[str, object]:
+    """The variables of a toolchain that a recipe spells out; none for that of a block."""
+    toolchain = arguments.get("toolchain")
+    return toolchain if isinstance(toolchain, Mapping) else {}
 
 
 # Those of Open MPI 5 that need the driver's library. Since 5.0.2 they are files of their own by
@@ -214,18 +212,18 @@ def _cuda_home_of(given: Arguments) -> object:
 _DRIVER_COMPONENTS = "accelerator-cuda,btl-smcuda,rcache-gpusm,rcache-rgpusm"
 
 
-def _open_mpi_5_cuda(given: Arguments, target: Target) -> None:
+def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
     """Open MPI 5 links a stub of the driver's library: its first releases would need a driver.
 
     Its configure searches below the toolkit's folder for a stub, and takes the first of any
     architecture (https://github.com/open-mpi/ompi/issues/12509).
     """
-    if not given["cuda"] or not _is_at_least(given, "5.0"):
+    if not arguments["cuda"] or not _is_at_least(arguments, "5.0"):
         return
-    if not _is_at_least(given, "5.0.2"):
-        given.setdefault("enable_mca_dso", _DRIVER_COMPONENTS)
+    if not _is_at_least(arguments, "5.0.2"):
+        arguments.setdefault("enable_mca_dso", _DRIVER_COMPONENTS)
     if target.stubs:
-        given.setdefault("with_cuda_libdir", target.stubs)
+        arguments.setdefault("with_cuda_libdir", target.stubs)
 
 
 # What ucx.py asks for but --enable-optimizations, by which UCX is compiled for the processor of the
@@ -239,27 +237,23 @@ _UCX_OPTIONS = (
 )
 
 
-def _ucx_options(given: Arguments, target: Target) -> None:
+def _ucx_options(arguments: Arguments, target: QuirkTarget) -> None:
     """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
-    given.setdefault("configure_opts", [*_UCX_OPTIONS])
-    options = part(given, "configure_opts")
-    if given["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
-        given["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
+    arguments.setdefault("configure_opts", [*_UCX_OPTIONS])
+    options = part(arguments, "configure_opts")
+    if arguments["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
+        arguments["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
 
 
-def _mvapich2(given: Arguments, target: Target) -> None:
+def _mvapich2(arguments: Arguments, target: QuirkTarget) -> None:
     """mvapich2.py takes /usr/local/cuda unless a toolchain names another folder."""
-    _cuda(given, target)
-    toolchain = given.get("toolchain") or {}
-    if (
-        given["cuda"]
-        and target.cuda_home == _OF_DISTRIBUTION_CUDA
-        and isinstance(toolchain, Mapping)
-    ):
-        given["toolchain"] = {"CUDA_HOME": target.cuda_home, **toolchain}
+    _cuda(arguments, target)
+    of_block = isinstance(arguments.get("toolchain"), str)
+    if arguments["cuda"] and target.cuda_home == _OF_DISTRIBUTION_CUDA and not of_block:
+        arguments["toolchain"] = {"CUDA_HOME": target.cuda_home, **_variables(arguments)}
 
 
-def _stub_folders(target: Target) -> tuple[tuple[str, str], ...]:
+def _stub_folders(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
     """mvapich2.py links stubs below lib64, where the distribution's toolkit has none."""
     if target.cuda_home != _OF_DISTRIBUTION_CUDA:
         return ()
@@ -268,49 +262,49 @@ def _stub_folders(target: Target) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _verbs(given: Arguments, _: Target) -> None:
+def _verbs(arguments: Arguments, _: QuirkTarget) -> None:
     """openmpi.py asks for verbs, which Open MPI 5 no longer has: InfiniBand comes by UCX there.
 
     https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
     """
-    if _is_at_least(given, "5.0"):
-        given.setdefault("infiniband", False)
+    if _is_at_least(arguments, "5.0"):
+        arguments.setdefault("infiniband", False)
 
 
-def _is_at_least(given: Arguments, version: str) -> bool:
-    named = str(given.get("version", ""))
+def _is_at_least(arguments: Arguments, version: str) -> bool:
+    named = str(arguments.get("version", ""))
     return bool(named) and version_order(named) >= version_order(version)
 
 
-def _kokkos(given: Arguments, target: Target) -> None:
+def _kokkos(arguments: Arguments, target: QuirkTarget) -> None:
     """kokkos.py names a GPU's architecture also where CUDA is off."""
-    _cuda(given, target)
-    if not given["cuda"]:
-        given.setdefault("arch", [])
+    _cuda(arguments, target)
+    if not arguments["cuda"]:
+        arguments.setdefault("arch", [])
 
 
-def _python(given: Arguments, _: Target) -> None:
+def _python(arguments: Arguments, _: QuirkTarget) -> None:
     """python.py installs Python 2, which distributions have dropped since its end in 2020."""
-    given.setdefault("python2", False)
+    arguments.setdefault("python2", False)
 
 
-def _ucx_flags(given: Arguments, target: Target) -> None:
+def _ucx_flags(arguments: Arguments, target: QuirkTarget) -> None:
     """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
-    toolchain = given.get("toolchain")
-    if target.arch == PPC64LE and isinstance(toolchain, Mapping) and toolchain.get("CFLAGS"):
-        flags = f"{toolchain['CFLAGS']} -Wno-error=format"
-        given["toolchain"] = {**toolchain, "CFLAGS": flags}
+    variables = _variables(arguments)
+    if target.arch == PPC64LE and variables.get("CFLAGS"):
+        flags = f"{variables['CFLAGS']} -Wno-error=format"
+        arguments["toolchain"] = {**variables, "CFLAGS": flags}
 
 
-def _mvapich2_gdr(given: Arguments, target: Target) -> None:
+def _mvapich2_gdr(arguments: Arguments, target: QuirkTarget) -> None:
     """mvapich2_gdr.py calls ppc64le ppc64el on Ubuntu, as its packages do; these are RPMs."""
-    given.setdefault("arch", target.arch)
+    arguments.setdefault("arch", target.arch)
 
 
 # hpcx.py does the same, and has no argument for it.
 _HPCX_NAME = r"(hpcx-v[^\s/]*-)ppc64el\b"
 
-_Quirk = Callable[[Arguments, Target], None]
+_Quirk = Callable[[Arguments, QuirkTarget], None]
 _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
     "conda": (_conda,),
     "fftw": (_fftw,),
@@ -327,7 +321,7 @@ _POWERTOOLS = "yum-config-manager --set-enabled powertools"
 _EPEL = "yum install -y epel-release"
 
 
-def _repositories(target: Target) -> tuple[tuple[str, str], ...]:
+def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
     """yum.py enables CentOS 8's powertools and EPEL's package wherever it is.
 
     The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which has no
@@ -335,7 +329,7 @@ def _repositories(target: Target) -> tuple[tuple[str, str], ...]:
     """
     if target.family == DEBIAN:
         return ()
-    if target.is_ubi:
+    if target.distribution.startswith(("ubi", "rhel")):
         name = f"ubi-{target.release}-codeready-builder"
         enable = "yum-config-manager --set-enabled"
         release = f"https://dl.fedoraproject.org/pub/epel/epel-release-latest-{target.release}"
@@ -354,7 +348,7 @@ def step_by_step(definition: str) -> str:
     hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
     of the last command of && only: a clone that fails would go unseen.
     """
-    return _GIT.sub(lambda found: found[0].replace(" && ", "\n    "), definition)
+    return _GIT.sub(lambda step: step[0].replace(" && ", "\n    "), definition)
 
 
 # Programs write down when and where they were built (Open MPI's ompi_info, HDF5's h5cc):

@@ -1,11 +1,10 @@
-"""What a recipe must say, and what it cannot say, whatever hpccm would make of it."""
+"""Faults of recipes' blocks, whatever hpccm would make of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from builder.compile.spec import catalogue
-from builder.compile.spec.kinds import (
+from builder.compile.spec.catalogue import (
     BOOLEAN,
     FLAG,
     LIST,
@@ -15,9 +14,11 @@ from builder.compile.spec.kinds import (
     TEXT_OR_NUMBER,
     TOOLCHAIN,
     Block,
+    block_of,
+    hpccm_blocks,
+    registered_names,
 )
 from builder.compile.spec.limits import limit_faults
-from builder.compile.spec.registered import registered_names
 from builder.model import DEVELOPMENT, TOOLKITS, BlockUse, PlannedImage
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
@@ -77,7 +78,52 @@ _TOOLCHAIN = (
 MPIS = ("hpcx", "intel_mpi", "mpich", "mvapich2", "mvapich2_gdr", "openmpi")
 
 
-def type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fault]:
+# Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
+_MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
+
+
+def block_faults(use: BlockUse) -> list[Fault]:
+    """The faults of a recipe's block, before its templates are rendered.
+
+    An unknown block or argument, a value of another type than the argument's, a version that is
+    left to hpccm, and what only one of the two formats would have.
+    """
+    if use.name in TOOLKITS:
+        return []
+    block = block_of(use.name)
+    if block is None:
+        names = {*hpccm_blocks(), *TOOLKITS, *registered_names()} - NOT_FOR_RECIPES.keys()
+        return [_unknown(use, "block", use.name, names)]
+    unknown = [argument for argument in use.arguments if not block.takes(argument)]
+    keys = {f"{use.where.key}.{argument}" for argument in unknown}
+    others = [*_type_faults(use, block, rendered=False), *_rule_faults(use, block)]
+    return [
+        *(_unknown(use, f"argument of {use.name}", one, block.kinds, one) for one in unknown),
+        *(other for other in others if other.key not in keys),
+    ]
+
+
+def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
+    """The faults of a block in one cell: types after rendering, and where it does not work."""
+    block = block_of(use.name)
+    if block is None:
+        return block_faults(use)
+    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
+    return [*_type_faults(use, block, rendered=True), *limits]
+
+
+def _unknown(
+    use: BlockUse, kind: str, name: str, names: Iterable[str], argument: str = ""
+) -> Fault:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    names = sorted(names)
+    close = get_close_matches(name, names, n=1)
+    guess = f'; did you mean "{close[0]}"?' if close else ""
+    return fault(use, f'unknown {kind} "{name}"{guess}', f"valid: {', '.join(names)}", argument)
+
+
+def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fault]:
     """Arguments of another type than the block documents.
 
     Before templates are rendered, texts that hold one are let through.
@@ -90,78 +136,67 @@ def type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Faul
                 yield fault(use, problem, _valid(kind, value), argument)
 
 
-def rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    """What is missing, and what only one of the two formats would have."""
+def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
+    """Missing arguments, and those that only one of the two formats would have."""
     if use.name in NOT_FOR_RECIPES:
         yield fault(use, f"{use.name} is not for recipes: {NOT_FOR_RECIPES[use.name]}")
         return
     yield from _version_faults(use, block)
-    yield from _format_faults(use)
+    for argument in use.arguments:
+        private = argument.startswith("_") and use.name in PRIMITIVES
+        if private or argument == "_run_arguments":
+            problem = "this holds for one of Dockerfile and Singularity definition only"
+            yield fault(use, problem, argument=argument)
     yield from _file_faults(use, block)
     if use.name in _CHECKED:
         yield from _CHECKED[use.name](use)
 
 
 def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    given = use.arguments
-    default = _missing_version(use, block)
-    if default:
+    arguments = use.arguments
+    if default := _missing_version(use, block):
         problem = f"{use.name} needs a version: hpccm would take {default}"
         sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
-    for group in _VERSIONS_TOO.get(use.name, ()) if _names_more_than_its_version(use) else ():
-        if not any(given.get(name) for name in group):
-            taken = block.defaults.get(group[0])
+    since, version = _VERSIONS_TOO_SINCE.get(use.name, ""), _version(use)
+    named_by_version = since and version and version_order(version) < version_order(since)
+    for group in () if named_by_version else _VERSIONS_TOO.get(use.name, ()):
+        if not any(arguments.get(name) for name in group):
+            names, taken = " or ".join(group), block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
-            valid = f"valid: {' or '.join(group)}"
-            yield fault(use, f"{use.name} needs {' or '.join(group)}{would}", valid)
-    clones = use.name in _CLONES or given.get("repository")
-    if clones and not (given.get("branch") or given.get("commit")):
+            yield fault(use, f"{use.name} needs {names}{would}", f"valid: {names}")
+    clones = use.name in _CLONES or arguments.get("repository")
+    if clones and not (arguments.get("branch") or arguments.get("commit")):
         problem = f"{use.name} needs a commit or a branch of the repository that it clones"
         yield fault(use, problem, "valid: commit, or branch with the name of a tag")
 
 
-def _names_more_than_its_version(use: BlockUse) -> bool:
-    """Return whether what a block downloads is called by more than its version, as it is named."""
-    since, version = _VERSIONS_TOO_SINCE.get(use.name), use.arguments.get("version")
-    if since is None or not isinstance(version, str) or _is_template(version):
-        return True
-    return version_order(version) >= version_order(since)
-
-
 def _missing_version(use: BlockUse, block: Block) -> str:
     """The version that hpccm would take by itself; empty where the recipe names one."""
-    given = use.arguments
-    if use.name in _OF_DISTRIBUTION and not (given.get("upstream") or given.get("source")):
-        return ""
-    if "version" not in block.documented or any(given.get(name) for name in _SOURCES):
-        return ""
-    if use.name in _BY_PACKAGE and given.get("package"):
+    arguments = use.arguments
+    of_distribution = use.name in _OF_DISTRIBUTION and not (
+        arguments.get("upstream") or arguments.get("source")
+    )
+    named = any(arguments.get(name) for name in _SOURCES) or (
+        use.name in _BY_PACKAGE and arguments.get("package")
+    )
+    if of_distribution or named or "version" not in block.documented:
         return ""
     return block.defaults.get("version") or "its newest"
-
-
-def _format_faults(use: BlockUse) -> Iterator[Fault]:
-    for argument in use.arguments:
-        private = argument.startswith("_") and use.name in PRIMITIVES
-        if private or argument == "_run_arguments":
-            problem = "this holds for one of Dockerfile and Singularity definition only"
-            yield fault(use, problem, argument=argument)
 
 
 def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     for argument in LOCAL_FILES.get(use.name, ()):
         value = use.arguments.get(argument)
         if isinstance(value, str) and not value.startswith(("https://", LOCAL_SOURCE, "{{")):
-            problem = f'"{value}" has no checksum'
             valid = f"valid: {LOCAL_SOURCE}PATH in the project's folder, which lock.yaml has one of"
-            yield fault(use, problem, valid, argument)
-    if "branch" in block.documented or use.name in _WITH_PACKAGE:
-        value = use.arguments.get("package")
-        if isinstance(value, str) and not value.startswith("https://"):
-            problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
-            valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"
-            yield fault(use, problem, valid, "package")
+            yield fault(use, f'"{value}" has no checksum', valid, argument)
+    value = use.arguments.get("package")
+    takes_package = "branch" in block.documented or use.name in _WITH_PACKAGE
+    if takes_package and isinstance(value, str) and not value.startswith("https://"):
+        problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
+        valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"
+        yield fault(use, problem, valid, "package")
 
 
 def _raw_faults(use: BlockUse) -> Iterator[Fault]:
@@ -178,32 +213,93 @@ def _shell_faults(use: BlockUse) -> Iterator[Fault]:
 
 
 def _copy_faults(use: BlockUse) -> Iterator[Fault]:
-    given = use.arguments
-    if "from" in given:
+    arguments = use.arguments
+    if "from" in arguments:
         yield from _copy_from_faults(use)
-    if not ("files" in given) ^ ("src" in given and "dest" in given):
+    files = arguments.get("files")
+    if not ("files" in arguments) ^ ("src" in arguments and "dest" in arguments):
         yield fault(use, "copy needs src and dest, or files", "valid: {src: a.conf, dest: /etc/}")
-    files = given.get("files")
-    for dest in [given.get("dest"), *(files.values() if isinstance(files, Mapping) else ())]:
+    for dest in [arguments.get("dest"), *(files.values() if isinstance(files, Mapping) else ())]:
         if isinstance(dest, str) and not _is_template(dest):
             if not dest.startswith("/"):
-                yield fault(use, f'"{dest}" is no absolute path', argument="dest")
+                yield fault(use, f'"{dest}" is not an absolute path', argument="dest")
             elif f"{dest}/".startswith(_HIDDEN):
                 problem = f"Singularity cannot copy files to {dest}: it mounts over it"
                 yield fault(use, problem, "valid: such as /usr/local/src/", "dest")
 
 
 def _copy_from_faults(use: BlockUse) -> Iterator[Fault]:
-    given = use.arguments
-    if given["from"] != DEVELOPMENT:
-        problem = f'there is no stage "{given["from"]}" to copy from'
+    stage, sources = use.arguments["from"], use.arguments.get("src")
+    if stage != DEVELOPMENT:
+        problem = f'there is no stage "{stage}" to copy from'
         yield fault(use, problem, f"valid: {DEVELOPMENT}", "from")
     if use.where.key.startswith(f"{DEVELOPMENT}["):
         yield fault(use, "the development stage cannot copy from itself", argument="from")
-    sources = given.get("src")
     for source in sources if isinstance(sources, list) else [sources]:
         if isinstance(source, str) and not source.startswith(("/", "{{")):
-            yield fault(use, f'"{source}" is no absolute path in that stage', argument="src")
+            yield fault(use, f'"{source}" is not an absolute path in that stage', argument="src")
+
+
+def _pip_faults(use: BlockUse) -> Iterator[Fault]:
+    """Each argument is quoted, so that a blank in it reaches pip."""
+    for argument in ("args", "install_args"):
+        values = use.arguments.get(argument)
+        for value in values if isinstance(values, list) else ():
+            if isinstance(value, str) and value.startswith("-") and not _is_template(value):
+                option, blank, rest = value.partition(" ")
+                if blank and "=" not in option:
+                    problem = f'"{value}" is one argument with a blank in it'
+                    yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
+
+
+def _mvapich2_faults(use: BlockUse) -> Iterator[Fault]:
+    """MVAPICH2 is called MVAPICH since 3.0, and hpccm would fetch a file that does not exist."""
+    version = _version(use)
+    if version and version_order(version) >= version_order("3"):
+        problem = f"hpccm would fetch mvapich2-{version}.tar.gz, and it is mvapich-{version}"
+        url = f"{_MVAPICH_FOLDER}/mvapich-{version}.tar.gz"
+        yield fault(use, problem, f"valid: generic_autotools with url: {url}", "version")
+
+
+def _hpcx_faults(use: BlockUse) -> Iterator[Fault]:
+    """Up to 2.8, hpcx.py takes the name of a folder from a version of three numbers."""
+    version = _version(use)
+    if version and version.count(".") <= 1 and version_order(version) <= version_order("2.8"):
+        problem = f'HPC-X "{version}" has three numbers in its files\' names'
+        yield fault(use, problem, f"valid: such as {version}.0", "version")
+
+
+_CHECKED = {
+    "copy": _copy_faults,
+    "hpcx": _hpcx_faults,
+    "mvapich2": _mvapich2_faults,
+    "pip": _pip_faults,
+    "raw": _raw_faults,
+    "shell": _shell_faults,
+}
+_FITS = {
+    BOOLEAN: lambda value: isinstance(value, bool),
+    TEXT: lambda value: isinstance(value, str),
+    LIST: lambda value: isinstance(value, list),
+    MAPPING: lambda value: isinstance(value, Mapping),
+    FLAG: lambda value: isinstance(value, (bool, str)),
+    TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
+    TEXT_OR_NUMBER: lambda value: isinstance(value, (str, int)) and not isinstance(value, bool),
+}
+
+
+def _mismatch(kind: str, value: object) -> str:
+    """The reason why a value does not fit; empty where it does."""
+    if kind == TOOLCHAIN:
+        return _toolchain_problem(value)
+    if not _FITS[kind](value):
+        return f"expected {kind}, found {described(value)}"
+    if isinstance(value, Mapping):  # numbers and truth values read the same in any spelling
+        wrong = [item for item in value.values() if not isinstance(item, (str, int))]
+    else:
+        items = value if isinstance(value, list) else []
+        wrong = [item for item in items if not isinstance(item, str)]
+    return f"expected texts in it, found {described(wrong[0])}" if wrong else ""
 
 
 def _toolchain_problem(value: object) -> str:
@@ -216,38 +312,6 @@ def _toolchain_problem(value: object) -> str:
         return f"a toolchain has no {', '.join(map(str, unknown))}"
     wrong = [name for name, text in value.items() if not isinstance(text, str)]
     return f"expected text for {', '.join(wrong)}" if wrong else ""
-
-
-def _mismatch(kind: str, value: object) -> str:
-    """What is wrong with a value; empty where nothing is."""
-    if kind == TOOLCHAIN:
-        return _toolchain_problem(value)
-    if not _FITS[kind](value):
-        return f"expected {kind}, found {described(value)}"
-    items = list(value.values()) if isinstance(value, Mapping) else value
-    if not isinstance(items, list):
-        return ""
-    fits = _fits_mapping_value if kind == MAPPING else lambda item: isinstance(item, str)
-    wrong = [item for item in items if not fits(item)]
-    if wrong:
-        return f"expected texts in it, found {described(wrong[0])}"
-    return ""
-
-
-def _fits_mapping_value(value: object) -> bool:
-    """Whole numbers and truth values read the same in any spelling; 1.10 does not."""
-    return isinstance(value, (str, int))
-
-
-_FITS = {
-    BOOLEAN: lambda value: isinstance(value, bool),
-    TEXT: lambda value: isinstance(value, str),
-    LIST: lambda value: isinstance(value, list),
-    MAPPING: lambda value: isinstance(value, Mapping),
-    FLAG: lambda value: isinstance(value, (bool, str)),
-    TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
-    TEXT_OR_NUMBER: lambda value: isinstance(value, (str, int)) and not isinstance(value, bool),
-}
 
 
 def _valid(kind: str, value: object) -> str:
@@ -286,112 +350,15 @@ def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> F
     )
 
 
+def _version(use: BlockUse) -> str:
+    """The version that a recipe names; empty for none, and for a template."""
+    version = use.arguments.get("version")
+    return version if isinstance(version, str) and not _is_template(version) else ""
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_template(value: object) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value)
-
-
-def _pip_faults(use: BlockUse) -> Iterator[Fault]:
-    """Each argument is quoted, so that a blank in it reaches pip."""
-    for argument in ("args", "install_args"):
-        values = use.arguments.get(argument)
-        for value in values if isinstance(values, list) else ():
-            if isinstance(value, str) and value.startswith("-") and not _is_template(value):
-                option, blank, rest = value.partition(" ")
-                if blank and "=" not in option:
-                    problem = f'"{value}" is one argument with a blank in it'
-                    yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
-
-
-# Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
-_MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
-_RENAMED_SINCE = (3,)
-
-
-def _mvapich2_faults(use: BlockUse) -> Iterator[Fault]:
-    """MVAPICH2 is called MVAPICH since 3.0, and hpccm would fetch a file that does not exist."""
-    version = use.arguments.get("version")
-    if not isinstance(version, str) or _is_template(version):
-        return
-    if version_order(version) >= _RENAMED_SINCE:
-        problem = f"hpccm would fetch mvapich2-{version}.tar.gz, and it is mvapich-{version}"
-        url = f"{_MVAPICH_FOLDER}/mvapich-{version}.tar.gz"
-        yield fault(use, problem, f"valid: generic_autotools with url: {url}", "version")
-
-
-_HPCX_IN_FOLDERS_UNTIL = (2, 8)
-
-
-def _hpcx_faults(use: BlockUse) -> Iterator[Fault]:
-    """Up to 2.8, hpcx.py takes the name of a folder from a version of three numbers."""
-    version = use.arguments.get("version")
-    if not isinstance(version, str) or _is_template(version) or version.count(".") > 1:
-        return
-    if version_order(version) <= _HPCX_IN_FOLDERS_UNTIL:
-        problem = f'HPC-X "{version}" has three numbers in its files\' names'
-        yield fault(use, problem, f"valid: such as {version}.0", "version")
-
-
-_CHECKED = {
-    "copy": _copy_faults,
-    "hpcx": _hpcx_faults,
-    "mvapich2": _mvapich2_faults,
-    "pip": _pip_faults,
-    "raw": _raw_faults,
-    "shell": _shell_faults,
-}
-
-
-def block_faults(use: BlockUse) -> list[Fault]:
-    """What is wrong with a block of a recipe, before its templates are rendered.
-
-    An unknown block or argument, a value of another type than the argument's, a version that is
-    left to hpccm, and what only one of the two formats would have.
-    """
-    if use.name in TOOLKITS:
-        return []
-    block = catalogue.block(use.name)
-    if block is None:
-        usable = {*catalogue.names()} - NOT_FOR_RECIPES.keys()
-        names = sorted({*usable, *TOOLKITS, *registered_names()})
-        return [_unknown(use, use.name, "block", names, use.where.line)]
-    unknown = _unknown_arguments(use, block)
-    strange = {fault.key for fault in unknown}
-    more = [*type_faults(use, block, rendered=False), *rule_faults(use, block)]
-    return [*unknown, *(fault for fault in more if fault.key not in strange)]
-
-
-def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
-    """What is wrong with a block of one cell: types after rendering, and where it works."""
-    block = catalogue.block(use.name)
-    if block is None:
-        return block_faults(use)
-    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
-    return [*type_faults(use, block, rendered=True), *limits]
-
-
-def _unknown_arguments(use: BlockUse, block: Block) -> list[Fault]:
-    return [
-        _unknown(use, argument, f"argument of {use.name}", sorted(block.kinds), line)
-        for argument in use.arguments
-        for line in [use.lines.get(argument, use.where.line)]
-        if not block.takes(argument)
-    ]
-
-
-def _unknown(use: BlockUse, name: str, what: str, valid: Sequence[str], line: int) -> Fault:
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
-    close = get_close_matches(name, valid, n=1)
-    guess = f'; did you mean "{close[0]}"?' if close else ""
-    key = use.where.key if name == use.name else f"{use.where.key}.{name}"
-    return Fault(
-        file=use.where.file,
-        line=line,
-        key=key,
-        problem=f'unknown {what} "{name}"{guess}',
-        valid=f"valid: {', '.join(valid)}",
-    )

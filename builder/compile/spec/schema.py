@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from builder.compile.spec import catalogue, kinds
-from builder.compile.spec.registered import registered_names
+from builder.compile.spec import catalogue
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 from builder.model import MPI_ROUTES, OPTIONAL
 
@@ -13,19 +12,19 @@ _TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of v
 _TEXT: dict[str, object] = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT}
 _BY_KIND: Mapping[str, dict[str, object]] = {
-    kinds.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
-    kinds.TEXT: _TEXT,
-    kinds.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
-    kinds.MAPPING: {
+    catalogue.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
+    catalogue.TEXT: _TEXT,
+    catalogue.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
+    catalogue.MAPPING: {
         "anyOf": [
             {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
             _TEMPLATE,
         ]
     },
-    kinds.FLAG: {"type": ["boolean", "string"]},
-    kinds.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
-    kinds.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
-    kinds.TOOLCHAIN: {
+    catalogue.FLAG: {"type": ["boolean", "string"]},
+    catalogue.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
+    catalogue.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
+    catalogue.TOOLCHAIN: {
         "anyOf": [
             {"enum": [*TOOLCHAINS, "mpi"]},
             {
@@ -75,7 +74,8 @@ def _block(
 ) -> dict[str, object]:
     key, condition = when
     blocks = {name: _toolkit(arguments) for name, arguments in toolkits.items()}
-    blocks |= {name: _arguments(name) for name in [*catalogue.names(), *registered_names()]}
+    names = [*catalogue.hpccm_blocks(), *catalogue.registered_names()]
+    blocks |= {name: _arguments(name) for name in names}
     return {
         "type": "object",
         "properties": {key: condition, **dict(sorted(blocks.items()))},
@@ -98,9 +98,9 @@ def _toolkit(arguments: Mapping[str, str]) -> dict[str, object]:
 
 
 def _arguments(name: str) -> dict[str, object]:
-    block = catalogue.block(name)
+    block = catalogue.block_of(name)
     assert block is not None
-    features = {"^(enable|disable|with|without)_": _reference(kinds.FLAG)}
+    features = {"^(enable|disable|with|without)_": _reference(catalogue.FLAG)}
     return {
         "type": ["object", "null"],
         "properties": {argument: _reference(kind) for argument, kind in block.kinds.items()},

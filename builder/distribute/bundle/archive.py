@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import BadInput, Interrupted
-from builder.registry import WrongContent
+from builder.registry import Descriptor, WrongContent
 from builder.system.web import printable
 
 LAYOUT, INDEX_FILE = "oci-layout", "index.json"
@@ -54,13 +54,13 @@ class Archive:
         """Have every reader raise `Interrupted`."""
         self._stopped.set()
 
-    def go_on(self) -> None:
+    def check(self) -> None:
         """Raise `Interrupted` after `stop`."""
         if self._stopped.is_set():
             raise Interrupted("interrupted")
 
     def file(self, name: str, limit: int) -> bytes:
-        """`oci-layout` or `index.json`."""
+        """Return the bytes of `oci-layout` or `index.json`."""
         place = self._files.get(name)
         if place is None:
             raise BadInput(f"{self.path}: this is no image layout: it has no {name}")
@@ -69,7 +69,7 @@ class Archive:
         return b"".join(self._pieces(place))
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """A blob's bytes; raises `WrongContent` at the end unless they have the digest."""
+        """Yield a blob's bytes; raises `WrongContent` at the end unless they have the digest."""
         sha256 = hashlib.sha256()
         for piece in self._pieces(self.place(digest)):
             sha256.update(piece)
@@ -84,12 +84,18 @@ class Archive:
             raise self.wrong(f"it lacks the blob {digest}")
         return place
 
+    def check_size(self, blob: Descriptor) -> None:
+        """Raise `WrongContent` unless the archive has a blob, with the size that it should have."""
+        size = self.place(blob.digest).size
+        if size != blob.size:
+            raise self.wrong(f"the blob {blob.digest} has {size} bytes, expected {blob.size}")
+
     def _pieces(self, place: Place) -> Iterator[bytes]:
         with self.path.open("rb") as file:
             file.seek(place.offset)
             remaining = place.size
             while remaining:
-                self.go_on()
+                self.check()
                 piece = file.read(min(_PIECE, remaining))
                 if not piece:
                     raise self.wrong("it became shorter while it was read")
@@ -97,12 +103,12 @@ class Archive:
                 yield piece
 
     def wrong(self, why: str) -> WrongContent:
-        """The refusal of the archive."""
+        """Return the error that refuses the archive."""
         return refusal(self.path, why)
 
 
 def open_archive(path: Path) -> Archive:
-    """An archive, its headers read.
+    """Return an archive, its headers read.
 
     Raises `BadInput` for what is no tar archive, `WrongContent` for one that is cut short or holds
     anything but an image layout.
@@ -127,7 +133,7 @@ def open_archive(path: Path) -> Archive:
 
 
 def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
-    """The plain files of a tar, by name, to its end."""
+    """Yield the plain files of a tar, by name, to its end."""
     size = file.seek(0, 2)
     offset = 0
     for _ in range(_MOST):
@@ -151,8 +157,13 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, Place]]:
         if offset + member.size > size:
             raise _cut(path)
         yield member.name, Place(offset=offset, size=member.size)
-        offset += -(-member.size // BLOCK) * BLOCK
+        offset += padded(member.size)
     raise refusal(path, f"more than {_MOST:,} files are in it")
+
+
+def padded(size: int) -> int:
+    """Return the bytes that a content of `size` bytes takes in a tar."""
+    return -(-size // BLOCK) * BLOCK
 
 
 def _check_end(file: IO[bytes], path: Path) -> None:
@@ -171,5 +182,5 @@ def _cut(path: Path) -> WrongContent:
 
 
 def refusal(path: Path, why: str, hint: str = "") -> WrongContent:
-    """The refusal of an archive."""
+    """Return the error that refuses an archive."""
     return WrongContent(f"{path}: {why}", hint=hint)

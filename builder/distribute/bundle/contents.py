@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -15,51 +16,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from builder.distribute.bundle.archive import BLOCK, INDEX_FILE, LAYOUT
-from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle
-from builder.distribute.publish.attachments import Attached
+from builder.distribute.bundle.archive import BLOCK, INDEX_FILE, LAYOUT, Archive, padded
+from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundle, Repository
 from builder.distribute.publish.mirror import Mirrored
-from builder.distribute.publish.publisher import Prove, file_manifests, index_of
+from builder.distribute.publish.proof import Prove
+from builder.distribute.publish.publisher import file_manifests, index_of
 from builder.distribute.publish.releases import Release
 from builder.model.digests import HashedWriter
 from builder.model.errors import BadInput, MissingPrerequisite
-from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, NotThere, Source, WrongContent
-from builder.registry.manifests import EMPTY, EMPTY_CONTENT, as_bytes, json_object
+from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, WrongContent
+from builder.registry.manifests import EMPTY, EMPTY_CONTENT, TITLE, as_bytes, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
+from builder.trust.proof.attachments import ProofManifest
 
 _MOST_TAGS = 100  # of one release
 INPUTS = "build-images-inputs"  # the repository of bases, sources, packages and project
 Origin: TypeAlias = "Path | bytes | Source"
 
 
-class EmptyRepository(Source):
+class EmptyRepository(Repository):
     """A repository without anything, as one that is about to be filled; named by a recipe."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        super().__init__(Archive(Path(name), {}, {}), name, [])
 
     @property
     def name(self) -> str:
-        return self._name
-
-    def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
-        raise NotThere(f"{self.name}: {target}")
-
-    def small_blob(self, blob: Descriptor, limit: int = 0) -> bytes:
-        del limit
-        raise NotThere(f"{self.name}: {blob.digest}")
-
-    def read_blob(self, blob: Descriptor, path: Path, *, on_bytes: object = None) -> None:
-        del path, on_bytes
-        raise NotThere(f"{self.name}: {blob.digest}")
-
-    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        del digest, artifact_type
-        return ()
-
-    def stop(self) -> None:
-        return
+        return self.repository
 
 
 @dataclass(kw_only=True, slots=True)
@@ -74,11 +58,11 @@ class Contents:
     entries: list[Descriptor] = field(default_factory=list)
 
     def add_blob(self, blob: Descriptor, origin: Origin) -> None:
-        """A blob; the first place it is known from is where it is read."""
+        """Add a blob; the first place that it is known from is where it is read."""
         self.blobs.setdefault(blob.digest, (blob, origin))
 
     def add_manifest(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
-        """A manifest that an index names; its blobs are added, too, by who knows them."""
+        """Add a manifest that an index names, without its blobs."""
         descriptor = Descriptor.of(content, media_type)
         self.add_blob(descriptor, content)
         return descriptor
@@ -86,7 +70,7 @@ class Contents:
     def list_manifest(
         self, content: bytes, media_type: str, repository: str, tags: Sequence[str] = ()
     ) -> Descriptor:
-        """A manifest with an entry of its own for each tag, or one without a tag."""
+        """Add a manifest, with an entry of its own for each tag, or one without a tag."""
         descriptor = self.add_manifest(content, media_type)
         kind = str(json_object(content, descriptor.digest).get("artifactType") or "")
         for notes in [{REF_NAME: f"{repository}:{tag}"} for tag in tags] or [{}]:
@@ -97,8 +81,8 @@ class Contents:
                 self.entries.append(entry)
         return descriptor
 
-    def add_attached(self, repository: str, attachments: Iterable[Attached]) -> None:
-        """Proof, with its blobs."""
+    def add_attached(self, repository: str, attachments: Iterable[ProofManifest]) -> None:
+        """Add proof, with its blobs."""
         for attached in attachments:
             for digest, content in attached.blobs.items():
                 blob = Descriptor(media_type="", digest=digest, size=len(content))
@@ -107,7 +91,7 @@ class Contents:
             self.list_manifest(attached.manifest, MANIFEST, repository, tags)
 
     def add_release(self, release: Release, prove: Prove) -> None:
-        """A release of the output folder, with the proof that is made of it."""
+        """Add a release of the output folder, with its proof."""
         name, empty = release.recipe, EmptyRepository(release.recipe)
         self.add_blob(Descriptor.of(EMPTY_CONTENT, EMPTY), EMPTY_CONTENT)
         content = index_of(release)
@@ -122,7 +106,7 @@ class Contents:
         self.add_attached(name, prove(empty, index, release.images))
 
     def add_mirrored(self, release: Mirrored, source: Source) -> None:
-        """A release of a registry, with all that refers to it there."""
+        """Add a release of a registry, with all of its referrers."""
         name = release.recipe
         for copied in release.everything:
             for blob in copied.blobs():
@@ -136,7 +120,7 @@ class Contents:
             self.list_manifest(proof.content, proof.descriptor.media_type, name, tags)
 
     def index(self) -> bytes:
-        """The bytes of `index.json`."""
+        """Return the bytes of `index.json`."""
         return as_bytes(
             {
                 "schemaVersion": 2,
@@ -152,17 +136,15 @@ def artifact(
     kind: str,
     config: object,
     files: Mapping[str, tuple[Descriptor, Origin]],
-    *,
-    title: str,
 ) -> Descriptor:
-    """An artifact of a type of our own: a document, and files by the title that each has."""
+    """Add an artifact of a type of our own: a document, and files by title."""
     document = as_bytes(config)
     about = Descriptor.of(document, f"{kind}+json")
     contents.add_blob(about, document)
     layers = []
     for name, (blob, origin) in sorted(files.items()):
         contents.add_blob(blob, origin)
-        layers.append(replace(blob, annotations={title: name}))
+        layers.append(replace(blob, annotations={TITLE: name}))
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -174,7 +156,7 @@ def artifact(
 
 
 def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
-    """The releases of an archive: tags by repository and digest of the index, its own tag first."""
+    """Return the tags of releases, the own one first, by repository and digest of the index."""
     releases: dict[tuple[str, str], list[str]] = {}
     for entry in bundle.listed:
         is_release = entry.descriptor.media_type in INDEXES and entry.repository != INPUTS
@@ -202,11 +184,10 @@ def write_archive(
 
     A file or a link at `target` is replaced then; for anything else there `BadInput` is raised.
     `on_bytes` is told how many bytes of blobs were written. Raises `MissingPrerequisite` when the
-    disk is full, `WrongContent` for a file that is not what it has to be; nothing is left then.
+    disk is full, `WrongContent` for a file that has changed; nothing is left then.
     """
     index = contents.index()
-    _check_place(target)
-    _check_space(target, size_of(contents, index))
+    _check_target(target, size_of(contents, index))
     try:
         with _partial(target) as file:
             hashed = HashedWriter(file)
@@ -224,9 +205,9 @@ def write_archive(
 
 
 def size_of(contents: Contents, index: bytes) -> int:
-    """The bytes of an archive."""
+    """Return the size of an archive in bytes."""
     sizes = [len(_VERSION), len(index), *(blob.size for blob, _ in contents.blobs.values())]
-    return sum(BLOCK + -(-size // BLOCK) * BLOCK for size in sizes) + len(_END)
+    return sum(BLOCK + padded(size) for size in sizes) + len(_END)
 
 
 def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -> None:
@@ -239,33 +220,25 @@ def _add(archive: HashedWriter, name: str, size: int, pieces: Iterable[bytes]) -
 
 
 def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) -> Iterator[bytes]:
-    """The bytes of a blob, which have its size; raises `WrongContent` for another digest."""
+    """Yield the bytes of a blob; raises `WrongContent` for another size or digest."""
     sha256, remaining = hashlib.sha256(), blob.size
-    for piece in _pieces(blob, origin, folder):
-        remaining -= len(piece)
-        if remaining < 0:
-            break
-        sha256.update(piece)
-        yield piece
-        on_bytes(len(piece))
-    if remaining or f"sha256:{sha256.hexdigest()}" != blob.digest:
-        shown = origin if isinstance(origin, Path) else blob.digest
-        raise WrongContent(f"{shown}: it is not what it has to be, {blob.digest}; nothing is left")
-
-
-def _pieces(blob: Descriptor, origin: Origin, folder: Path) -> Iterator[bytes]:
-    if isinstance(origin, bytes):
-        yield origin
-        return
     with contextlib.ExitStack() as held:
-        if isinstance(origin, Source):
-            file = held.enter_context(unnamed(folder))
-            origin.read_blob(blob, file)
+        if isinstance(origin, bytes):
+            file: IO[bytes] = io.BytesIO(origin)
+        elif isinstance(origin, Source):
+            path = held.enter_context(unnamed(folder))
+            origin.read_blob(blob, path)
+            file = held.enter_context(path.open("rb"))
         else:
-            file = origin
-        opened = held.enter_context(file.open("rb"))
-        while piece := opened.read(_PIECE):
+            file = held.enter_context(origin.open("rb"))
+        while (piece := file.read(_PIECE)) and len(piece) <= remaining:
+            remaining -= len(piece)
+            sha256.update(piece)
             yield piece
+            on_bytes(len(piece))
+    if piece or remaining or f"sha256:{sha256.hexdigest()}" != blob.digest:
+        shown = origin if isinstance(origin, Path) else blob.digest
+        raise WrongContent(f"{shown}: it is not the blob {blob.digest}; nothing is left")
 
 
 @contextlib.contextmanager
@@ -287,7 +260,10 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
             raise _not_ours(partial) from error
         raise
     with os.fdopen(handle, "wb") as file:
-        _check_ours(file, partial)
+        status = os.fstat(handle)
+        plain = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another has removed it
+        if not plain or status.st_uid != os.geteuid():
+            raise _not_ours(partial)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -299,7 +275,9 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
             os.fchmod(file.fileno(), 0o600)  # one that was left may have another mode
             yield file
             file.flush()
-            os.fchmod(file.fileno(), _mode_of_files())
+            umask = os.umask(0o077)  # it can only be read by setting it
+            os.umask(umask)
+            os.fchmod(file.fileno(), 0o666 & ~umask)
             os.fsync(file.fileno())
             partial.replace(target)
         except BaseException:
@@ -311,37 +289,19 @@ def _written(target: Path) -> BadInput:
     return BadInput(f"{target}: another build-images writes it", hint="wait until it is done")
 
 
-def _check_ours(file: IO[bytes], partial: Path) -> None:
-    """Refuse anything but a plain file of this user that has no other name."""
-    status = os.fstat(file.fileno())
-    plain = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another has removed it
-    if not plain or status.st_uid != os.geteuid():
-        raise _not_ours(partial)
-
-
 def _not_ours(partial: Path) -> BadInput:
     return BadInput(f"{partial}: this is no plain file of this user", hint="remove it")
 
 
-def _mode_of_files() -> int:
-    """The mode that the umask leaves to a new file; it can only be read by setting it."""
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return 0o666 & ~umask
-
-
-def _check_place(target: Path) -> None:
-    """Refuse a target that is no regular file: a device would be gone for good."""
+def _check_target(target: Path, size: int) -> None:
+    """Refuse a target that is no regular file (a device would be gone), and a full disk."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise BadInput(f"{target} is there already, and is no file", hint="name another one")
-
-
-def _check_space(target: Path, size: int) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # told of when it is opened
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
-        if not usage.total:  # of /proc and its like, which hold no files of anybody's
+        if not usage.total:  # of /proc and its like, which hold no files
             raise BadInput(f"{target}: no file can be made there", hint="name another place")
         if usage.free < size:
             raise _full(target, size)

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
-from builder.build.native import RECORD
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
-from builder.distribute.bundle.bases import RegistryBase, is_base_name, keep_base, read_base
+from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG
+from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, Repository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
-from builder.model.errors import MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
-from builder.registry import Descriptor, NotThere, Source, WrongContent
+from builder.registry import Descriptor, NotThere, Reference, Source, WrongContent
 from builder.registry.manifests import (
     BASE,
     NATIVE,
@@ -67,7 +66,7 @@ class Filled:
 
 
 def index_of_inputs(bundle: Bundle) -> tuple[Repository, Descriptor]:
-    """The index that names an archive's inputs. Raises `MissingPrerequisite` if it has none."""
+    """Return the index of an archive's inputs; raises `MissingPrerequisite` if it has none."""
     repository = bundle.repository(INPUTS)
     try:
         return repository, repository.resolve(TAG)
@@ -106,19 +105,21 @@ def fill_home(repository: Repository, inputs: list[Input], home: Home) -> Filled
     done = Filled()
     ways: dict[str, Callable[[Repository, Input, Home, Filled], None]] = {
         BASE: _base,
-        REGISTRY_BASE: _registry_base,
         SOURCES: _sources,
         NATIVE: _native,
         PACKAGES: _packages,
     }
     for entry in inputs:
-        if way := ways.get(entry.kind):
+        if entry.kind == REGISTRY_BASE:
+            keep_base(_base_in(repository, entry), home.bases)
+            done.bases += 1
+        elif way := ways.get(entry.kind):
             way(repository, entry, home, done)
     return done
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
-    """A project's files, by path."""
+    """Return a project's files, by path."""
     files = (entry.files for entry in inputs if entry.kind == PROJECT)
     return {name: blob for by_name in files for name, blob in by_name.items()}
 
@@ -135,7 +136,7 @@ def write_project(repository: Repository, inputs: list[Input], folder: Path) -> 
 
 
 def is_project(inputs: list[Input], folder: Path) -> bool:
-    """True if a folder holds a project's files, and nothing else."""
+    """Return whether a folder holds a project's files, and nothing else."""
     files = files_of_project(inputs)
     if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
         return False
@@ -160,15 +161,14 @@ def _base(repository: Repository, entry: Input, home: Home, done: Filled) -> Non
     done.bases += 1
 
 
-def _registry_base(repository: Repository, entry: Input, home: Home, done: Filled) -> None:
-    keep_base(_base_in(repository, entry), home.bases)
-    done.bases += 1
-
-
 def _base_in(repository: Source, entry: Input) -> RegistryBase:
     name, arch, digest = (str(entry.about.get(key, "")) for key in ("name", "arch", "digest"))
     manifest = entry.files.get(digest)
-    if manifest is None or not is_base_name(name, digest) or arch not in ARCHITECTURES:
+    try:
+        is_name = Reference.parse(name).digest == digest
+    except BadInput:
+        is_name = False
+    if manifest is None or not is_name or arch not in ARCHITECTURES:
         raise repository.wrong(digest, "it is no base image of a registry")
     return read_base(repository, name, arch, manifest.bare())
 
@@ -210,7 +210,7 @@ def _native(repository: Repository, record: Input, home: Home, done: Filled) -> 
 
 def _packages(repository: Repository, record: Input, home: Home, done: Filled) -> None:
     build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
-    downloads = list(_given(record))
+    downloads = list(_downloads(record))
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
         raise repository.wrong(build, "it is no journal of a build")
     for file, blob in record.files.items():
@@ -228,7 +228,7 @@ def _packages(repository: Repository, record: Input, home: Home, done: Filled) -
     done.builds += 1
 
 
-def _given(record: Input) -> Iterator[ServedFile]:
+def _downloads(record: Input) -> Iterator[ServedFile]:
     for entry in part(record.about, "given") or []:
         try:
             download = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
@@ -244,7 +244,7 @@ def _holds(file: Path, blob: Descriptor) -> bool:
 
 
 def _bring(repository: Repository, blob: Descriptor, target: Path) -> None:
-    """A file that is there whole or not at all; one with its SHA-256 is there already."""
+    """Write a blob to a file atomically, unless it is there already."""
     if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -8,34 +8,15 @@ from dataclasses import dataclass, replace
 from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish.mirror import File, Mirrored, found_release
 from builder.distribute.pull.images import Judged, PullRequest, look
-from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.remote_image import published
 from builder.model.architectures import architecture
 from builder.model.errors import BadInput
 from builder.registry import Reference, Registry, Source
 from builder.registry.manifests import ARTIFACT_TYPES, descriptors
-from builder.system.home import Home
 from builder.trust.policy.judgement import WITHOUT_DIGESTS
 from builder.trust.policy.records import Ruling
 
 NOWHERE = "bundle"  # stands for the registry of an archive's images
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BundledImage:
-    """One image of an archive in one format, with what the policy says of it."""
-
-    request: PullRequest
-    judged: Judged
-    source: Source
-
-    def __str__(self) -> str:
-        return f"{self.request.reference} ({self.request.arch}, {self.request.format})"
-
-    @property
-    def refused(self) -> list[Ruling]:
-        """The rules that refuse it, each with what helps here."""
-        return [with_fix(ruling) for ruling in self.judged.judgement.refused]
 
 
 def with_fix(ruling: Ruling) -> Ruling:
@@ -43,12 +24,7 @@ def with_fix(ruling: Ruling) -> Ruling:
     return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
 
 
-def last_pulls() -> Last:
-    """Return the record of what was pulled last, which refuses older images."""
-    return Last(folder=Home.of_environment().pulls / "last")
-
-
-def images_of(archive: Bundle, site: PullRequest) -> list[BundledImage]:
+def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
     """Judge the images for the site's architecture, in the site's format.
 
     Raises `BadInput` if there is none.
@@ -58,7 +34,7 @@ def images_of(archive: Bundle, site: PullRequest) -> list[BundledImage]:
         source = archive.repository(recipe)
         if site.arch in _architectures(source, digest):
             at = Reference(registry=NOWHERE, repository=recipe, tag=tags[0])
-            images.append(_judged(replace(site, reference=at), source, site.format))
+            images.append(look(replace(site, reference=at), source))
     if not images:
         raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
     return images
@@ -68,20 +44,16 @@ def images_of(archive: Bundle, site: PullRequest) -> list[BundledImage]:
 class BundledReleases:
     """All releases of an archive: `reasons` say why some cannot be loaded."""
 
-    images: Sequence[BundledImage]
+    images: Sequence[Judged]
     releases: Sequence[Mirrored]
     reasons: Sequence[str]
 
     def proven(self) -> set[File]:
         """The SIFs and tarballs that were judged, and not refused."""
         return {
-            File(
-                image=image.judged.remote.image.digest,
-                format=image.request.format,
-                digest=image.judged.artifact.digest,
-            )
+            (image.remote.image.digest, image.request.format, image.artifact.digest)
             for image in self.images
-            if image.judged.artifact and not image.judged.judgement.refused
+            if image.artifact and not image.judgement.refused
         }
 
 
@@ -89,7 +61,7 @@ def all_releases(
     archive: Bundle, site: PullRequest, to: Callable[[str], Registry]
 ) -> BundledReleases:
     """Judge every image of an archive, as one of the registry that it goes to."""
-    images: list[BundledImage] = []
+    images: list[Judged] = []
     releases: list[Mirrored] = []
     reasons: list[str] = []
     for (recipe, digest), tags in releases_of(archive).items():
@@ -117,15 +89,10 @@ def _architectures(source: Source, index: str) -> list[str]:
     return names
 
 
-def _each_format(request: PullRequest, source: Source, *, is_first: bool) -> Iterator[BundledImage]:
+def _each_format(request: PullRequest, source: Source, *, is_first: bool) -> Iterator[Judged]:
     """An image as OCI image, and as the files that the archive has of it."""
-    first = _judged(request, source, "oci")
+    first = look(replace(request, format="oci"), source)
     yield first
     for name in ARTIFACT_TYPES if is_first else ():
-        if published(source, first.judged.remote.image.digest, name):
-            yield _judged(request, source, name)
-
-
-def _judged(request: PullRequest, source: Source, artifact_format: str) -> BundledImage:
-    asked = replace(request, format=artifact_format)
-    return BundledImage(request=asked, judged=look(asked, source, last_pulls()), source=source)
+        if published(source, first.remote.image.digest, name):
+            yield look(replace(request, format=name), source)

@@ -58,7 +58,7 @@ class Bundle:
     listed: tuple[Listed, ...]
 
     def repository(self, name: str) -> Repository:
-        """One of its repositories; an empty one if there is none of that name."""
+        """Return one of its repositories; an empty one if there is none of that name."""
         return Repository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
@@ -93,22 +93,18 @@ class Repository(Source):
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
         if isinstance(target, Descriptor):
             return target, self.small_blob(target)
-        descriptor = self._named(target)
-        return descriptor, self.small_blob(descriptor)
-
-    def _named(self, target: str) -> Descriptor:
-        """The descriptor of a tag or a digest; a manifest's type is what it says of itself."""
         if descriptor := self._tags.get(target):
-            return descriptor
+            return descriptor, self.small_blob(descriptor)
         if not is_digest(target) or target not in self.archive.blobs:
             raise NotThere(f"{self.name}: {target} is not in the archive")
         content = small(self.archive, target)
-        return Descriptor.of(content, str(json_object(content, target).get("mediaType", "")))
+        media_type = str(json_object(content, target).get("mediaType", ""))
+        return Descriptor.of(content, media_type), content
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
-        size = self._place_of(blob)
-        if size > limit:
-            raise self.wrong(blob.digest, f"it has {size} bytes, at most {limit} are read")
+        self.archive.check_size(blob)
+        if blob.size > limit:
+            raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
         return b"".join(self.archive.pieces(blob.digest))
 
     def read_blob(
@@ -118,7 +114,7 @@ class Repository(Source):
         *,
         on_bytes: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self._place_of(blob)
+        self.archive.check_size(blob)
         try:
             with path.open("wb") as file:
                 for piece in self.archive.pieces(blob.digest):
@@ -128,12 +124,6 @@ class Repository(Source):
             discard(path)
             raise
 
-    def _place_of(self, blob: Descriptor) -> int:
-        size = self.archive.place(blob.digest).size
-        if size != blob.size:
-            raise self.wrong(blob.digest, f"it has {size} bytes, and is to have {blob.size}")
-        return size
-
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
         referrers = self._referring.get(digest, [])
         return tuple(item for item in referrers if artifact_type in {"", item.artifact_type})
@@ -141,9 +131,12 @@ class Repository(Source):
     def stop(self) -> None:
         self.archive.stop()
 
+    def check(self) -> None:
+        self.archive.check()
+
 
 def opened(path: Path) -> Bundle:
-    """An archive of `bundle`, with every manifest of it read and every blob looked for.
+    """Return an archive of `bundle`, with every manifest of it read and every blob looked for.
 
     Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
     """
@@ -158,38 +151,25 @@ def opened(path: Path) -> Bundle:
     if not isinstance(entries, list) or len(entries) > _MOST:
         raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
     known: dict[str, _Manifest] = {}
-    listed = tuple(_listed(archive, entry, known) for entry in entries)
-    seen: set[tuple[str, str]] = set()
-    for manifest in listed:
-        key = manifest.repository, manifest.tag or manifest.descriptor.digest
-        if key in seen:
-            raise archive.wrong(f"{manifest.repository}: {key[1]} is in it twice")
-        seen.add(key)
-    return Bundle(archive=archive, listed=listed)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Manifest:
-    """Type and subject of a manifest that was read, however often it is listed."""
-
-    artifact_type: str
-    subject: str
-
-
-def _listed(archive: Archive, entry: object, known: dict[str, _Manifest]) -> Listed:
-    descriptor = Descriptor.read(entry, f"{archive.path}: {INDEX_FILE}")
-    repository, tag = _place(archive, descriptor)
-    manifest = _checked(archive, descriptor, known)
-    return Listed(
-        descriptor=dataclasses.replace(descriptor.bare(), artifact_type=manifest.artifact_type),
-        repository=repository,
-        tag=tag,
-        subject=manifest.subject,
-    )
+    listed: dict[tuple[str, str], Listed] = {}
+    for entry in entries:
+        descriptor = Descriptor.read(entry, f"{path}: {INDEX_FILE}")
+        repository, tag = _place(archive, descriptor)
+        manifest = _checked(archive, descriptor, known)
+        key = repository, tag or descriptor.digest
+        if key in listed:
+            raise archive.wrong(f"{repository}: {key[1]} is in it twice")
+        listed[key] = Listed(
+            descriptor=dataclasses.replace(descriptor.bare(), artifact_type=manifest.artifact_type),
+            repository=repository,
+            tag=tag,
+            subject=manifest.subject,
+        )
+    return Bundle(archive=archive, listed=tuple(listed.values()))
 
 
 def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
-    """Repository and tag of a manifest, as its entry names them; no tag is empty.
+    """Return the repository and the tag of a manifest, as its entry names them; no tag is empty.
 
     Nobody signs `index.json`, and these names become those of folders and of requests. A recipe's
     name has no slash.
@@ -207,43 +187,45 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     return repository, tag
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Manifest:
+    """Type and subject of a manifest that was read, however often it is listed."""
+
+    artifact_type: str
+    subject: str
+
+
 def _checked(
     archive: Archive, descriptor: Descriptor, known: dict[str, _Manifest], depth: int = 0
 ) -> _Manifest:
-    """A manifest whose blobs are there; those of the images that an index names, too."""
+    """Check that a manifest has its blobs, and those of the images that an index names."""
+    digest = descriptor.digest
     if depth > _DEPTH:
-        raise archive.wrong(f"{descriptor.digest} is below more than {_DEPTH} indexes")
-    _check_size(archive, descriptor.digest, descriptor.size)
-    if checked := known.get(descriptor.digest):
+        raise archive.wrong(f"{digest} is below more than {_DEPTH} indexes")
+    archive.check_size(descriptor)
+    if checked := known.get(digest):
         return checked
-    manifest = json_object(small(archive, descriptor.digest), descriptor.digest)
-    for blob in blobs_of(manifest, descriptor.digest):
-        if (size := archive.place(blob.digest).size) != blob.size:
-            raise archive.wrong(f"the blob {blob.digest} has {size} bytes, not {blob.size}")
-    for below in descriptors(manifest, "manifests", descriptor.digest):
+    manifest = json_object(small(archive, digest), digest)
+    for blob in blobs_of(manifest, digest):
+        archive.check_size(blob)
+    for below in descriptors(manifest, "manifests", digest):
         _checked(archive, below, known, depth + 1)
     subject = manifest.get("subject")
-    known[descriptor.digest] = _Manifest(
+    known[digest] = _Manifest(
         artifact_type=str(manifest.get("artifactType") or ""),
-        subject=Descriptor.read(subject, descriptor.digest).digest if subject else "",
+        subject=Descriptor.read(subject, digest).digest if subject else "",
     )
-    return known[descriptor.digest]
+    return known[digest]
 
 
 def small(archive: Archive, digest: str) -> bytes:
-    """A manifest's bytes."""
+    """Return the bytes of a manifest."""
     if archive.place(digest).size > LARGEST_MANIFEST:
         raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
     return b"".join(archive.pieces(digest))
 
 
-def _check_size(archive: Archive, digest: str, size: int) -> None:
-    place = archive.place(digest)
-    if place.size != size:
-        raise archive.wrong(f"the manifest {digest} has {place.size} bytes, and not {size}")
-
-
 def json_of(archive: Archive, name: str) -> dict[str, object]:
-    """One of the two files of a layout that are no blobs."""
+    """Return one of the two files of a layout that are no blobs."""
     content = archive.file(name, _LARGEST_INDEX)
     return json_object(content, f"{archive.path}: {name}", "JSON object", _MOST_VALUES)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from builder.distribute.publish.attachments import check_listed, our_turn, overwritten
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.publisher import Done, lost_architectures
+from builder.distribute.threads import in_threads
 from builder.model.architectures import architecture
 from builder.model.errors import Refused
+from builder.model.exact_json import part
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
 from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES, blobs_of, descriptors, json_object
@@ -24,11 +26,15 @@ _MOST_REFERRERS = 1000  # of one image
 _MOST_BYTES = 128 << 20  # of all manifests that refer to it, which are kept in memory
 
 
+# A SIF or tarball: the digest of its image, its format, the digest of its bytes.
+File = tuple[str, str, str]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copied:
-    """A manifest of the source. Proof has the digest that it is of as `subject`.
+    """A manifest of the source. Proof has the digest that it is about as `subject`.
 
-    `tag` is where the classic format keeps it; what has none says itself what it refers to.
+    `tag` is where the classic format keeps it; a manifest without one names its subject itself.
     """
 
     descriptor: Descriptor
@@ -36,47 +42,40 @@ class Copied:
     subject: str = ""
     tag: str = ""
 
+    @property
+    def document(self) -> dict[str, object]:
+        """The manifest as JSON."""
+        return json_object(self.content, self.descriptor.digest)
+
     def blobs(self) -> list[Descriptor]:
-        """The blobs that it names; none for an index."""
-        parsed = json_object(self.content, self.descriptor.digest)
-        return blobs_of(parsed, self.descriptor.digest)
+        """Return the blobs that it names; none for an index."""
+        return blobs_of(self.document, self.descriptor.digest)
+
+    def layers(self) -> list[Descriptor]:
+        """Return the layers among its blobs."""
+        return descriptors(self.document, "layers", self.descriptor.digest)
 
     @property
     def kind(self) -> str:
         """Its artifact type; as registries list it, the type of its configuration if it has none.
 
-        It is read from the manifest itself: a list of what refers to an image may say another.
+        It is read from the manifest itself: a list of referrers may name another one.
         """
-        parsed = json_object(self.content, self.descriptor.digest)
-        config = parsed.get("config")
-        kind = parsed.get("artifactType") or (isinstance(config, dict) and config.get("mediaType"))
+        document = self.document
+        kind = document.get("artifactType") or part(document, "config", "mediaType")
         return kind if isinstance(kind, str) else ""
 
     @property
     def file(self) -> str:
         """The digest of the one file that it holds; empty if it holds none, or several."""
-        layers = [layer.digest for layer in self.layers()]
-        return layers[0] if len(layers) == 1 else ""
-
-    def layers(self) -> list[Descriptor]:
-        """The layers among its blobs."""
-        parsed = json_object(self.content, self.descriptor.digest)
-        return descriptors(parsed, "layers", self.descriptor.digest)
+        layers = self.layers()
+        return layers[0].digest if len(layers) == 1 else ""
 
     def predicate_types(self) -> set[str]:
-        """Of which statements it says that it holds some."""
-        notes = json_object(self.content, self.descriptor.digest).get("annotations")
-        every = [notes if isinstance(notes, dict) else {}, *(o.annotations for o in self.layers())]
-        return {n[name] for n in every for name in _NOTES if isinstance(n.get(name), str)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class File:
-    """A SIF or tarball: the image that it is of, its format, and the digest of its bytes."""
-
-    image: str
-    format: str
-    digest: str
+        """Return the types of the statements that its annotations name."""
+        notes = [self.document.get("annotations"), *(layer.annotations for layer in self.layers())]
+        types = [part(note, name) for note in notes for name in _NOTES]
+        return {kind for kind in types if isinstance(kind, str)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -94,41 +93,39 @@ class Mirrored:
         return [*self.images.values(), *self.proof, self.index]
 
     def leave_out(self, proven: Collection[File]) -> list[str]:
-        """Leave out SIFs and tarballs that are not proven, with what refers to them; a line each.
+        """Leave out SIFs and tarballs that are not proven, with their referrers; a line for each.
 
-        Whoever may write where they are from can have any file refer to an image.
+        Anybody who may write to their source can have any file refer to an image.
         """
-        names = {kind: name for name, kind in ARTIFACT_TYPES.items()}
+        formats = {kind: name for name, kind in ARTIFACT_TYPES.items()}
         lines = dict[str, str]()
-        retained = []
-        for proof in self.proof:  # what is referred to comes before what refers to it
-            digest = proof.descriptor.digest
-            name = names.get(proof.kind, "")
-            if name and File(image=proof.subject, format=name, digest=proof.file) not in proven:
+        for proof in self.proof:  # a subject comes before its referrers
+            digest, name = proof.descriptor.digest, formats.get(proof.kind, "")
+            if name and (proof.subject, name, proof.file) not in proven:
                 lines[digest] = f"{digest} is left out: no proven {name} of {proof.subject}"
             elif proof.subject in lines:
                 lines[digest] = f"{digest} is left out: it refers to {proof.subject}"
-            else:
-                retained.append(proof)
-        self.proof = retained
+        self.proof = [proof for proof in self.proof if proof.descriptor.digest not in lines]
         return [f"{self.recipe}:{self.tags[0]}: {line}" for line in lines.values()]
 
     def files(self, image: Descriptor) -> dict[str, str]:
-        """The SIF and tarball of an image: the digest of its manifest, by format.
+        """Return the digests of the manifests of an image's SIF and tarball, by format.
 
         Of several files in one format nobody knows here which is the right one: none is named.
         """
-        by_format: dict[str, dict[str, str]] = {}
+        files = {}
         for name, kind in ARTIFACT_TYPES.items():
             proofs = [p for p in self.proof if p.subject == image.digest and p.kind == kind]
-            by_format[name] = {proof.file: proof.descriptor.digest for proof in proofs}
-        return {name: next(iter(d.values())) for name, d in by_format.items() if len(d) == 1}
+            by_file = {proof.file: proof.descriptor.digest for proof in proofs}
+            if len(by_file) == 1:
+                [files[name]] = by_file.values()
+        return files
 
 
 def found_release(
     source: Source, recipe: str, tags: Sequence[str], architectures: Sequence[str]
 ) -> tuple[Mirrored | None, list[str]]:
-    """A release as the source has it, and why it may not be copied, a line a reason.
+    """Return a release as the source has it, and the reasons against copying it, a line each.
 
     `tags` are its own and its floating ones; of those, the source's that point elsewhere are left
     out. `architectures` are those that it has to have, spelt as OCI does.
@@ -143,10 +140,10 @@ def found_release(
     content = source.manifest(descriptor)
     release = Mirrored(
         recipe=recipe,
-        tags=tuple(tag for tag in tags if _is_at(source, tag, descriptor)),
+        tags=tuple(tag for tag in tags if _read_or_none(source, tag) == (descriptor, content)),
         index=Copied(descriptor=descriptor, content=content),
+        proof=_referring(source, descriptor),
     )
-    release.proof += _referring(source, descriptor)
     reasons = []
     for image in descriptors(parsed, "manifests", where):
         arch = image.platform.get("architecture", "unknown")
@@ -160,13 +157,6 @@ def found_release(
     if lost := sorted({*architectures} - release.images.keys()):
         reasons.append(f"{where}: it is not there for {', '.join(lost)}")
     return release, reasons
-
-
-def _is_at(source: Source, tag: str, index: Descriptor) -> bool:
-    try:
-        return source.resolve(tag).digest == index.digest
-    except NotThere:
-        return False
 
 
 def _referring(source: Source, image: Descriptor) -> list[Copied]:
@@ -196,11 +186,15 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
     """Return the manifest under a tag of a digest's proof; None if there is none."""
+    manifest = _read_or_none(source, tag)
+    return manifest and Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
+
+
+def _read_or_none(source: Source, tag: str) -> tuple[Descriptor, bytes] | None:
     try:
-        descriptor, content = source.read(tag)
+        return source.read(tag)
     except NotThere:
         return None
-    return Copied(descriptor=descriptor, content=content, subject=digest, tag=tag)
 
 
 class Mirror:
@@ -247,7 +241,10 @@ class Mirror:
     def _transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
         for release in releases:
             source, target = self._source(release.recipe), self._target(release.recipe)
-            relatives = _to_mount_from(source, target)
+            is_same = isinstance(source, Registry) and (
+                source.transport.registry == target.transport.registry
+            )
+            relatives = (source.repository,) if is_same else ()  # type: ignore
             for copied in release.everything:
                 for blob in copied.blobs():
                     yield BlobTransfer(
@@ -267,7 +264,7 @@ class Mirror:
         )
 
     def _check_proof(self, release: Mirrored) -> None:
-        """All proof is there, whatever other clients wrote meanwhile."""
+        """Check that all proof is there, whatever other clients wrote meanwhile."""
         target = self._target(release.recipe)
         for proof in release.proof:
             if proof.tag and _lacking(proof, _tagged(target, proof.tag, proof.subject)):
@@ -281,7 +278,7 @@ class Mirror:
         if not proof.tag:
             target.attach(proof.content, proof.descriptor.media_type)
             return
-        with our_turn(target, proof.subject):
+        with proof_lock(target, proof.subject):
             _check_retained(target, proof)
             target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
 
@@ -299,13 +296,6 @@ class Mirror:
             digest=release.index.descriptor.digest,
             images=images,
         )
-
-
-def _to_mount_from(source: Source, target: Registry) -> tuple[str, ...]:
-    """The source's repository, if it is on the same registry as the target."""
-    if isinstance(source, Registry) and source.transport.registry == target.transport.registry:
-        return (source.repository,)
-    return ()
 
 
 def _lacking(proof: Copied, other: Copied | None) -> set[str]:

@@ -1,79 +1,147 @@
-"""The choice of proof for releases: signed with a key, or unsigned.
+"""Proof of published images: signatures, evidence, bill and provenance, by one key; or unsigned.
 
-What signs is slow to import, so that it is imported if a key is named.
+A key is a file, `env://NAME`, or what cosign understands; `keyless` stands for the identity of a
+CI system's job.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
-from builder.distribute.publish.failing import Attest
-from builder.distribute.publish.publisher import Prove
 from builder.distribute.publish.releases import Ready, Release
+from builder.distribute.pull.proof import attachments_of
 from builder.model.predicates import UNSIGNED_NOTE
 from builder.registry import Descriptor, Source
 from builder.registry.manifests import CYCLONEDX, INDEX, STATEMENT, referrer
+from builder.system.home import Home
 from builder.system.process import Processes
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attestations import attestations, proofs
+from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import Signer
+from builder.trust.proof.manifests import statements_of
+from builder.trust.proof.statements import builder_of, signature_statement
+
+# Makes the proof of an image, or of an index with all of its images; the source may have some.
+Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
+# Attests statements about an image, and not the image; the last is a time, ISO 8601.
+Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
 
 def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
-    """Return what makes the proof: signed with a key, if one is named."""
+    """Return what makes the proof of releases, signed with a key if one is named.
+
+    All statements are made at once, so that what cannot be proven is known before anything is sent.
+    Raises `BadInput` for a malformed key or statement.
+    """
     if not key:
         return unsigned
-    from builder.distribute.publish.signatures import signed  # noqa: PLC0415
+    path, signer = _signer(key, processes)
+    statements = {
+        image.identifier: statements_of(
+            image.folder, image.record, builder_id=builder_of(os.environ)
+        )
+        for release in releases
+        for image in release.images
+    }
 
-    return signed(key, releases, processes)
+    def prove(
+        registry: Source, image: Descriptor, images: Sequence[Ready]
+    ) -> tuple[ProofManifest, ...]:
+        own = () if image.media_type == INDEX else statements[images[0].identifier]
+        subject = _subject(image)
+        created = max(image.proven for image in images)
+        if signer is None:
+            own = (signature_statement(image.digest), *own)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
+        make = partial(proofs, subject, reference=registry.name, created=created)
+        return _new_attachments(make, registry, image, own, signer)
+
+    return prove
 
 
 def attest_with(key: str, processes: Processes) -> Attest:
-    """Return what makes the evidence of failures: signed with a key, if one is named."""
+    """Return what attests statements about an image, signed with a key if one is named."""
     if not key:
-        return unsigned_statements
-    from builder.distribute.publish.signatures import attesting  # noqa: PLC0415
+        return _unsigned_statements
+    path, signer = _signer(key, processes)
 
-    return attesting(key, processes)
+    def attest(
+        registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
+    ) -> tuple[ProofManifest, ...]:
+        subject = _subject(image)
+        if signer is None:
+            return keyless_attestations(subject, statements, processes, created=created, path=path)
+        make = partial(attestations, subject, created=created)
+        return _new_attachments(make, registry, image, statements, signer)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attachment:
-    """A manifest, and the blobs that it names by their digests."""
-
-    manifest: bytes
-    blobs: Mapping[str, bytes]
-    tag: str = ""
-    replaces: tuple[str, ...] = ()
-    fresh: bool = False
-
-    def merged(self, manifest: bytes) -> Attachment | None:
-        """Nothing of this has a tag."""
-        raise NotImplementedError
+    return attest
 
 
-def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[Attachment]:
-    """The statements of an image and its bill, one manifest each; nothing for an index."""
+def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
+    """Return the PATH for programs, and the signer: None for the identity of a job."""
+    path = Home.of_environment().search_path()
+    if key == KEYLESS:
+        return path, None
+    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
+        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
+    return path, signer_of(key, os.environ, processes, path=path)
+
+
+def _subject(image: Descriptor) -> BlobDescriptor:
+    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
+
+
+def _new_attachments(
+    make: Callable[..., tuple[ProofManifest, ...]],
+    registry: Source,
+    image: Descriptor,
+    statements: Sequence[bytes],
+    signer: Signer,
+) -> tuple[ProofManifest, ...]:
+    """Make the attachments that an image lacks; the last one replaces older ones."""
+    attached = attachments_of(registry, image.digest)
+    existing = ExistingProof(image.digest, attached, signer.public)
+    new, before = existing.new_statements(statements), existing.before(statements)
+    needed = existing.needed(make(new, signer, before=before))
+    if not needed:
+        return ()
+    *others, last = [replace(proof, fresh=not attached) for proof in needed]
+    return (*others, replace(last, replaces=existing.replaced(statements)))
+
+
+def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:
+    """Return the statements of an image and its bill, one manifest each; none for an index."""
     if image.media_type == INDEX:
         return []
     [ready] = images
-    statements = unsigned_statements(source, image, ready.statements, ready.proven)
+    statements = _unsigned_statements(source, image, ready.statements, ready.proven)
     return [*statements, _attachment(ready.bill, image, CYCLONEDX, {})]
 
 
-def unsigned_statements(
+def _unsigned_statements(
     _source: Source, image: Descriptor, statements: Sequence[bytes], _created: str
-) -> list[Attachment]:
-    """Statements about an image, one manifest each."""
-    kinds = [str(json.loads(statement)["predicateType"]) for statement in statements]
+) -> list[ProofManifest]:
     return [
-        _attachment(statement, image, STATEMENT, {UNSIGNED_NOTE: kind})
-        for statement, kind in zip(statements, kinds, strict=True)
+        _attachment(
+            statement,
+            image,
+            STATEMENT,
+            {UNSIGNED_NOTE: str(json.loads(statement)["predicateType"])},
+        )
+        for statement in statements
     ]
 
 
 def _attachment(
     content: bytes, image: Descriptor, kind: str, notes: Mapping[str, str]
-) -> Attachment:
+) -> ProofManifest:
     layer = Descriptor.of(content, kind)
     manifest = referrer(layer, image, artifact_type=kind, annotations=notes)
-    return Attachment(manifest=manifest, blobs={layer.digest: content})
+    return ProofManifest(manifest=manifest, blobs={layer.digest: content})

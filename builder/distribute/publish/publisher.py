@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
-from builder.distribute.publish.attachments import Attached, Proven, attach, is_settled
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, in_threads, send_all
+from builder.distribute.publish.attachments import Proven, attach, is_settled
+from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
+from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.releases import Ready, Release
+from builder.distribute.threads import in_threads
 from builder.model.digests import digest_of
-from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source
+from builder.registry import Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.manifests import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -27,9 +30,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 _ABOUT = "org.opencontainers.image."
 _ROUNDS = 10  # of looking whether proof is there to stay
-
-# Makes the proof of an image, or of an index with all of its images; the place may have some.
-Prove = Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Attached]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ class Publisher:
     def _each(
         self, work: Callable[[T], R], things: Iterable[T], releases: Iterable[Release]
     ) -> list[R]:
-        """The same for each thing, several at once; all are done when it returns."""
+        """Return the result of `work` for each thing; several are done at once."""
 
         def stop() -> None:
             self._stop()
@@ -147,27 +147,16 @@ class Publisher:
         raise RegistryFailed("other clients go on writing over the proof; no tag was set")
 
     def _image(self, registry: Registry, image: Ready) -> Proven:
-        """An image by its digest, with what refers to it."""
+        """Write an image by its digest, with its files and its proof."""
         self._say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
-        files = list(file_manifests(image).values())
-        return self._attach(registry, image.image, (image,), files)
-
-    def _attach(
-        self,
-        registry: Registry,
-        image: Descriptor,
-        images: Sequence[Ready],
-        files: Sequence[bytes] = (),
-    ) -> Proven:
-        return attach(
-            registry, image.digest, lambda: self._prove(registry, image.bare(), images), files
-        )
+        prove = partial(self._prove, registry, image.image.bare(), (image,))
+        return attach(registry, image.image.digest, prove, list(file_manifests(image).values()))
 
     def _index(self, release: Release) -> Proven:
         registry = self._repository(release.recipe)
         index = registry.write_manifest(index_of(release), INDEX)
-        return self._attach(registry, index, release.images)
+        return attach(registry, index.digest, partial(self._prove, registry, index, release.images))
 
     def _tag(self, release: Release) -> None:
         """Set the tags of a release whose index is there; the floating ones follow its own."""
@@ -178,7 +167,7 @@ class Publisher:
 
 
 def file_manifests(image: Ready) -> dict[str, bytes]:
-    """The manifests of an image's SIF and tarball, by format."""
+    """Return the manifests of an image's SIF and tarball, by format."""
     manifests = {}
     for name, blob in image.files.items():
         kind = ARTIFACT_TYPES[name]
@@ -194,42 +183,34 @@ def file_manifests(image: Ready) -> dict[str, bytes]:
 
 def lost_architectures(registry: Registry, tags: Sequence[str], retained: set[str]) -> list[str]:
     """Return a line for each tag with architectures, spelt as OCI does, not in `retained`."""
-    return [
-        f"{registry.name}:{tag}: it is there for {', '.join(lost)}, too"
-        for tag in tags
-        if (lost := sorted(_architectures(registry, tag) - retained))
-    ]
-
-
-def _architectures(registry: Registry, tag: str) -> set[str]:
-    """Architectures of the index under a tag, spelt as OCI does; none without an index."""
-    try:
-        manifests = registry.document(tag)[1].get("manifests")
-    except NotThere:
-        return set()
-    entries = manifests if isinstance(manifests, list) else []
-    platforms = [Descriptor.read(entry, f"{registry.name}:{tag}").platform for entry in entries]
-    return {platform["architecture"] for platform in platforms if "architecture" in platform}
+    lines = []
+    for tag in tags:
+        try:
+            manifests = registry.document(tag)[1].get("manifests")
+        except NotThere:
+            continue
+        entries = manifests if isinstance(manifests, list) else []
+        platforms = [Descriptor.read(entry, f"{registry.name}:{tag}").platform for entry in entries]
+        published = {platform.get("architecture", "") for platform in platforms} - {""}
+        if lost := sorted(published - retained):
+            lines.append(f"{registry.name}:{tag}: it is there for {', '.join(lost)}, too")
+    return lines
 
 
 def index_of(release: Release) -> bytes:
-    """The index of a release's images, with the annotations that all of them have."""
+    """Return the index of a release's images, with the annotations that all of them have."""
+    manifests = [json.loads(image.manifest) for image in release.images]
+    first, *others = [manifest.get("annotations") or {} for manifest in manifests]
+    notes = {
+        name: text
+        for name, text in first.items()
+        if name.startswith(_ABOUT) and all(other.get(name) == text for other in others)
+    }
     return as_bytes(
         {
             "schemaVersion": 2,
             "mediaType": INDEX,
             "manifests": [image.image.as_json() for image in release.images],
-            **({"annotations": notes} if (notes := _common_notes(release)) else {}),
+            **({"annotations": notes} if notes else {}),
         }
     )
-
-
-def _common_notes(release: Release) -> dict[str, str]:
-    """Annotations common to the images of all architectures: title, version, description."""
-    manifests = [json.loads(image.manifest) for image in release.images]
-    first, *others = [manifest.get("annotations") or {} for manifest in manifests]
-    return {
-        name: text
-        for name, text in first.items()
-        if name.startswith(_ABOUT) and all(notes.get(name) == text for notes in others)
-    }

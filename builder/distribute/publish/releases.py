@@ -1,4 +1,4 @@
-"""Releases, which are the images under one tag, and the reasons against publishing one.
+"""Releases of a selection: the images under one tag for every architecture, ready to be published.
 
 An image is ready when its folder holds what the plan says, and every format of it has evidence that
 names its digests and says that nothing failed.
@@ -6,23 +6,35 @@ names its digests and says that nothing failed.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.artifacts.manifests import artifact_path, read_statements
+from builder.artifacts.manifests import artifact_path, read_manifest, read_statements
 from builder.artifacts.oci import blob_path, read_layout
-from builder.model import PlannedImage
+from builder.build.planning import plan_of
+from builder.model import (
+    AXES,
+    GENERIC,
+    RUNTIME,
+    Cell,
+    FloatingTag,
+    PlannedImage,
+    Project,
+    Selection,
+)
 from builder.model.agreement import faults_of, required_checks
 from builder.model.architectures import ARCHITECTURES
-from builder.model.errors import BadInput, StepFailed
+from builder.model.errors import BadInput, Fault, Refused, StepFailed, counted
 from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.files import read_bound
+from builder.verify.targets import harness_digests, harness_of, within
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
@@ -71,7 +83,7 @@ class Release:
 
 
 class NotReady(Exception):
-    """Why an image may not be published; a line each."""
+    """The reasons why an image may not be published, a line each."""
 
     def __init__(self, reasons: Sequence[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -84,26 +96,49 @@ def ready(
     manifest: Manifest | None,
     harness: Mapping[str, str] | None = None,
 ) -> Ready:
-    """An image from its output folder; `manifest` is that of the folder, None if there is none.
+    """Return an image from its output folder, and the `manifest` of that, None without one.
 
     `harness` has the digests of the scripts that ran its checks, by their paths in the image.
-
-    Raises `NotReady` with every reason that is found.
+    Raises `NotReady` with every reason.
     """
     if manifest is None:
         damaged = "its manifest.json is damaged, or another version wrote it"
         lacking = "it is not built: its folder has no manifest.json"
         raise NotReady([damaged if os.path.lexists(folder / "manifest.json") else lacking])
-    reasons = list(_of_manifest(image, manifest))
-    statements: list[bytes] = []
+    reasons = [
+        reason
+        for is_wrong, reason in (
+            (manifest.image != image.identifier, f"its folder holds {manifest.image}"),
+            (
+                manifest.content_key != image.content_key,
+                "it was built from other inputs than today's: build it again",
+            ),
+            (
+                manifest.cell != image.cell,
+                f"its manifest is of another cell: {asdict(manifest.cell)}",
+            ),
+            (manifest.outcome != "verified", f"it is not verified: {manifest.outcome}"),
+        )
+        if is_wrong
+    ]
     try:
-        packed = _image(image, folder)
-        files = _files(folder, manifest)
+        descriptor, content, blobs = _image(image, folder)
+        files = {
+            name: _blob(
+                Descriptor.read(
+                    {"mediaType": name, "digest": artifact.digest, "size": artifact.size}, name
+                ),
+                artifact_path(folder, artifact),
+            )
+            for name, artifact in manifest.artifacts.items()
+            if name != "oci"
+        }
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
         raise NotReady([*reasons, f"it is not whole: {error}"]) from error
-    if packed.image.digest != manifest.artifacts["oci"].digest:
-        reasons.append(f"its OCI layout holds {packed.image.digest}, not what was verified")
-    reasons += _proven(image, folder, manifest, statements, harness or {})
+    if descriptor.digest != manifest.artifacts["oci"].digest:
+        reasons.append(f"its OCI layout holds {descriptor.digest}, not what was verified")
+    statements, faults = _evidence(image, folder, manifest, harness or {})
+    reasons += faults
     bill = b""
     try:
         bill = read_bound(folder, manifest, manifest.sbom)
@@ -116,9 +151,9 @@ def ready(
         arch=image.cell.arch,
         folder=folder,
         record=manifest,
-        image=packed.image,
-        manifest=packed.manifest,
-        blobs=packed.blobs,
+        image=descriptor,
+        manifest=content,
+        blobs=blobs,
         files=files,
         statements=tuple(statements),
         bill=bill,
@@ -126,28 +161,11 @@ def ready(
     )
 
 
-def _of_manifest(image: PlannedImage, manifest: Manifest) -> list[str]:
-    reasons = []
-    if manifest.image != image.identifier:
-        reasons.append(f"its folder holds {manifest.image}")
-    if manifest.content_key != image.content_key:
-        reasons.append("it was built from other inputs than today's: build it again")
-    if manifest.cell != image.cell:
-        reasons.append(f"its manifest is of another cell: {asdict(manifest.cell)}")
-    if manifest.outcome != "verified":
-        reasons.append(f"it is not verified: {manifest.outcome}")
-    return reasons
+def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[Blob, ...]]:
+    """Return the manifest of the OCI layout, its bytes and its blobs.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Image:
-    image: Descriptor
-    manifest: bytes
-    blobs: tuple[Blob, ...]
-
-
-def _image(image: PlannedImage, folder: Path) -> _Image:
-    """The image of the OCI layout; its manifest and config are checked against their digests."""
+    Manifest and configuration are checked against their digests.
+    """
     layout = read_layout(folder / "image.oci")
     architecture = ARCHITECTURES[image.cell.arch].oci
     if layout.architecture != architecture:
@@ -155,52 +173,41 @@ def _image(image: PlannedImage, folder: Path) -> _Image:
     content = blob_path(layout.path, layout.digest).read_bytes()
     parsed = json.loads(content)
     descriptors = [Descriptor.read(entry, "it") for entry in (parsed["config"], *parsed["layers"])]
-    blobs = [Blob(descriptor=d, path=blob_path(layout.path, d.digest)) for d in descriptors]
-    for blob in blobs:
-        _check_size(blob)
+    blobs = tuple(_blob(blob, blob_path(layout.path, blob.digest)) for blob in descriptors)
     platform = {"os": "linux", "architecture": architecture}
     descriptor = Descriptor(
         media_type=MANIFEST, digest=layout.digest, size=len(content), platform=platform
     )
-    return _Image(image=descriptor, manifest=content, blobs=tuple(blobs))
+    return descriptor, content, blobs
 
 
-def _files(folder: Path, manifest: Manifest) -> dict[str, Blob]:
-    """SIF and tarball, as far as the image was packed as such."""
-    blobs = {}
-    for name, artifact in manifest.artifacts.items():
-        if name != "oci":
-            described = {"mediaType": name, "digest": artifact.digest, "size": artifact.size}
-            path = artifact_path(folder, artifact)
-            blob = Blob(descriptor=Descriptor.read(described, name), path=path)
-            _check_size(blob)
-            blobs[name] = blob
-    return blobs
+def _blob(descriptor: Descriptor, path: Path) -> Blob:
+    size = path.stat().st_size
+    if size != descriptor.size:
+        raise StepFailed(f"{path.name} has {size} bytes, expected {descriptor.size}")
+    return Blob(descriptor=descriptor, path=path)
 
 
-def _check_size(blob: Blob) -> None:
-    size = blob.path.stat().st_size
-    if size != blob.descriptor.size:
-        raise StepFailed(f"{blob.path.name} has {size} bytes, expected {blob.descriptor.size}")
+def _evidence(
+    image: PlannedImage, folder: Path, manifest: Manifest, harness: Mapping[str, str]
+) -> tuple[list[bytes], list[str]]:
+    """Return the evidence of an image, and the reasons why it is not enough.
 
-
-def _proven(
-    image: PlannedImage,
-    folder: Path,
-    manifest: Manifest,
-    statements: list[bytes],
-    harness: Mapping[str, str],
-) -> list[str]:
-    """Why the evidence is not enough; what there is of it is added to `statements`."""
+    Of an optional run, only that is published in which a check passed, and none failed: by a
+    failure on one machine an image gets no worse unless its owner says so
+    (`builder.distribute.publish.failures`).
+    """
+    statements: list[bytes] = []
     evidence = read_statements(folder, manifest)
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
     reasons = faults_of(manifest, evidence, required=required, harness=harness)
-    formats: set[str] = set()
+    runs, formats = required_runs(manifest.checks), set[str]()
     for name, statement in evidence.items():
-        if statement and is_optional(name, manifest) and not speaks_for(statement):
-            continue
         try:
-            reasons += [f"{name}: {reason}" for reason in _failures(statement)] if statement else []
+            failures = _failures(statement) if statement else []
+            if failures and Path(name).stem not in runs:
+                continue
+            reasons += [f"{name}: {failure}" for failure in failures]
             content = read_bound(folder, manifest, name)
             formats.add(
                 json.loads(content)["predicate"]["configuration"][0]["annotations"]["format"]
@@ -210,10 +217,10 @@ def _proven(
         except BadInput as error:
             reasons.append(str(error.args[0]))
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            continue  # which is among the reasons
+            continue  # it is among the reasons, or optional
     for lacking in sorted(manifest.artifacts.keys() - formats):
         reasons.append(f"no evidence of a run of its checks as {lacking}")
-    return reasons
+    return statements, reasons
 
 
 def _failures(statement: Mapping[str, object]) -> list[str]:
@@ -224,35 +231,167 @@ def _failures(statement: Mapping[str, object]) -> list[str]:
     return [] if lists.passed else ["no check passed"]
 
 
-def is_optional(file: str, manifest: Manifest) -> bool:
-    """True if a file of evidence is of a run that an image need not have."""
-    return Path(file).stem not in required_runs(manifest.checks)
-
-
-def speaks_for(statement: Mapping[str, object]) -> bool:
-    """True if a check passed in a run, and none failed.
-
-    Of an optional run, nothing else is published: by what failed on one machine, or could not be
-    tried there, an image gets no worse unless its owner says so
-    (`builder.distribute.publish.failing`).
-    """
-    try:
-        return not _failures(statement)
-    except (LookupError, TypeError, ValueError):
-        return False
-
-
 def is_test_result(statement: Mapping[str, object]) -> bool:
-    """True if a statement is evidence of a run of checks."""
+    """Return whether a statement is evidence of a run of checks."""
     return (statement["_type"], statement["predicateType"]) == (STATEMENT, TEST_RESULT)
 
 
 def has_failed(lists: TestLists) -> bool:
-    """True if a test result says that a check failed."""
+    """Return whether a check failed in a test result."""
     return lists.result not in _NOT_FAILED or bool(lists.failed)
 
 
 def finished(statement: bytes) -> str:
-    """When a run of checks ended, ISO 8601."""
+    """Return the time when a run of checks ended, ISO 8601."""
     run = json.loads(statement)["predicate"]["configuration"][0]
     return str(run["annotations"]["finished"])
+
+
+BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
+NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A release as the project declares it: `images` are those of all its architectures."""
+
+    recipe: str
+    tag: str
+    floating: tuple[str, ...]
+    images: tuple[PlannedImage, ...]
+    relatives: tuple[tuple[str, str], ...]
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Spelt as OCI does."""
+        return tuple(ARCHITECTURES[image.cell.arch].oci for image in self.images)
+
+    def __str__(self) -> str:
+        return f"{self.recipe}:{self.tag}"
+
+
+def declared_releases(project: Project, selection: Selection) -> list[Declared]:
+    """The releases that have a selected cell.
+
+    A release is of every architecture that the matrix has for it, also when globs select only one
+    of them; but for those that `--arch`, or the matrix's default selection, leaves out. Raises
+    `BadInput` for floating tags that mean no cell.
+    """
+    chosen = {_without_arch(image.cell) for image in plan_of(project, selection).images}
+    patterns = {
+        axis: tuple(sorted({cell.axis(axis) for cell in chosen})) for axis in ("recipe", *AXES)
+    }
+    wide = Selection(
+        patterns={**patterns, "arch": _architectures(project, selection)},
+        flavours=selection.flavours,
+        cpu_targets=selection.cpu_targets,
+    )
+    groups: dict[Cell, list[PlannedImage]] = {}
+    for image in plan_of(project, wide).images:
+        if (key := _without_arch(image.cell)) in chosen:
+            groups.setdefault(key, []).append(image)
+    _check_floating(project, {cell.recipe for cell in chosen})
+    return [
+        Declared(
+            recipe=cell.recipe,
+            tag=cell.tag,
+            floating=tuple(tag.tag for tag in project.matrix.tags if _means(tag, cell)),
+            images=tuple(sorted(images, key=lambda image: image.cell.arch)),
+            relatives=_relatives(project, cell),
+        )
+        for cell, images in groups.items()
+    ]
+
+
+def ready_releases(
+    releases: Sequence[Declared], out: Path, project: Path
+) -> tuple[list[Release], list[str]]:
+    """The releases from the output folder, and why some may not be published, a line a reason."""
+    complete: list[Release] = []
+    reasons: list[str] = []
+    for release in releases:
+        images: list[Ready] = []
+        for image in release.images:
+            folder = out / image.identifier
+            try:
+                harness = within(harness_of(harness_digests(image, project)))
+                images.append(ready(image, folder, read_manifest(folder), harness))
+            except NotReady as error:
+                where = f"{release}: {image.cell.arch}"
+                reasons += [f"{where}: {reason}" for reason in error.reasons]
+        complete.append(
+            Release(
+                recipe=release.recipe,
+                tag=release.tag,
+                floating=release.floating,
+                images=tuple(images),
+                relatives=release.relatives,
+            )
+        )
+    return complete, reasons
+
+
+def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
+    """The recipe's ancestors, the nearest first, each with the tag of the same cell."""
+    return tuple(
+        (recipe.name, dataclasses.replace(cell, recipe_version=recipe.version).tag)
+        for recipe in reversed(project.chain(cell.recipe)[:-1])
+    )
+
+
+def _architectures(project: Project, selection: Selection) -> tuple[str, ...]:
+    """The patterns of architectures that releases are to have; empty for all."""
+    default = not (selection.everything or selection.patterns or selection.images)
+    return (project.matrix.default if default else selection.patterns).get("arch", ())
+
+
+def _without_arch(cell: Cell) -> Cell:
+    return dataclasses.replace(cell, arch="")
+
+
+def _means(tag: FloatingTag, cell: Cell) -> bool:
+    if (cell.flavour, cell.cpu) != (RUNTIME, GENERIC):
+        return False
+    named = (tag.recipe, tag.base, tag.cuda, tag.mpi)
+    return named == (cell.recipe, cell.base, cell.cuda, cell.mpi)
+
+
+def _check_floating(project: Project, recipes: set[str]) -> None:
+    """Note every floating tag of some recipes that means no cell, with what stands against it."""
+    faults = [
+        Fault(
+            file=tag.where.file,
+            line=tag.where.line,
+            key=tag.where.key,
+            problem="this tag means a cell that is left out",
+            valid="; ".join(reasons),
+        )
+        for tag in project.matrix.tags
+        if tag.recipe in recipes and (reasons := _why_none(project, tag))
+    ]
+    if faults:
+        raise BadInput.of(faults, "nothing was published")
+
+
+def _why_none(project: Project, tag: FloatingTag) -> list[str]:
+    patterns = {"recipe": tag.recipe, "base": tag.base, "cuda": tag.cuda, "mpi": tag.mpi}
+    selection = Selection(patterns={axis: (value,) for axis, value in patterns.items()})
+    plan = plan_of(project, selection, may_be_empty=True)
+    if any(_means(tag, image.cell) for image in plan.images):
+        return []
+    texts = [str(reason) for excluded in plan.left_out for reason in excluded.reasons]
+    return list(dict.fromkeys(texts)) or ["the matrix has no such cell"]
+
+
+def refusal(
+    reasons: Sequence[str],
+    declared: Sequence[Declared],
+    *,
+    notes: Sequence[str] = (),
+    hint: str = BUILD_HINT,
+    done: str = "published",
+) -> Refused:
+    """The error that lists why nothing was done, and what the registry was told instead."""
+    count = counted(len(declared), "release")
+    outcome = "no image was published, and no tag was set" if notes else f"nothing was {done}"
+    return Refused("\n".join([f"{count} asked for; {outcome}:", *reasons, *notes]), hint=hint)

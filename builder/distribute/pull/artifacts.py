@@ -5,26 +5,23 @@ from __future__ import annotations
 import functools
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif
 from builder.artifacts.tree import Entry, comparable, is_allowed, tree_digest
-from builder.distribute.pull.cache import Contents, Store, noted
+from builder.distribute.pull.cache import FetchedLayer, PullCache, listed
 from builder.distribute.pull.folders import is_own
 from builder.distribute.pull.layers import Unpacked, read, unpack
 from builder.distribute.pull.members import shown
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
-from builder.distribute.threads import Coming
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.system.files import read_regular
-from builder.system.workers import Workers
 
 NAMES = {
     "oci": "image.oci",
@@ -35,7 +32,7 @@ NAMES = {
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _OF_LAYERS = ("oci", "directory")
-NOTED = ("oci", "charliecloud")  # what is in their layers is noted, and not written out
+LISTED = ("oci", "charliecloud")  # their layers are read, and not written out
 
 
 def environment_of(remote: RemoteImage) -> bytes:
@@ -58,46 +55,8 @@ class Packed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Brought:
-    """A layer's blob, and the note on what is in it, where that is asked for."""
-
-    blob: Path
-    note: Path | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PullCache:
-    """Cache of blobs and notes from registries; `coming` are the layers that come meanwhile."""
-
-    store: Store
-    contents: Contents
-    coming: Coming[Brought]
-
-
-def pull_cache(
-    folder: Path,
-    *,
-    check: Callable[[], object],
-    tell: Callable[[str], object] = lambda _: None,
-    coming: Coming[Brought] | None = None,
-    workers: Workers | None = None,
-) -> PullCache:
-    """Return the cache below a folder; `check` raises to end the reading of a layer.
-
-    `tell` is told of what is waited for.
-    Images of one command share what is `coming`: each layer is brought once. They share `workers`,
-    too (`builder.distribute.pull.cache.reading`).
-    """
-    return PullCache(
-        store=Store(folder=folder / "blobs", check=check, tell=tell),
-        contents=Contents(folder=folder / "layers", check=check, workers=workers),
-        coming=coming or Coming(),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Packer:
-    """Brings the blobs of an image from a registry, and makes one format of them."""
+    """Fetches the blobs of an image from a registry, and makes one format of them."""
 
     registry: Source
     cache: PullCache
@@ -108,52 +67,74 @@ class Packer:
     def make(self, artifact_format: str, folder: Path) -> Packed:
         """Make a format in an empty folder. Raises `Refused` for what must not be accepted."""
         target = folder / NAMES[artifact_format]
-        if artifact_format == "oci":
-            return self._layout(target)
-        if artifact_format == "directory":
-            return self._directory(target)
-        return self._file(target, artifact_format)
+        try:
+            if artifact_format == "oci":
+                return self._make_layout(target)
+            if artifact_format == "directory":
+                return self._make_directory(target)
+            return self._make_file(target, artifact_format)
+        except BaseException:
+            self.registry.stop()
+            self.cache.coming.forget(self.remote)
+            raise
 
     def begin(self, artifact_format: str) -> None:
-        """Have the layers come that a format will be made of."""
+        """Begin to fetch the layers that a format will be made of."""
         if artifact_format in _OF_LAYERS:
             for layer in self.remote.layers:
-                self.cache.coming.ask(*self._asked(layer, noted=artifact_format == "oci"))
+                self.cache.coming.ask(
+                    layer.digest,
+                    functools.partial(self._fetch, layer, listed=artifact_format in LISTED),
+                    self.remote,
+                )
 
-    def _directory(self, target: Path) -> Packed:
+    def _layers(self, artifact_format: str) -> Iterator[tuple[FetchedLayer, str]]:
+        """Yield each layer and its digest, the lowest first, when it is here."""
+        self.begin(artifact_format)
+        for layer in self.remote.layers:
+            fetch = functools.partial(self._fetch, layer, listed=artifact_format in LISTED)
+            yield self.cache.coming.get(layer.digest, fetch, self.remote), layer.digest
+
+    def _fetch(self, layer: Descriptor, *, listed: bool) -> FetchedLayer:
+        blob = self.cache.store.get(self.registry, layer)
+        return FetchedLayer(blob=blob, members=self._list(blob, layer.digest) if listed else None)
+
+    def _list(self, blob: Path, digest: str) -> Path:
+        assert self.cache.lists is not None  # whoever opens the cache knows the format
+        hashed = digest in self.remote.diff_ids
+        return self.cache.lists.make(blob, digest, self.registry.check, hashed=hashed)
+
+    def _make_directory(self, target: Path) -> Packed:
         target.mkdir()
-        with self._layers(noted=False) as layers:
-            unpacked = unpack(
-                ((layer.blob, digest) for layer, digest in layers),
-                target,
-                reader=functools.partial(read, diff_ids=self.remote.diff_ids),
-                files={ENVIRONMENT: environment_of(self.remote)},
-                folders=_MOUNT_POINTS,
-            )
+        unpacked = unpack(
+            ((layer.blob, digest) for layer, digest in self._layers("directory")),
+            target,
+            reader=functools.partial(read, diff_ids=self.remote.diff_ids),
+            files={ENVIRONMENT: environment_of(self.remote)},
+            folders=_MOUNT_POINTS,
+        )
         target.chmod(0o755)
         return Packed(name=target.name, digest=self.remote.image.digest, unpacked=unpacked)
 
-    def _layout(self, target: Path) -> Packed:
+    def _make_layout(self, target: Path) -> Packed:
         remote = self.remote
         if remote.config_descriptor.media_type != CONFIG:
             raise Refused(
-                f"{shown(remote.config_descriptor.media_type)} is no image's configuration"
+                f"not an image's configuration: {shown(remote.config_descriptor.media_type)}"
             )
         start_layout(target)
-        with self._layers(noted=True) as layers:
-            reader = functools.partial(noted, diff_ids=remote.diff_ids)
-            unpacked = unpack(self._placed(layers, target), None, reader=reader)
+        reader = functools.partial(listed, diff_ids=remote.diff_ids)
+        unpacked = unpack(self._placed_layers(target), None, reader=reader)
         for descriptor, content in (
             (remote.config_descriptor, remote.config),
             (remote.manifest, remote.content),
         ):
             blob_path(target, descriptor.digest).write_bytes(content)
-        named = {"org.opencontainers.image.ref.name": self.tag or "latest"}
         entry = {
             "mediaType": MANIFEST,
             "digest": remote.manifest.digest,
             "size": remote.manifest.size,
-            "annotations": named,
+            "annotations": {"org.opencontainers.image.ref.name": self.tag or "latest"},
         }
         (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
@@ -161,64 +142,27 @@ class Packer:
             path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask, nobody else writes
         return Packed(name=target.name, digest=remote.image.digest, unpacked=unpacked)
 
-    def _file(self, target: Path, artifact_format: str) -> Packed:
+    def _placed_layers(self, layout: Path) -> Iterator[tuple[Path, str]]:
+        """Yield the lists of layers whose blobs are in the layout by then."""
+        for layer, digest in self._layers("oci"):
+            path = blob_path(layout, digest)
+            if not path.exists():
+                self.cache.store.place(layer.blob, path)
+            assert layer.members is not None  # it was asked for
+            yield layer.members, digest
+
+    def _make_file(self, target: Path, artifact_format: str) -> Packed:
         assert self.artifact is not None  # the rule `artifact` has passed
+        digest = self.artifact.digest
         blob = self.cache.store.get(self.registry, self.artifact)
         unpacked = None
         if artifact_format == "charliecloud":
-            note = self.cache.contents.note(blob, self.artifact.digest)
-            unpacked = unpack([(note, self.artifact.digest)], None, reader=noted)
+            unpacked = unpack([(self._list(blob, digest), digest)], None, reader=listed)
         elif not is_sif(blob):
-            raise Refused(f"{self.artifact.digest}: what was published as a SIF is none")
+            raise Refused(f"{digest}: the published file is not a SIF")
         self.cache.store.give(blob, target)
         target.chmod(0o755 if artifact_format == "sif" else 0o644)
-        return Packed(name=target.name, digest=self.artifact.digest, unpacked=unpacked, source=blob)
-
-    @contextmanager
-    def _layers(self, *, noted: bool) -> Iterator[Iterator[tuple[Brought, str]]]:
-        """Each layer and its digest, the lowest first, when it has come.
-
-        The others come meanwhile.
-        """
-        coming, asked = (
-            self.cache.coming,
-            [self._asked(layer, noted=noted) for layer in self.remote.layers],
-        )
-        try:
-            for request in asked:
-                coming.ask(*request)
-            yield (
-                (coming.get(*request), layer.digest)
-                for request, layer in zip(asked, self.remote.layers, strict=True)
-            )
-        except BaseException:
-            self.registry.stop()
-            coming.forget(self.remote)
-            raise
-
-    def _asked(
-        self, layer: Descriptor, *, noted: bool
-    ) -> tuple[str, Callable[[], Brought], RemoteImage]:
-        return layer.digest, functools.partial(self._bring, layer, noted=noted), self.remote
-
-    def _bring(self, layer: Descriptor, *, noted: bool) -> Brought:
-        blob = self.cache.store.get(self.registry, layer)
-        note = self._note(blob, layer.digest) if noted else None
-        return Brought(blob=blob, note=note)
-
-    def _note(self, blob: Path, digest: str) -> Path:
-        return self.cache.contents.note(blob, digest, hashed=digest in self.remote.diff_ids)
-
-    def _placed(
-        self, layers: Iterator[tuple[Brought, str]], layout: Path
-    ) -> Iterator[tuple[Path, str]]:
-        """The notes on layers whose blobs are in the layout by then."""
-        for layer, digest in layers:
-            shown = blob_path(layout, digest)
-            if not shown.exists():
-                self.cache.store.place(layer.blob, shown)
-            assert layer.note is not None  # it was asked for
-            yield layer.note, digest
+        return Packed(name=target.name, digest=digest, unpacked=unpacked, source=blob)
 
 
 _ELSEWHERE = "name another folder with --output, or move this one away"

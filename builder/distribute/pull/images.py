@@ -1,9 +1,12 @@
-"""A reference becomes an artifact on disk, or a refusal that says why."""
+"""A reference becomes an artifact on disk, or a refusal with its reasons.
+
+Of several images of one command, some are judged and fetched while another one is packed.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
+import functools
 from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -12,26 +15,22 @@ from pathlib import Path
 
 from builder import __version__
 from builder.distribute.pull.artifacts import (
-    NOTED,
-    Brought,
+    LISTED,
     Expected,
     Packed,
     Packer,
-    PullCache,
     environment_of,
     existing_output,
-    pull_cache,
 )
-from builder.distribute.pull.cache import reading
+from builder.distribute.pull.cache import PullCache, pull_cache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.proof import proofs_of
 from builder.distribute.pull.receipts import (
     NAME,
-    Changes,
-    Last,
     ProgramSettings,
     PulledImage,
     PullReceipt,
+    last_pulls,
     write_json,
 )
 from builder.distribute.pull.remote_image import (
@@ -41,7 +40,6 @@ from builder.distribute.pull.remote_image import (
     published,
     pulled_for,
 )
-from builder.distribute.threads import AT_ONCE, Coming, ahead
 from builder.host.records import Host
 from builder.model.errors import Refused
 from builder.model.records import write
@@ -56,16 +54,18 @@ from builder.registry import (
 )
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.home import Home
+from builder.system.orphans import Daemons
 from builder.system.process import Processes
-from builder.system.workers import Workers
 from builder.trust.policy.cases import as_case
 from builder.trust.policy.evidence import newest_proven
 from builder.trust.policy.judgement import Judgement, judge
 from builder.trust.policy.records import Gathered, Ruling, as_lines, not_asked
 from builder.trust.policy.rules import tree
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof import Trusted
+from builder.trust.proof.verification import Trusted
 
+_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
+_LOOK_S = 1800.0  # for all requests before an image is judged
 _NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
 _THERE = "it is there already, and was read again"
 
@@ -103,19 +103,36 @@ class PullRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """An image that was found, with all that is said of it, and what the policy says to that."""
+    """An image in a source, with all statements about it, and the policy's judgement of it."""
 
+    request: PullRequest
+    source: Source
     remote: RemoteImage
     gathered: Gathered
     judgement: Judgement
     artifact: Descriptor | None
+
+    def check(self) -> None:
+        """Raise `NotProven` if the policy refuses it."""
+        if self.judgement.refused:
+            raise NotProven(str(self.request.reference), self.judgement.rulings)
+
+    def packer(self, cache: PullCache) -> Packer:
+        """Return what makes a format of it."""
+        return Packer(
+            registry=self.source,
+            cache=cache,
+            remote=self.remote,
+            artifact=self.artifact,
+            tag=self.request.reference.tag,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
     """A pulled image on disk: `fresh` unless it was there already, and is complete.
 
-    `rulings` are today's, `receipt` is that of the pull that brought it.
+    `rulings` are today's, `receipt` is that of the pull that fetched it.
     """
 
     path: Path
@@ -133,18 +150,18 @@ class NotProven(Refused):
         self.rulings = rulings
 
 
-def look(request: PullRequest, registry: Source, last: Last) -> Judged:
-    """Find an image, gather what is said of it, and judge that; nothing is written."""
+def look(request: PullRequest, source: Source) -> Judged:
+    """Find an image, gather the statements about it, and judge them; nothing is written."""
     reference = request.reference
-    remote = find(registry, reference.digest or reference.tag or "latest", request.arch)
+    remote = find(source, reference.digest or reference.tag or "latest", request.arch)
     image = remote.image
     digests = [image.digest, image.index] if image.index else [image.digest]
-    proofs = proofs_of(registry, digests, request.trusted, request.now)
+    proofs = proofs_of(source, digests, request.trusted, request.now)
     files = dict[str, Descriptor]()
     if request.format in ARTIFACT_TYPES:
-        files = {d.digest: d for d in published(registry, image.digest, request.format)}
+        files = {file.digest: file for file in published(source, image.digest, request.format)}
     remembered = request.remembered if request.policy.rollback else ""
-    shown = f"{registry.name}@{image.digest}"
+    shown = f"{source.name}@{image.digest}"
     gathered = Gathered(
         reference=str(reference),
         format=request.format,
@@ -153,66 +170,42 @@ def look(request: PullRequest, registry: Source, last: Last) -> Judged:
         proofs=proofs,
         host=pulled_for(request.host),
         contract=contract_of(remote.labels, shown, request.host, emulated=request.emulated),
-        previous=last.read(remembered, request.arch) if remembered else None,
+        previous=last_pulls().read(remembered, request.arch) if remembered else None,
     )
     artifact = newest_proven(request.policy, gathered, list(files))
     gathered = replace(gathered, artifact=artifact)
-    judgement = judge(request.policy, gathered)
     return Judged(
-        remote=remote, gathered=gathered, judgement=judgement, artifact=files.get(artifact)
+        request=request,
+        source=source,
+        remote=remote,
+        gathered=gathered,
+        judgement=judge(request.policy, gathered),
+        artifact=files.get(artifact),
     )
 
 
-def prepare(
-    request: PullRequest, judged: Judged, registry: Source, *, cache: PullCache, output: Path
-) -> None:
-    """Have the layers come of an image that `pull` will be asked for, if it will take them."""
-    if not (judged.judgement.refused or output.exists()):
-        _packer(request, judged, registry, cache).begin(request.format)
-
-
-def _packer(request: PullRequest, judged: Judged, registry: Source, cache: PullCache) -> Packer:
-    return Packer(
-        registry=registry,
-        cache=cache,
-        remote=judged.remote,
-        artifact=judged.artifact,
-        tag=request.reference.tag,
-    )
-
-
-def pull(
-    request: PullRequest,
-    judged: Judged,
-    registry: Source,
-    *,
-    cache: PullCache,
-    last: Last,
-    output: Path,
-    say: Callable[[str], object],
-) -> Pulled:
-    """Bring an image that was judged to a folder. Raises `NotProven` for one that is refused."""
-    if judged.judgement.refused:
-        raise NotProven(str(request.reference), judged.judgement.rulings)
+def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str], object]) -> Pulled:
+    """Fetch an image into a folder. Raises `NotProven` for one that the policy refuses."""
+    judged.check()
+    request, rulings = judged.request, judged.judgement.rulings
     with atomic_folder(output, say) as folder:
         if folder is not None:
             say(f"bringing {judged.remote.image.digest[:19]} as {request.format}")
-            packed = _packer(request, judged, registry, cache).make(request.format, folder)
-            ruling = _tree_ruling(judged, packed)
-            rulings = (*judged.judgement.rulings, ruling)
-            if ruling.result == "refused":
+            packed = judged.packer(cache).make(request.format, folder)
+            rulings = (*rulings, _tree_ruling(judged, packed))
+            if rulings[-1].result == "refused":
                 raise NotProven(str(request.reference), rulings)
-            receipt = _receipt(request, judged, packed, rulings)
+            receipt = _receipt(judged, packed, rulings)
             write_json(folder / NAME, write(receipt))
             (folder / NAME).chmod(0o644)  # whatever the umask: nobody else writes it
     if folder is None:
-        done = _existing_output(request, judged, output)
+        done = _existing_output(judged, output)
     else:
         done = Pulled(path=output / packed.name, receipt=receipt, rulings=rulings, fresh=True)
         if packed.source:
             cache.store.forget(packed.source)
-    if request.remembered:  # also if it is there: whoever brought it may have been killed before
-        last.write(request.remembered, judged.gathered, request.policy)
+    if request.remembered:  # also if it is there: whoever fetched it may have been killed before
+        last_pulls().write(request.remembered, judged.gathered, request.policy)
     return done
 
 
@@ -222,19 +215,8 @@ def _tree_ruling(judged: Judged, packed: Packed) -> Ruling:
     return tree(judged.judgement.tree, packed.unpacked.tree)
 
 
-def _receipt(
-    request: PullRequest, judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]
-) -> PullReceipt:
-    unpacked = packed.unpacked
-    changes = (
-        {
-            kind: Changes(count=unpacked.counts[kind], paths=tuple(paths))
-            for kind, paths in unpacked.changes.items()
-        }
-        if unpacked
-        else {}
-    )
-    image = judged.remote.image
+def _receipt(judged: Judged, packed: Packed, rulings: tuple[Ruling, ...]) -> PullReceipt:
+    unpacked, request, image = packed.unpacked, judged.request, judged.remote.image
     return PullReceipt(
         version=__version__,
         reference=str(request.reference),
@@ -247,24 +229,23 @@ def _receipt(
         tree=unpacked.tree if unpacked else "",
         on_disk=unpacked.on_disk if unpacked else "",
         run=ProgramSettings(
-            environment=tuple(judged.remote.environment), directory=judged.remote.directory
+            environment=judged.remote.environment, directory=judged.remote.directory
         ),
-        evidence=tuple(judged.judgement.evidence),
+        evidence=judged.judgement.evidence,
         rules=rulings,
-        changes=changes,
+        changes=unpacked.changes if unpacked else {},
         case=as_case(judged.gathered, judged.judgement.rulings),
     )
 
 
-def _existing_output(request: PullRequest, judged: Judged, output: Path) -> Pulled:
+def _existing_output(judged: Judged, output: Path) -> Pulled:
     remote = judged.remote
-    of_file = judged.artifact.digest if judged.artifact else ""
     path, receipt = existing_output(
         output,
         Expected(
-            format=request.format,
+            format=judged.request.format,
             image=remote.image.digest,
-            digest=of_file or remote.image.digest,
+            digest=judged.artifact.digest if judged.artifact else remote.image.digest,
             tree=judged.judgement.tree,
             environment=environment_of(remote),
         ),
@@ -273,51 +254,11 @@ def _existing_output(request: PullRequest, judged: Judged, output: Path) -> Pull
     return Pulled(path=path, receipt=receipt, rulings=rulings, fresh=False)
 
 
-_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
-_LOOK_S = 1800.0  # for all that is asked before an image is judged
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PullJob:
-    """An image, and the path where it is to be."""
-
-    request: PullRequest
-    output: Path
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LookedAt:
-    """An image that was judged where it is."""
-
-    job: PullJob
-    judged: Judged
-    registry: Registry
-    last: Last
-    cache: PullCache
-
-    def check(self) -> None:
-        """Raise `NotProven` if the policy refuses it."""
-        if self.judged.judgement.refused:
-            raise NotProven(str(self.job.request.reference), self.judged.judgement.rulings)
-
-    def pull(self, say: Callable[[str], object]) -> Pulled:
-        """Bring it; raises `NotProven` if the policy refuses it."""
-        return pull(
-            self.job.request,
-            self.judged,
-            self.registry,
-            cache=self.cache,
-            last=self.last,
-            output=self.job.output,
-            say=say,
-        )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Puller:
     """Settings and state that the images of one command share.
 
-    With `dry_run`, images are judged and not brought. Credential helpers are asked once, since they
+    With `dry_run`, images are judged and not fetched. Credential helpers are asked once, since they
     may ask a person.
     """
 
@@ -326,54 +267,48 @@ class Puller:
     say: Callable[[str], object]
     processes: Processes
     credentials: Credentials
-    coming: Coming[Brought] = field(default_factory=Coming)
-    learned: dict[str, RegistryState] = field(default_factory=dict)
+    states: dict[str, RegistryState] = field(default_factory=dict)
 
-    def workers(self, artifact_format: str) -> AbstractContextManager[Workers | None]:
-        """Start processes that take notes, one for each layer that comes at once."""
-        if self.dry_run or artifact_format not in NOTED:
-            return contextlib.nullcontext()
-        return reading(AT_ONCE)
+    def cache(self, artifact_format: str) -> AbstractContextManager[PullCache]:
+        """Open the cache of the images."""
+        with_lists = artifact_format in LISTED and not self.dry_run
+        return pull_cache(Home.of_environment().pulls, with_lists=with_lists, tell=self.say)
 
     def look_ahead(
-        self, requests: Sequence[PullJob], workers: Workers | None
-    ) -> Generator[Future[LookedAt], None, None]:
-        """Yield the images in order, each as soon as it is judged."""
-        for first in range(0, len(requests), _MOST_AHEAD):
-            batch = requests[first : first + _MOST_AHEAD]
-            futures, end = ahead(
-                lambda request: self._look(request, workers), batch, threads=_LOOKS_AT_ONCE
-            )
+        self, jobs: Sequence[tuple[PullRequest, Path]], cache: PullCache
+    ) -> Generator[Future[Judged], None, None]:
+        """Yield the images in order, each as soon as it is judged; a job has the output's path."""
+        for first in range(0, len(jobs), _MOST_AHEAD):
+            daemons = Daemons(_LOOKS_AT_ONCE)
+            futures = [
+                daemons.begin(functools.partial(self._look, request, output, cache))
+                for request, output in jobs[first : first + _MOST_AHEAD]
+            ]
             try:
                 yield from futures
             except BaseException:
-                end()
+                for future in futures:
+                    future.cancel()
                 self.processes.stop()
                 for future in futures:
                     if future.done() and not (future.cancelled() or future.exception()):
-                        future.result().registry.stop()
+                        future.result().source.stop()
                 raise
 
-    def _look(self, job: PullJob, workers: Workers | None) -> LookedAt:
-        """Look at an image, and have its layers come if it is proven."""
-        request, pulls = job.request, Home.of_environment().pulls
-        registry = connect(
+    def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
+        """Judge an image, and begin to fetch its layers if it is proven."""
+        registry = self._registry(request)
+        with registry.transport.time_limit(_LOOK_S):
+            judged = look(request, registry)
+        if not (self.dry_run or judged.judgement.refused or output.exists()):
+            judged.packer(cache).begin(request.format)
+        return judged
+
+    def _registry(self, request: PullRequest) -> Registry:
+        return connect(
             request.reference,
             self.credentials,
             plain_http=self.plain_http,
             tell=self.say,
-            state=self.learned.setdefault(request.reference.name, RegistryState()),
+            state=self.states.setdefault(request.reference.name, RegistryState()),
         )
-        last = Last(folder=pulls / "last")
-        with registry.transport.time_limit(_LOOK_S):
-            judged = look(request, registry, last)
-        cache = pull_cache(
-            pulls,
-            check=registry.transport.sleep.check,
-            tell=self.say,
-            coming=self.coming,
-            workers=workers,
-        )
-        if not self.dry_run:
-            prepare(request, judged, registry, cache=cache, output=job.output)
-        return LookedAt(job=job, judged=judged, registry=registry, last=last, cache=cache)

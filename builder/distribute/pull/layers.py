@@ -12,6 +12,7 @@ import dataclasses
 import io
 import stat
 import tarfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import Entry, comparable, entry_of_special, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
+from builder.distribute.pull.receipts import Changes
 from builder.distribute.pull.streams import LIMITS, Limits, check_diff_id, opened
 from builder.model.digests import sha256_of
 from builder.model.errors import Refused
@@ -36,14 +38,13 @@ Reader = Callable[[Path, str, Limits], Iterator[Laid]]
 class Unpacked:
     """Result of unpacking layers: tree digest, number of paths, paths left out or changed.
 
-    `changes` has paths by what was done to them, at most 20 of each, and `counts` how many.
+    `changes` has the number and the first 20 of the paths, by what was done to them.
     `on_disk` is the tree digest of the folder as it was written, with changed modes.
     """
 
     tree: str
     paths: int
-    changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[str, Changes] = field(default_factory=dict)
     on_disk: str = ""
 
 
@@ -113,8 +114,7 @@ class _Laying:
         self._below: dict[str, set[str]] = {}
         self._times: dict[str, float] = {}
         self._seen = self._size = 0
-        self._changes: dict[str, list[str]] = {}
-        self._counts: dict[str, int] = {}
+        self._changes: dict[str, list[str]] = defaultdict(list)
 
     def begin_layer(self) -> None:
         """Go on with the next layer, or with what is laid over all of them."""
@@ -150,7 +150,10 @@ class _Laying:
     ) -> None:
         if not member.isreg():
             if member.isdev() and not member.isfifo():
-                self._device(path)
+                if folder.partition("/")[0] != "dev":
+                    raise Refused(f"/{shown(path)}: a device outside of /dev")
+                self._changes["devices that were left out, which runtimes make"].append(path)
+                self._hide(path, itself=True)
                 return
             if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
                 raise Refused(f"/{shown(path)}: a member of a kind that is not read here")
@@ -173,25 +176,17 @@ class _Laying:
     def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> Entry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
-        if self._root and not member.issym():
-            self._note_mode(path, mode, on_disk)
-        if self._root and users_attributes(member):
-            self._note("extended attributes that were left out", path)
-        if member.isreg():
-            return self._make_file(member, path, content, mode, on_disk)
         if self._root:
-            if member.isdir():
-                self._root.folder(path)
-                self._times[path] = member.mtime
-            elif member.issym():
-                self._root.link(path, member.linkname, member.mtime)
-            else:
-                self._root.pipe(path, on_disk)
-        return entry_of_special(member, path)
-
-    def _make_file(
-        self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str, mode: int, on_disk: int
-    ) -> Entry:
+            if not member.issym() and mode & (stat.S_ISUID | stat.S_ISGID):
+                self._changes["setuid and setgid bits that were dropped"].append(path)
+            if not member.issym() and on_disk & ~mode:
+                self._changes["paths that were made readable for their owner"].append(path)
+            if users_attributes(member):
+                self._changes["extended attributes that were left out"].append(path)
+        if not member.isreg():
+            if self._root:
+                self._write_special(self._root, member, path, on_disk)
+            return entry_of_special(member, path)
         if isinstance(content, str):  # read before: nothing is written then
             digest = content
         elif self._root:
@@ -207,6 +202,15 @@ class _Laying:
             attributes=users_attributes(member),
         )
 
+    def _write_special(self, root: Root, member: tarfile.TarInfo, path: str, mode: int) -> None:
+        if member.isdir():
+            root.folder(path)
+            self._times[path] = member.mtime
+        elif member.issym():
+            root.link(path, member.linkname, member.mtime)
+        else:
+            root.pipe(path, mode)
+
     def _another_name(self, path: str, target: str) -> Entry:
         linked = self._entries.get(target)
         if linked is None or linked.kind == "directory":
@@ -217,14 +221,8 @@ class _Laying:
             self._root.same(path, target)
         return dataclasses.replace(linked, path=path)
 
-    def _device(self, path: str) -> None:
-        if not path.startswith("dev/"):
-            raise Refused(f"/{shown(path)}: a device outside of /dev")
-        self._note("devices that were left out, which runtimes make", path)
-        self._hide(path, itself=True)
-
     def _make_parents(self, path: str) -> None:
-        """The folders above a path; what is no folder there is never gone through."""
+        """Make the folders above a path; nothing but a folder is ever gone through."""
         parent = path.rpartition("/")[0]
         missing = []
         while parent not in self._kinds:
@@ -280,19 +278,8 @@ class _Laying:
         self._below[path.rpartition("/")[0]].discard(path)
         self._fresh.discard(path)
 
-    def _note_mode(self, path: str, mode: int, on_disk: int) -> None:
-        if mode & (stat.S_ISUID | stat.S_ISGID):
-            self._note("setuid and setgid bits that were dropped", path)
-        if on_disk & ~mode:
-            self._note("paths that were made readable for their owner", path)
-
-    def _note(self, kind: str, path: str) -> None:
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        if self._counts[kind] <= _SHOWN:
-            self._changes.setdefault(kind, []).append(f"/{shown(path)}")
-
     def result(self) -> Unpacked:
-        """The digest of the tree, and folders with their modes if it was written."""
+        """Return the digest of the tree; folders that were written get their modes."""
         on_disk = ""
         if self._root:
             written = {path: self._as_written(path) for path in self._kinds if path}
@@ -304,15 +291,17 @@ class _Laying:
         return Unpacked(
             tree=tree_digest(entries),
             paths=len(entries),
-            changes={kind: tuple(paths) for kind, paths in self._changes.items()},
-            counts=dict(self._counts),
+            changes={
+                kind: Changes(
+                    count=len(paths), paths=tuple(f"/{shown(path)}" for path in paths[:_SHOWN])
+                )
+                for kind, paths in self._changes.items()
+            },
             on_disk=on_disk,
         )
 
     def _as_written(self, path: str) -> Entry:
-        """A path as it is on disk, without attributes; a folder that no layer tells of has the
-        usual mode.
-        """
+        """Return a path as it is on disk; folders that are in no layer have the usual mode."""
         entry = self._entries.get(path) or Entry(path=path, kind="directory", mode=0o755)
         if entry.kind == "link":
             return entry

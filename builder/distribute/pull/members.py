@@ -15,7 +15,6 @@ from builder.distribute.pull.streams import LIMITS, Limits, Plain
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
-_NOTHING = memoryview(b"")
 # A member, its path below the root, and its content: to be read, or its SHA-256.
 Laid = tuple[tarfile.TarInfo, str, IO[bytes] | str]
 # What tarfile lets out for what is no tar, or ends too early.
@@ -37,46 +36,83 @@ def named(digest: str) -> Iterator[None]:
 
 
 def members(stream: Plain, limits: Limits) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
-    """Each member with its path below the root, and its content (empty unless it is a file).
+    """Yield each member with its path below the root, and its content (empty unless it is a file).
 
-    Raises `Refused` for paths that lead elsewhere: one that would have to be normalized is refused.
-    Raises one of `BROKEN` for what is no tar, also where a content is read.
+    Headers are read here, in a time and a memory in proportion to their length: for an extended
+    header `tarfile` may take a time that grows with the square of its length, and it keeps a chain
+    of them in memory (https://github.com/python/cpython/issues/121285). The result is that of
+    `tarfile`. Raises `Refused` for what no sound layer has, also for a path that would have to be
+    normalized, and one of `BROKEN` for what is no tar, also where a content is read.
     """
-    headers = Headers(stream)
-    while (member := headers.next()) is not None:
-        after = stream.tell() + (blocks(member.size) if member.isreg() else 0)
+    extended, is_first = _Extended(), True
+    while header := stream.read(tarfile.BLOCKSIZE):
+        if header == _END:
+            _check_end(stream)
+            is_first = False
+            break
+        member = _member(header, is_first=is_first)
+        is_first = False
+        if member.type in _EXTENDED:
+            extended.add(member.type, _extended_content(stream, member.size))
+            continue
+        member, extended = extended.applied(member), _Extended()
         if member.size < 0:
             raise Refused(f"{shown(member.name)}: a size below nothing")
-        path = checked_path(member.name, limits)
-        content = Content(stream, member.size if member.isreg() else 0)
-        yield member, path, content
-        stream.seek(after)
-        if stream.tell() < after:
+        size = member.size if member.isreg() else 0
+        end = stream.tell() + _padded(size)
+        yield member, checked_path(member.name, limits), Content(stream, size)
+        stream.skip(end - stream.tell())
+        if stream.tell() < end:
             raise tarfile.ReadError("unexpected end of data")
+    if extended.kinds or is_first:
+        raise tarfile.ReadError("unexpected end of data")
+
+
+def _check_end(stream: Plain) -> None:
+    """Refuse a second tar, or anything else, that one reader takes and another does not see."""
+    while piece := stream.read_ready(1 << 18):
+        if bytes(piece).strip(b"\0"):
+            raise Refused("something stands after the end of the tar")
+
+
+def _extended_content(stream: Plain, size: int) -> bytes:
+    if not 0 <= size <= LIMITS.header:
+        raise Refused(f"a tar's extended header has {size:,} bytes")
+    content = stream.read(_padded(size))
+    if len(content) < _padded(size):
+        raise tarfile.ReadError("unexpected end of data")
+    if content[size:].strip(b"\0"):  # `tarfile` reads on there
+        raise Refused("something stands after a tar's extended header")
+    return content[:size]
+
+
+def _padded(size: int) -> int:
+    """Return the bytes that a content takes in a tar."""
+    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 class Content:
     """The content of the member that the stream is at: it is read before the next one is."""
 
     def __init__(self, stream: Plain, size: int) -> None:
-        self._stream, self._left = stream, size
+        self._stream, self._remaining = stream, size
 
     def read(self, size: int) -> memoryview:
         """At most `size` bytes; none at the end."""
-        if not self._left:
-            return _NOTHING
-        piece = self._stream.read_ready(min(size, self._left))
+        if not self._remaining:
+            return memoryview(b"")
+        piece = self._stream.read_ready(min(size, self._remaining))
         if not piece:
             raise tarfile.ReadError("unexpected end of data")
-        self._left -= len(piece)
+        self._remaining -= len(piece)
         return piece
 
     def sha256(self, check: Callable[[], object]) -> str:
-        """The SHA-256 of all that is left, in hexadecimal; `check` is called between pieces."""
-        digest = hashlib.sha256(self.read(self._left))
-        while self._left:
+        """The SHA-256 of the remaining bytes, in hexadecimal; `check` is called between pieces."""
+        digest = hashlib.sha256(self.read(self._remaining))
+        while self._remaining:
             check()
-            digest.update(self.read(self._left))
+            digest.update(self.read(self._remaining))
         return digest.hexdigest()
 
 
@@ -122,53 +158,7 @@ _READ = frozenset([b"path", b"linkpath", b"mtime", *_NUMBERS])  # of what pax sa
 _ATTRIBUTE = PAX.encode()
 _SPARSE = b"GNU.sparse."
 _END = bytes(tarfile.BLOCKSIZE)
-_KIND = slice(156, 157)  # its place
 _DIGITS = 20  # of a number in a pax header
-
-
-class Headers:
-    """The headers of a tar, one after the other."""
-
-    def __init__(self, stream: Plain) -> None:
-        self._stream = stream
-        self._is_first = True
-
-    def next(self) -> tarfile.TarInfo | None:
-        """The next member, whose content is read or passed over by then; None after the last one.
-
-        Raises `Refused` for what is no header, and for anything but zeros after the end's mark.
-        """
-        extended = _Extended()
-        while header := self._stream.peek(tarfile.BLOCKSIZE):
-            if header == _END:
-                self._check_end()
-                self._is_first = False
-                break
-            member = _member(header, is_first=self._is_first)
-            self._stream.read_ready(tarfile.BLOCKSIZE)
-            self._is_first = False
-            if member.type not in _EXTENDED:
-                return extended.applied(member)
-            self._extend(extended, member)
-        if extended.kinds or self._is_first:
-            raise tarfile.ReadError("unexpected end of data")
-        return None
-
-    def _extend(self, extended: _Extended, header: tarfile.TarInfo) -> None:
-        if not 0 <= header.size <= LIMITS.header:
-            raise Refused(f"a tar's extended header has {header.size:,} bytes")
-        content = self._stream.read(blocks(header.size))
-        if len(content) < blocks(header.size):
-            raise tarfile.ReadError("unexpected end of data")
-        if content[header.size :].strip(b"\0"):  # `tarfile` reads on there
-            raise Refused("something stands after a tar's extended header")
-        extended.add(header.type, content[: header.size])
-
-    def _check_end(self) -> None:
-        """Refuse a second tar, or anything else, that one reader takes and another does not see."""
-        while piece := self._stream.read_ready(1 << 18):
-            if bytes(piece).strip(b"\0"):
-                raise Refused("something stands after the end of the tar")
 
 
 @dataclass(slots=True)
@@ -181,7 +171,8 @@ class _Extended:
     def add(self, kind: bytes, content: bytes) -> None:
         """Take what one more header says; raises `Refused` where two could be understood."""
         if kind == tarfile.XGLTYPE:
-            _check_global(content)
+            if any(_is_read(name) for name, _ in _records(content)):
+                raise Refused("a header of a tar says something of all its members")
             return
         if kind in self.kinds or (self.kinds and kind not in _GNU) or self.kinds & _PAX:
             raise Refused("two extended headers say something of one member")
@@ -234,12 +225,6 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         begin = end
 
 
-def _check_global(content: bytes) -> None:
-    """Refuse a header about all members that says anything which counts here."""
-    if any(_is_read(name) for name, _ in _records(content)):
-        raise Refused("a header of a tar says something of all its members")
-
-
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > _DIGITS:
         raise Refused("a number in a tar's extended header is none")
@@ -254,11 +239,6 @@ def _seconds(text: bytes) -> float:
     if not math.isfinite(seconds):
         raise Refused("a time in a tar's extended header is none")
     return seconds
-
-
-def blocks(size: int) -> int:
-    """Return the bytes that a content takes in a tar."""
-    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
 def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:

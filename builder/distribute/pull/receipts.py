@@ -13,6 +13,7 @@ from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.records import named, read, unknown
 from builder.system.files import read_regular, write_whole
+from builder.system.home import Home
 from builder.system.locks import locked
 from builder.trust.policy.judgement import rollback, times_of
 from builder.trust.policy.predicates import time_of
@@ -35,7 +36,7 @@ class PulledImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramSettings:
-    """What programs of the image are run with: variables as `NAME=VALUE`, a working directory."""
+    """Variables of the image's programs, as `NAME=VALUE`, and their working directory."""
 
     environment: tuple[str, ...]
     directory: str
@@ -43,7 +44,7 @@ class ProgramSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """How many paths were unpacked otherwise than the image has them, and the first of them."""
+    """Paths that were unpacked otherwise than the image has them: their number, the first."""
 
     count: int
     paths: tuple[str, ...]
@@ -124,6 +125,11 @@ class Last:
     def _file(self, reference: str, arch: str) -> Path:
         name = hashlib.sha256(f"{reference} {arch}".encode()).hexdigest()
         return self.folder / f"{name}.json"
+
+
+def last_pulls() -> Last:
+    """Return the record of the last pulls into this home, which refuses older images."""
+    return Last(folder=Home.of_environment().pulls / "last")
 
 
 def write_json(file: Path, document: Mapping[str, object]) -> None:

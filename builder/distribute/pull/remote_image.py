@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.distribute.pull.members import shown
@@ -46,79 +47,54 @@ class RemoteImage:
     directory: str = "/"
 
 
-def find(registry: Source, target: str, arch: str) -> RemoteImage:
-    """The image for an architecture under a tag or a digest.
+def find(source: Source, target: str, arch: str) -> RemoteImage:
+    """Return the image for an architecture under a tag or a digest.
 
     Raises `BadInput` if there is none for it, and `Refused` for what is no image.
     """
-    top, document = registry.document(target)
+    manifest, document = source.document(target)
     index = None
-    if top.media_type == INDEX:
-        index = top
-        chosen = _of_architecture(document, arch, f"{registry.name}@{top.digest}")
-        top, document = registry.document(chosen)
-    if top.media_type != MANIFEST:
-        raise Refused(f"{registry.name}@{top.digest}: {shown(top.media_type)} is no OCI image")
-    where = f"{registry.name}@{top.digest}"
-    config_at = Descriptor.read(document.get("config"), where)
-    listed = document.get("layers")
-    if not isinstance(listed, list) or len(listed) > LIMITS.layers:
+    if manifest.media_type == INDEX:
+        index = manifest
+        chosen = _of_architecture(document, arch, f"{source.name}@{index.digest}")
+        manifest, document = source.document(chosen)
+    where = f"{source.name}@{manifest.digest}"
+    if manifest.media_type != MANIFEST:
+        raise Refused(f"{where}: {shown(manifest.media_type)} is no OCI image")
+    config_descriptor = Descriptor.read(document.get("config"), where)
+    entries = document.get("layers")
+    if not isinstance(entries, list) or len(entries) > LIMITS.layers:
         raise Refused(f"{where}: the manifest has no layers, or more than {LIMITS.layers}")
-    config = registry.small_blob(config_at, _CONFIG_LIMIT)
-    return _found(
-        top,
-        registry.manifest(top),
-        config,
-        config_at,
-        tuple(Descriptor.read(layer, where) for layer in listed),
-        index,
-        arch,
-        where,
-    )
-
-
-def _found(
-    manifest: Descriptor,
-    content: bytes,
-    config: bytes,
-    config_at: Descriptor,
-    layers: tuple[Descriptor, ...],
-    index: Descriptor | None,
-    arch: str,
-    where: str,
-) -> RemoteImage:
+    layers = tuple(Descriptor.read(entry, where) for entry in entries)
+    content = source.manifest(manifest)
+    config = source.small_blob(config_descriptor, _CONFIG_LIMIT)
     try:
-        document = exact_json.parsed(config)
-        inner = document.get("config") or {}
-        labels = {str(key): str(text) for key, text in (inner.get("Labels") or {}).items()}
-        environment = tuple(str(variable) for variable in inner.get("Env") or [])
-        directory = str(inner.get("WorkingDir") or "/")
-        diff_ids = _diff_ids(document.get("rootfs"), layers)
-        known = architecture(str(document.get("architecture")))
+        about = exact_json.parsed(config)
+        settings = about.get("config") or {}
+        known = architecture(str(about.get("architecture")))
         notes = exact_json.parsed(content).get("annotations") or {}
-        created = notes.get(CREATED) or document.get("created")
-        image = Image(
-            digest=manifest.digest,
-            architecture=known.name if known else str(document.get("architecture")),
-            asked=arch,
-            index=index.digest if index else "",
-            created=time_of(created) if created else None,
+        created = notes.get(CREATED) or about.get("created")
+        return RemoteImage(
+            manifest=manifest,
+            content=content,
+            config=config,
+            config_descriptor=config_descriptor,
+            layers=layers,
+            image=Image(
+                digest=manifest.digest,
+                architecture=known.name if known else str(about.get("architecture")),
+                asked=arch,
+                index=index.digest if index else "",
+                created=time_of(created) if created else None,
+            ),
+            index=index,
+            labels={str(key): str(text) for key, text in (settings.get("Labels") or {}).items()},
+            environment=tuple(map(str, settings.get("Env") or [])),
+            diff_ids=_diff_ids(about.get("rootfs"), layers),
+            directory=str(settings.get("WorkingDir") or "/"),
         )
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
-    return RemoteImage(
-        manifest=manifest,
-        content=content,
-        config=config,
-        config_descriptor=config_at,
-        layers=layers,
-        image=image,
-        index=index,
-        labels=labels,
-        environment=environment,
-        diff_ids=diff_ids,
-        directory=directory,
-    )
 
 
 def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dict[str, str]:
@@ -146,10 +122,8 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
     ]
     if not fitting:
         names = sorted({entry.platform.get("architecture", "") for entry in entries} - {""})
-        known = [architecture(name) for name in names]
-        available = ", ".join(
-            item.name if item else shown(name) for item, name in zip(known, names, strict=True)
-        )
+        known = {name: architecture(name) for name in names}
+        available = ", ".join(item.name if item else shown(name) for name, item in known.items())
         raise BadInput(
             f"{where}: there is no image for {arch}; there is {available or 'none'}",
             hint="name another architecture with --arch, or ask for the image to be built",
@@ -162,32 +136,28 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
 _MOST = 1000
 
 
-def published(registry: Source, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
-    """The files of a format that refer to an image; an image that was packed again has several.
+def published(source: Source, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
+    """Return the files of a format that refer to an image; several if it was packed again.
 
-    Whoever may write to the repository can make anything refer to an image: what is damaged, or has
-    not just the one file, is left out and stops nothing.
+    Anybody who may write to the repository can make anything refer to an image: a referrer that is
+    damaged, or has not just one file, is left out and stops nothing.
     """
     kind = ARTIFACT_TYPES[artifact_format]
-    refer = registry.referrers(digest, kind)
-    if len(refer) > _MOST:
-        raise Refused(
-            f"{registry.name}@{digest}: {len(refer)} {artifact_format} files for it, at most "
-            f"{_MOST} are looked at"
-        )
-    layers = {layer.digest: layer for layer in _files(registry, digest, refer)}
-    return tuple(layer for layer in layers.values() if layer.media_type == kind)
-
-
-def _files(registry: Source, digest: str, refer: tuple[Descriptor, ...]) -> Iterator[Descriptor]:
-    for referrer in refer:
-        try:
-            _, document = registry.document(referrer)
+    referrers = source.referrers(digest, kind)
+    if len(referrers) > _MOST:
+        problem = f"{len(referrers)} {artifact_format} files refer to it, at most {_MOST} are read"
+        raise Refused(f"{source.name}@{digest}: {problem}")
+    files: dict[str, Descriptor] = {}
+    for referrer in referrers:
+        with contextlib.suppress(
+            *(WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError)
+        ):
+            _, document = source.document(referrer)
             if (document.get("subject") or {}).get("digest") == digest:
                 [layer] = document["layers"]
-                yield Descriptor.read(layer, registry.name)
-        except (WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError):
-            continue
+                file = Descriptor.read(layer, source.name)
+                files.setdefault(file.digest, file)
+    return tuple(file for file in files.values() if file.media_type == kind)
 
 
 def contract_of(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.distribute.pull.images import PullRequest
 from builder.host import read_record, this_host
@@ -18,10 +16,8 @@ from builder.registry import Reference
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.policy.site_policy import Identity, Policy, read_policy
-from builder.trust.proof import Trusted, TrustedIdentity, TrustedKey, public_key
-
-if TYPE_CHECKING:
-    from builder.trust.proof.roots import Roots
+from builder.trust.proof.keys import public_key
+from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, read_trusted_root
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
@@ -63,7 +59,7 @@ def request_of(
     file = policy or POLICY
     if policy is None and not file.exists():
         raise BadInput(
-            f"no policy: {file} is not there",
+            f"no policy: {file} is missing",
             hint="name one with --policy FILE; docs/pulling.md has one of three lines",
         )
     read = read_policy(file)
@@ -83,15 +79,17 @@ def request_of(
 
 
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
-    """The trusted signers; a signer under two names would count as two signatures."""
+    """Return the trusted signers; a signer under two names would count as two signatures."""
     trusted: dict[str, Trusted] = {}
-    roots = functools.cache(_roots)
     for entry in policy.keys:
         signer: Trusted
         if isinstance(entry, Identity):
             where, known = f"identity {entry.name}", f"{entry.issuer} {entry.name}"
             signer = TrustedIdentity(
-                glob=entry.name, issuer=entry.issuer, roots=roots(entry.roots), until=entry.until
+                glob=entry.name,
+                issuer=entry.issuer,
+                trusted_root=read_trusted_root(entry.roots),
+                until=entry.until,
             )
         else:
             key = public_key(str(entry.file), os.environ)
@@ -101,13 +99,6 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
             raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
         trusted[known] = signer
     return tuple(trusted.values())
-
-
-def _roots(path: Path) -> Roots:
-    # Most sites trust keys, and pull without what reads certificates.
-    from builder.trust.proof.roots import roots_in  # noqa: PLC0415
-
-    return roots_in(path)
 
 
 def _architecture(named: str, host: Host) -> str:

@@ -7,9 +7,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from builder.artifacts.oci import is_gzipped
+from builder.artifacts.oci import GZIP_MAGIC
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
 from builder.system.compression import DAMAGED, Inflater, inflater
@@ -18,147 +17,6 @@ _CHUNK = 1 << 17
 # How files begin that are compressed in a way that is not read here.
 _OTHER_WAYS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 _PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
-
-
-class Plain:
-    """The bytes of a plain file, or of the members of a gzip file, within limits.
-
-    It goes forward only, and is as much of a file as `tarfile.TarFile` needs.
-    """
-
-    def __init__(
-        self,
-        packed: HashedReader,
-        limits: Limits,
-        *,
-        gzipped: bool,
-        shown: str,
-        hashed: bool = False,
-    ) -> None:
-        self._packed, self._limits, self._shown = packed, limits, shown
-        self._gzipped = gzipped
-        self._hash = hashlib.sha256() if hashed else None
-        self._inflater: Inflater | None = None
-        self._rest, self._ready = b"", memoryview(b"")
-        self._size = 0
-
-    @property
-    def digest(self) -> str:
-        """`sha256:...` of what was read, if that was asked for: at the end, a layer's `diff_id`."""
-        return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
-
-    def tell(self) -> int:
-        """Return the number of bytes that were taken."""
-        return self._size - len(self._ready)
-
-    def seek(self, position: int) -> None:
-        """Go forward, at most to the end."""
-        remaining = position - self.tell()
-        if remaining < 0:
-            raise ValueError("a tar that leads back")
-        while remaining and (piece := self.read_ready(remaining)):
-            remaining -= len(piece)
-
-    def peek(self, size: int) -> bytes:
-        """The next bytes, which `some` takes then at once; fewer only at the end."""
-        while len(self._ready) < size:
-            rest, self._ready = self._ready, memoryview(b"")
-            self._more()
-            if not self._ready:
-                self._ready = rest
-                break
-            self._ready = memoryview(b"".join((rest, self._ready)))
-        return bytes(self._ready[:size])
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes, fewer only at the end."""
-        first = self.read_ready(size)
-        if len(first) == size or not first:
-            return bytes(first)
-        parts, remaining = [first], size - len(first)
-        while remaining and (piece := self.read_ready(remaining)):
-            parts.append(piece)
-            remaining -= len(piece)
-        return b"".join(parts)
-
-    def read_ready(self, size: int) -> memoryview:
-        """At most `size` bytes, as many as are ready, without a copy; none at the end."""
-        if not self._ready:
-            self._more()
-        part, self._ready = self._ready[:size], self._ready[size:]
-        return part
-
-    def _more(self) -> None:
-        """Get the next plain bytes ready; none at the end."""
-        while not self._ready:
-            data = self._rest or self._packed.read(_CHUNK)
-            self._rest = b""
-            if not self._gzipped:
-                self._ready = memoryview(data)
-            elif data:
-                self._inflate(data)
-                continue
-            elif self._inflater is None or not self._inflater.eof:
-                raise Refused(f"{self._shown}: the compressed data break off")
-            if not self._ready:
-                return
-        self._size += len(self._ready)
-        self._check()
-        if self._hash:
-            self._hash.update(self._ready)
-
-    def _inflate(self, data: bytes) -> None:
-        if self._inflater is None or self._inflater.eof:
-            self._inflater = inflater(data)
-        try:
-            self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
-        except DAMAGED as error:
-            raise Refused(f"{self._shown}: the compressed data are damaged ({error})") from error
-        self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
-
-    def _check(self) -> None:
-        ratio = self._size > self._limits.small and self._size > (
-            self._limits.ratio * self._packed.size
-        )
-        if ratio or self._size > self._limits.plain:
-            packed = f"{self._packed.size:,} bytes become more than {self._size:,}"
-            raise Refused(f"{self._shown}: this looks like a bomb: {packed}")
-
-
-@contextlib.contextmanager
-def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> Iterator[Plain]:
-    """The plain bytes of a layer, `hashed` if their digest is asked for, too.
-
-    They are read to their end: a gzip file without its checksum, or with anything after it, is
-    refused. Raises `Refused` at the end unless the blob has its digest.
-    """
-    gzipped = is_gzipped(blob)
-    with blob.open("rb") as file:
-        _check_kind(file, digest)
-        packed = HashedReader(file)
-        plain = Plain(packed, limits, gzipped=gzipped, shown=digest, hashed=hashed)
-        yield plain
-        while plain.read_ready(_CHUNK):
-            pass
-        while packed.read(_CHUNK):
-            pass
-    if packed.digest != digest:
-        raise Refused(f"{digest}: the blob holds {packed.digest}")
-
-
-def check_diff_id(diff_id: str, digest: str, diff_ids: Mapping[str, str]) -> None:
-    """Refuse a layer whose plain bytes are not those that the image's configuration names."""
-    expected = diff_ids.get(digest, diff_id)
-    if diff_id != expected:
-        raise Refused(f"{digest}: unpacked it is {diff_id}, and the configuration says {expected}")
-
-
-def _check_kind(file: IO[bytes], digest: str) -> None:
-    begin = file.read(max(map(len, _OTHER_WAYS)))
-    file.seek(0)
-    for magic, way in _OTHER_WAYS.items():
-        if begin.startswith(magic):
-            raise Refused(f"{digest}: it is compressed by {way}; gzip is read, and plain tars")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,3 +44,117 @@ class Limits:
 
 
 LIMITS = Limits()
+
+
+class Plain:
+    """The bytes of a plain file, or of the members of a gzip file, within limits.
+
+    It is read forward only. `label` names the layer in errors. `digest` is that of the plain bytes
+    so far if they are `hashed`: at the end, a layer's `diff_id`.
+    """
+
+    def __init__(
+        self,
+        packed: HashedReader,
+        limits: Limits,
+        *,
+        gzipped: bool,
+        label: str,
+        hashed: bool = False,
+    ) -> None:
+        self._packed, self._limits, self._label = packed, limits, label
+        self._gzipped = gzipped
+        self._hash = hashlib.sha256() if hashed else None
+        self._inflater: Inflater | None = None
+        self._rest, self._ready = b"", memoryview(b"")
+        self._size = 0
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
+
+    def tell(self) -> int:
+        """Return the number of bytes that were taken."""
+        return self._size - len(self._ready)
+
+    def skip(self, size: int) -> None:
+        """Go forward, at most to the end."""
+        while size and (piece := self.read_ready(size)):
+            size -= len(piece)
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes, fewer only at the end."""
+        parts = []
+        while size and (piece := self.read_ready(size)):
+            parts.append(piece)
+            size -= len(piece)
+        return b"".join(parts)
+
+    def read_ready(self, size: int) -> memoryview:
+        """Return at most `size` bytes, as many as are ready, without a copy; none at the end."""
+        if not self._ready:
+            self._fill()
+        part, self._ready = self._ready[:size], self._ready[size:]
+        return part
+
+    def _fill(self) -> None:
+        """Get the next plain bytes ready; none at the end."""
+        while not self._ready:
+            data = self._rest or self._packed.read(_CHUNK)
+            self._rest = b""
+            if not self._gzipped:
+                self._ready = memoryview(data)
+            elif data:
+                self._inflate(data)
+                continue
+            elif self._inflater is None or not self._inflater.eof:
+                raise Refused(f"{self._label}: the compressed data break off")
+            if not self._ready:
+                return
+        self._size += len(self._ready)
+        most = max(self._limits.small, self._limits.ratio * self._packed.size)
+        if self._size > min(most, self._limits.plain):
+            packed = f"{self._packed.size:,} bytes become more than {self._size:,}"
+            raise Refused(f"{self._label}: this looks like a bomb: {packed}")
+        if self._hash:
+            self._hash.update(self._ready)
+
+    def _inflate(self, data: bytes) -> None:
+        if self._inflater is None or self._inflater.eof:
+            self._inflater = inflater(data)
+        try:
+            self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
+        except DAMAGED as error:
+            raise Refused(f"{self._label}: the compressed data are damaged ({error})") from error
+        self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
+
+
+@contextlib.contextmanager
+def opened(blob: Path, digest: str, limits: Limits, *, hashed: bool = False) -> Iterator[Plain]:
+    """The plain bytes of a layer, `hashed` if their digest is needed, too.
+
+    They are read to their end: a gzip file without its checksum, or with anything after it, is
+    refused. Raises `Refused` at the end unless the blob has its digest.
+    """
+    with blob.open("rb") as file:
+        begin = file.read(max(map(len, _OTHER_WAYS)))
+        file.seek(0)
+        for magic, way in _OTHER_WAYS.items():
+            if begin.startswith(magic):
+                raise Refused(f"{digest}: compression {way} is not supported; gzip and none are")
+        packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
+        plain = Plain(packed, limits, gzipped=gzipped, label=digest, hashed=hashed)
+        yield plain
+        while plain.read_ready(_CHUNK):
+            pass
+        while packed.read(_CHUNK):
+            pass
+    if packed.digest != digest:
+        raise Refused(f"{digest}: the blob holds {packed.digest}")
+
+
+def check_diff_id(diff_id: str, digest: str, diff_ids: Mapping[str, str]) -> None:
+    """Refuse a layer whose plain bytes are not those that the image's configuration names."""
+    expected = diff_ids.get(digest, diff_id)
+    if diff_id != expected:
+        raise Refused(f"{digest}: unpacked it is {diff_id}, and the configuration says {expected}")

@@ -1,13 +1,12 @@
-"""Verifying what `pull` left: one format of an image, without the folder it was built in.
+"""Verification of pulled images: one format, without the folder that it was built in.
 
-What is run is in the image itself: the scripts below /opt/build-images/checks. The receipt says
-which image it is, and which variables and working directory its programs have.
+The scripts below /opt/build-images/checks in the image are run. The receipt names the image, and
+the variables and the working directory of its programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.run import Run
@@ -22,22 +21,10 @@ from builder.verify.proof import Verified, prove
 from builder.verify.targets import SCRIPTS, ProofTarget, carried_checks
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
-    """The part of a receipt that is needed to verify the image beside it."""
+def receipt_in(folder: Path) -> PullReceipt | None:
+    """Return the receipt of a pull; None if the folder has none.
 
-    identifier: str
-    arch: str
-    format: str
-    digest: str
-    environment: Mapping[str, str]
-    directory: str
-
-
-def receipt_in(folder: Path) -> Receipt | None:
-    """That of a pull; None if the folder has none.
-
-    Raises `BadInput` for one that does not say enough, and for a format whose tree is spread out.
+    Raises `BadInput` for one that lacks something, and for a format whose tree is spread out.
     """
     try:
         receipt = read_receipt(folder)
@@ -49,62 +36,55 @@ def receipt_in(folder: Path) -> Receipt | None:
                 hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
                 f"{folder}/rootfs -- /opt/build-images/run-checks",
             )
-        return _needed(receipt)
+        variables_of(receipt)
     except ValueError as error:
         raise BadInput(
             f"{folder / NAME}: it does not say what to verify ({error!r})",
             hint="move the folder away, and pull the image again with this version",
         ) from error
+    return receipt
 
 
-def _needed(found: PullReceipt) -> Receipt:
-    """Raises `ValueError` for a receipt without what is needed."""
-    if found.run is None or not (found.name and found.digest and found.image.architecture):
+def variables_of(receipt: PullReceipt) -> dict[str, str]:
+    """Return the variables of an image's programs.
+
+    Raises `ValueError` for a receipt that lacks what a verification needs.
+    """
+    if receipt.run is None or not (receipt.name and receipt.digest and receipt.image.architecture):
         raise ValueError("name, digest, architecture or run is missing")
-    return Receipt(
-        identifier=found.name,
-        arch=found.image.architecture,
-        format=found.format,
-        digest=found.digest,
-        environment=dict(one.split("=", 1) for one in found.run.environment),
-        directory=found.run.directory,
-    )
+    return dict(variable.split("=", 1) for variable in receipt.run.environment)
 
 
 def verify_pulled(
-    run: Run, folder: Path, receipt: Receipt, runners: Sequence[str]
+    run: Run, folder: Path, receipt: PullReceipt, runners: Sequence[str]
 ) -> Verified[ProvenImage]:
     """Run the checks that are in the image; evidence goes to `folder`/evidence.
 
-    What was found, in the words of a manifest. Raises `BadInput` for what was changed since it was
-    pulled, and for an image without checks; `MissingPrerequisite` where this machine can run
-    nothing of it.
+    The result is in the words of a manifest. Raises `BadInput` for an artifact that was changed
+    since it was pulled, and for an image without checks; `MissingPrerequisite` where this machine
+    can run none of them.
     """
-    path = Path(FILES[receipt.format])
+    path, name = Path(FILES[receipt.format]), receipt.name
     size = (folder / path).stat().st_size if receipt.format != "oci" else 0
-    named = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
+    pulled = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
     with work_folder(run.tools) as work:
-        artifact = within_reach(receipt.format, named, folder, work, source=NAME)
-        check_runners({receipt.format: artifact}, runners)
-        run.progress.step(receipt.identifier, f"looking for the checks in {receipt.format}")
+        artifact = within_reach(receipt.format, pulled, folder, work, source=NAME)
+        artifacts = {receipt.format: artifact}
+        check_runners(artifacts, runners)
+        run.progress.step(name, f"looking for the checks in {receipt.format}")
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
-        target = _target(receipt, tree)
-        artifacts: dict[str, Artifact] = {receipt.format: artifact}
+        target = ProofTarget(
+            identifier=name,
+            arch=receipt.image.architecture,
+            environment=variables_of(receipt),
+            directory=receipt.run.directory if receipt.run else "/",
+            checks=checks_in(tree, name),
+        )
         return prove(run, target, artifacts, work=work, folder=folder, runners=runners)
 
 
-def _target(receipt: Receipt, tree: FormatTree) -> ProofTarget:
-    return ProofTarget(
-        identifier=receipt.identifier,
-        arch=receipt.arch,
-        environment=receipt.environment,
-        directory=receipt.directory,
-        checks=checks_in(tree, receipt.identifier),
-    )
-
-
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
-    """The checks that an image carries, in their order. Raises `BadInput` if there are none."""
+    """Return the checks that an image carries, in their order; raises `BadInput` without any."""
     checks = tuple(carried_checks(tree).values())
     if not checks:
         raise BadInput(

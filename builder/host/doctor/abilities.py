@@ -1,4 +1,4 @@
-"""What follows from what was found: the abilities, and whether a run has all that it needs."""
+"""The abilities of a machine, and all that it lacks for a run of the main job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENGINES = {
     "buildah": ("buildah", "policy", STORE),
     "docker": ("docker", "skopeo", "policy"),
 }
-_WORK = (HOME, TEMPORARY)  # where everything is made
+_WORK = (HOME, TEMPORARY)
 _BASES = ("mmdebstrap", "keyring")
 _PACK = {
     "oci": (),
@@ -41,21 +41,21 @@ _AS_ROOT_INSIDE = frozenset({"buildah", "podman"})  # whose containers have a ra
 def abilities_of(
     items: Mapping[str, Item], *, archs: Sequence[str], as_root: bool
 ) -> tuple[Ability, ...]:
-    """All abilities. What a machine needs to build is told for the engine that it has."""
+    """Return all abilities. Those to build are for the engine that the machine has."""
     engine = "docker" if items["docker"].ok and not items["buildah"].ok else "buildah"
-    found = [
-        _ability(f"build {arch} images", items, (*_build(engine, as_root), key_of(arch)))
-        for arch in archs
-    ]
+    build = _build(engine, as_root)
+    needs: dict[str, Sequence[str]] = {
+        f"build {arch} images": (*build, key_of(arch)) for arch in archs
+    }
     for name, title in FORMATS.items():
-        needs = _build(engine, as_root) if name == "oci" else (*_PACK[name], *_WORK)
-        found.append(_ability(f"pack {title}", items, needs))
-    found += [
-        _ability(f"run and verify {title} for {arch}", items, (*_RUN[name], key_of(arch), *_WORK))
-        for name, title in FORMATS.items()
-        for arch in archs
-    ]
-    return (*found, _ability("GPU checks", items, ("gpu",)))
+        needs[f"pack {title}"] = build if name == "oci" else (*_PACK[name], *_WORK)
+    for name, title in FORMATS.items():
+        for arch in archs:
+            needs[f"run and verify {title} for {arch}"] = (*_RUN[name], key_of(arch), *_WORK)
+    needs["GPU checks"] = ("gpu",)
+    return tuple(
+        Ability(title=title, missing=_missing(items, keys)) for title, keys in needs.items()
+    )
 
 
 def require(
@@ -72,21 +72,24 @@ def require(
 ) -> None:
     """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
 
-    There must be room for so many `images` at once where `home` is, and where `out` is. `bases`
-    says whether any base is to be bootstrapped: one from a registry needs no mmdebstrap. `lent` are
-    the architectures whose build steps are to run native tools, if the kernel's handler is that of
+    There must be room for so many `images` at once where `home` is, and where `out` is. `bases` is
+    true if any base is to be bootstrapped: one from a registry needs no mmdebstrap. `lent` are the
+    architectures whose build steps are to run native tools, if the kernel's handler is that of
     set-up.
     """
     needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
     needs = [key for key in needs if bases or key not in _BASES]
     if any(diagnosis.items[f"native:{arch}"].ok for arch in lent):
         needs.append("patchelf")
-    for one in formats:
-        needs += [*_PACK.get(one, (one,)), *_RUN.get(one, ())]
-    lacking = [_told(item) for item in _missing(diagnosis.items, needs)]
-    places = [(home, "BUILD_IMAGES_HOME")] if diagnosis.items[HOME].ok else []
+    for name in formats:
+        needs += [*_PACK.get(name, (name,)), *_RUN.get(name, ())]
+    lacking = [
+        f"  {item.title}: {item.text}\n      {item.remedy}"
+        for item in _missing(diagnosis.items, needs)
+    ]
+    folders = [(home, "BUILD_IMAGES_HOME")] if diagnosis.items[HOME].ok else []
     need = int(str(diagnosis.items[STORE].data["needed_bytes"]))
-    lacking += _unusable([*places, (out, "--output")], need * images)
+    lacking += _unusable([*folders, (out, "--output")], need * images)
     if lacking:
         count = "1 thing" if len(lacking) == 1 else f"{len(lacking)} things"
         lines = [f"this machine lacks {count} for this run; nothing was built.", *lacking]
@@ -96,7 +99,7 @@ def require(
 
 
 def lacking_for(diagnosis: Diagnosis, runner: str, arch: str) -> tuple[Item, ...]:
-    """What this machine lacks to run images of an architecture by a runner."""
+    """Return all that this machine lacks to run images of an architecture by a runner."""
     with_ids = runner in _AS_ROOT_INSIDE and diagnosis.user != "root"
     rootless = _ROOTLESS if with_ids else ()
     return _missing(diagnosis.items, (*rootless, *_RUNNERS[runner], key_of(arch)))
@@ -107,33 +110,25 @@ def _build(engine: str, as_root: bool) -> tuple[str, ...]:
     return (*_ENGINES.get(engine, (engine,)), *_BASES, *rootless, *_WORK)
 
 
-def _ability(title: str, items: Mapping[str, Item], needs: Iterable[str]) -> Ability:
-    return Ability(title=title, missing=_missing(items, needs))
+def _missing(items: Mapping[str, Item], keys: Iterable[str]) -> tuple[Item, ...]:
+    unknown = ("not known to this program", "choose another one")
+    known = [
+        items.get(key) or Item(key, "", key.removeprefix(key_of("")), *unknown)
+        for key in dict.fromkeys(keys)
+    ]
+    return tuple(item for item in known if not item.ok)
 
 
-def _missing(items: Mapping[str, Item], needs: Iterable[str]) -> tuple[Item, ...]:
-    found = [items.get(key) or _unknown(key) for key in dict.fromkeys(needs)]
-    return tuple(item for item in found if not item.ok)
-
-
-def _unknown(key: str) -> Item:
-    title = key.removeprefix(key_of(""))
-    return Item(key=key, group="", title=title, ok=False, text="not known to this program")
-
-
-def _told(item: Item) -> str:
-    return f"  {item.title}: {item.text}" + (f"\n      {item.remedy}" if item.remedy else "")
-
-
-def _unusable(places: Iterable[tuple[Path, str]], need: int) -> list[str]:
-    """Folders that cannot be written to, and those without room, one a disk."""
-    found, disks = [], set()
-    for folder, way in places:
-        if wrong := not_written(folder):
-            found.append(f"  {folder}: {wrong}\n      choose another one with {way}")
+def _unusable(folders: Iterable[tuple[Path, str]], need: int) -> list[str]:
+    """Return the folders that cannot be written to, and those without room, one for each disk."""
+    problems, disks = [], set()
+    for folder, option in folders:
+        if problem := not_written(folder):
+            problems.append(f"  {folder}: {problem}\n      choose another one with {option}")
         disk, free = standing(folder).stat().st_dev, free_bytes(folder)
         if free < need and disk not in disks:
             text = f"{free / 1e9:.1f} GB free, and {need / 1e9:.1f} GB may be needed"
-            found.append(f"  {folder}: {text}\n      make room, or choose another one with {way}")
+            remedy = f"make room, or choose another one with {option}"
+            problems.append(f"  {folder}: {text}\n      {remedy}")
         disks.add(disk)
-    return found
+    return problems

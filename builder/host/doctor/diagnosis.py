@@ -1,17 +1,21 @@
-"""The values of a diagnosis: what was looked for, and what the machine can therefore do."""
+"""A diagnosis of this machine: items that were looked for, abilities, and both as text and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.system.terminal import BOLD, DIM, GREEN, RED, Paint
+
+SCHEMA = "build-images/doctor/v1"
 USER, GPU, DISK = "user and kernel", "GPU", "disk"  # groups of items
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roots:
-    """Where the system shows itself; tests give folders of their own.
+    """Folders where the system shows itself; tests use folders of their own.
 
     `caller` is the caller's user id by name, which `etc/passwd` need not have.
     """
@@ -24,27 +28,30 @@ class Roots:
     caller: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that was looked for.
+    """A program, a setting or a folder that was looked for.
 
-    `text` is what was found, or what is wrong; `remedy` how to get it. `key` names it among the
-    needs of an ability. A machine may do without what is `optional`.
+    `text` describes it, or the problem with it; `remedy` is the way to get it, and is empty if all
+    is well. `key` names it among the needs of an ability. A machine can do without `optional` ones.
     """
 
     key: str
     group: str
     title: str
-    ok: bool
     text: str
     remedy: str = ""
     optional: bool = False
     data: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def ok(self) -> bool:
+        return not self.remedy
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ability:
-    """Something that this machine can do when nothing is `missing` for it."""
+    """An ability of this machine, which it has when nothing is `missing` for it."""
 
     title: str
     missing: tuple[Item, ...]
@@ -56,7 +63,7 @@ class Ability:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """All that was found, by key, and the abilities that follow from it."""
+    """All items by key, and the abilities that follow from them."""
 
     arch: str
     user: str
@@ -65,12 +72,78 @@ class Diagnosis:
 
 
 def lines_of(file: Path) -> list[str]:
-    """The lines of a file; none if it cannot be read."""
+    """Return the lines of a file; none if it cannot be read."""
     try:
         return file.read_text(errors="replace").splitlines()
     except OSError:
         return []
 
 
-def indexed(items: list[Item]) -> dict[str, Item]:
-    return {item.key: item for item in items}
+def as_json(diagnosis: Diagnosis) -> str:
+    """Return all items and abilities as JSON."""
+    document = {
+        "schema": SCHEMA,
+        "arch": diagnosis.arch,
+        "user": diagnosis.user,
+        "items": [
+            {
+                "key": item.key,
+                "group": item.group,
+                "title": item.title,
+                "ok": item.ok,
+                "text": item.text,
+                "remedy": item.remedy,
+                "optional": item.optional,
+                "data": item.data,
+            }
+            for item in diagnosis.items.values()
+        ],
+        "abilities": [
+            {
+                "title": one.title,
+                "able": one.able,
+                "missing": [{"key": item.key, "remedy": item.remedy} for item in one.missing],
+            }
+            for one in diagnosis.abilities
+        ],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def as_text(diagnosis: Diagnosis, *, colour: bool) -> str:
+    """Return a table of the items, then the abilities; without a newline at its end."""
+    paint = Paint(colour)
+    items = diagnosis.items.values()
+    width = max(len(item.title) for item in items)
+    lines: list[str] = []
+    for group in dict.fromkeys(item.group for item in items):
+        rows = [_row(item, width, paint) for item in items if item.group == group]
+        lines += [paint(group, BOLD), *rows, ""]
+    lines += [paint("what this machine can do", BOLD)]
+    for ability in diagnosis.abilities:
+        if ability.able:
+            lines.append(f"  {paint('✓', GREEN)} yes  {ability.title}")
+        else:
+            names = ", ".join(item.title for item in ability.missing)
+            lines.append(f"  {paint('✗', RED)} {paint('no ', RED)}  {ability.title}")
+            lines.append(f"         {paint(f'lacks {names}', DIM)}")
+    return "\n".join([*lines, *_remedies(items, paint)])
+
+
+def _row(item: Item, width: int, paint: Paint) -> str:
+    mark, word, text = paint("✓", GREEN), "yes", item.text
+    if not item.ok:
+        mark, word = (
+            (paint("-", DIM), "no ") if item.optional else (paint("✗", RED), paint("no ", RED))
+        )
+    elif path := item.data.get("path"):
+        text = f"{text:15} {paint(str(path), DIM)}"
+    return f"  {mark} {item.title:{width}}  {word}  {text}".rstrip()
+
+
+def _remedies(items: Iterable[Item], paint: Paint) -> list[str]:
+    """Return how to get the missing items: the needed ones first."""
+    missing = sorted((item for item in items if not item.ok), key=lambda item: item.optional)
+    width = max((len(item.title) for item in missing), default=0)
+    lines = [f"  {item.title:{width}}  {item.remedy}" for item in missing]
+    return ["", paint("how to get the rest", BOLD), *lines] if missing else []

@@ -1,4 +1,4 @@
-"""Which programs this machine has, in which version."""
+"""The programs of this machine, and their versions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
 from builder.host.doctor.diagnosis import Item
+from builder.model.exact_json import part
 from builder.model.versions import first_version
 from builder.system.process import Completed, Processes
 
@@ -19,17 +20,17 @@ SETUP = "build-images setup"
 TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Program:
     """A program to look for. Without `arguments` it is not asked for its version.
 
-    `twin` is a program of the same package, whose version it shares. Without a `package` it is
-    set-up alone that brings the program. `idle` says what to do where it is there and does not run.
+    `twin` is a program of the same package, whose version it shares. Without a `package` only
+    set-up installs it. `idle` is the remedy where it is installed and does not run.
     """
 
     name: str
     group: str
-    why: str
+    use: str
     package: str = ""
     arguments: tuple[str, ...] = ("--version",)
     twin: str = ""
@@ -39,110 +40,58 @@ class Program:
 
     @property
     def remedy(self) -> str:
-        ways = [f"apt-get install {self.package}"] if self.package else []
-        return ", or ".join([*ways, *([SETUP] if self.setup else [])])
+        ways = [f"apt-get install {self.package}" if self.package else "", SETUP * self.setup]
+        return ", or ".join(filter(None, ways))
 
 
 PROGRAMS = (
-    Program(name="buildah", group=ENGINES, why="builds the Dockerfiles", package="buildah"),
+    Program("buildah", ENGINES, "builds the Dockerfiles", "buildah"),
     Program(
-        name="docker",
-        group=ENGINES,
-        why="builds the Dockerfiles with --engine docker",
-        package="docker.io",
+        *("docker", ENGINES, "builds the Dockerfiles with --engine docker", "docker.io"),
         arguments=("version", "--format", "{{json .}}"),
         optional=True,
         setup=False,
     ),
-    Program(name="apptainer", group=ENGINES, why="makes and runs SIF images"),
-    Program(name="ch-run", group=ENGINES, why="runs Charliecloud images", package="charliecloud"),
+    Program("apptainer", ENGINES, "makes and runs SIF images"),
+    Program("ch-run", ENGINES, "runs Charliecloud images", "charliecloud"),
     Program(
-        name="ch-convert",
-        group=ENGINES,
-        why="unpacks Charliecloud images",
-        package="charliecloud",
+        *("ch-convert", ENGINES, "unpacks Charliecloud images", "charliecloud"),
         arguments=(),
         twin="ch-run",
         optional=True,
     ),
     Program(
-        name="ch-image",
-        group=ENGINES,
-        why="builds Dockerfiles without root",
-        package="charliecloud",
+        *("ch-image", ENGINES, "builds Dockerfiles without root", "charliecloud"),
         arguments=(),  # a Python program, the slowest of all to answer
         twin="ch-run",
         optional=True,
     ),
+    Program("podman", ENGINES, "runs OCI images", "podman", optional=True, setup=False),
+    Program("mmdebstrap", TOOLS, "makes the base images", "mmdebstrap"),
     Program(
-        name="podman",
-        group=ENGINES,
-        why="runs OCI images",
-        package="podman",
+        "patchelf",
+        TOOLS,
+        "moves native tools to where build steps see them; --no-native-tools goes without",
+        "patchelf",
+        optional=True,
+    ),
+    Program("sqfs2tar", TOOLS, "reads SIF images", "squashfs-tools-ng"),
+    Program("mksquashfs", TOOLS, "packs SIF images", "squashfs-tools", ("-version",)),
+    Program("pigz", TOOLS, "unpacks Charliecloud images to prove them", "pigz"),
+    Program("newuidmap", TOOLS, "gives ordinary users a range of user ids", "uidmap", ()),
+    Program(
+        *("skopeo", TOOLS, "turns what Docker saves into an OCI layout", "skopeo"),
         optional=True,
         setup=False,
     ),
     Program(
-        name="mmdebstrap",
-        group=TOOLS,
-        why="makes the base images",
-        package="mmdebstrap",
-    ),
-    Program(
-        name="patchelf",
-        group=TOOLS,
-        why="moves native tools to where build steps see them; --no-native-tools goes without",
-        package="patchelf",
-        optional=True,
-    ),
-    Program(name="sqfs2tar", group=TOOLS, why="reads SIF images", package="squashfs-tools-ng"),
-    Program(
-        name="mksquashfs",
-        group=TOOLS,
-        why="packs SIF images",
-        package="squashfs-tools",
-        arguments=("-version",),
-    ),
-    Program(
-        name="pigz", group=TOOLS, why="unpacks Charliecloud images to prove them", package="pigz"
-    ),
-    Program(
-        name="newuidmap",
-        group=TOOLS,
-        why="gives ordinary users a range of user ids",
-        package="uidmap",
-        arguments=(),
-    ),
-    Program(
-        name="skopeo",
-        group=TOOLS,
-        why="turns what Docker saves into an OCI layout",
-        package="skopeo",
+        *("cosign", TOOLS, "signs and proves published images", "cosign", ("version",)),
         optional=True,
         setup=False,
     ),
+    Program("mpirun", SITE, "starts ranks on the host", "openmpi-bin", optional=True, setup=False),
     Program(
-        name="cosign",
-        group=TOOLS,
-        why="signs and proves published images",
-        package="cosign",
-        arguments=("version",),
-        optional=True,
-        setup=False,
-    ),
-    Program(
-        name="mpirun",
-        group=SITE,
-        why="starts ranks on the host",
-        package="openmpi-bin",
-        optional=True,
-        setup=False,
-    ),
-    Program(
-        name="srun",
-        group=SITE,
-        why="starts ranks under Slurm",
-        package="slurm-client",
+        *("srun", SITE, "starts ranks under Slurm", "slurm-client"),
         optional=True,
         setup=False,
         idle="it is there: it finds no slurm.conf, and no controller that would tell it",
@@ -150,37 +99,72 @@ PROGRAMS = (
 )
 
 
-def asked(program: Program, *, processes: Processes, search_path: str) -> Item:
-    """Look for a program, and ask it for its version if it is there."""
-    found = shutil.which(program.name, path=search_path)
-    if found is None and program.name == "apptainer":
-        return _without_apptainer(program, search_path)
-    if found is None:
-        return _item(program, ok=False, text=f"not found; it {program.why}", path="")
+def program_item(program: Program, *, processes: Processes, search_path: str) -> Item:
+    """Look for a program, and ask it for its version if it is installed."""
+    path = shutil.which(program.name, path=search_path) or ""
+    if not path:
+        text = f"not found; it {program.use}"
+        if program.name == "apptainer" and (older := shutil.which("singularity", path=search_path)):
+            text = f"not found; {older} is there, and not what is used"
+        return _item(program, text, path, program.remedy)
     if not program.arguments:
-        return _item(program, ok=True, text="", path=found)
-    done = answer(processes, [found, *program.arguments], search_path=search_path)
+        return _item(program, "", path)
+    done = answer(processes, [path, *program.arguments], search_path=search_path)
     if isinstance(done, str):
-        return _item(program, ok=False, text=f"does not run: {done}", path=found)
-    return _read(program, done, found)
+        return _item(program, f"does not run: {done}", path, program.idle)
+    return _docker(program, done, path) if program.name == "docker" else _read(program, done, path)
+
+
+def _read(program: Program, done: Completed, path: str) -> Item:
+    output = done.stdout + done.stderr
+    version = first_version(output)
+    if done.returncode and not version:
+        lines = output.strip().splitlines() or [f"exit status {done.returncode}"]
+        return _item(program, f"does not run: {lines[-1]}", path, program.idle)
+    if program.name != "mpirun":
+        return _item(program, version or "found", path, version=version)
+    known = MPI_FAMILIES.get(launcher_family(output))
+    family = known.title if known else "unknown family"
+    return _item(program, f"{family} {version}".strip(), path, version=version, family=family)
+
+
+def _docker(program: Program, done: Completed, path: str) -> Item:
+    """Return the item of Docker's client, which is of use only with a daemon that answers."""
+    try:
+        answers = json.loads(done.stdout)
+    except ValueError:
+        answers = None
+    client = part(answers, "Client", "Version") or first_version(done.stdout)
+    server = part(answers, "Server", "Version")
+    if server:
+        text = f"client {client}, daemon {server}"
+        return _item(program, text, path, version=client, daemon=server)
+    text, remedy = f"client {client}; no daemon answers", "start dockerd, or set DOCKER_HOST"
+    return _item(program, text, path, remedy, version=client)
+
+
+def _item(program: Program, text: str, path: str, remedy: str = "", **data: object) -> Item:
+    data = {"path": path, "version": "", **data}
+    key, group = program.name, program.group
+    return Item(key, group, key, text, remedy, optional=program.optional, data=data)
 
 
 def with_twins(items: Mapping[str, Item]) -> list[Item]:
-    """The programs that were not asked, with the version of the one that they come with."""
-    found = dict(items)
+    """Return the items of programs; one that was not asked has the version of its twin."""
+    completed = dict(items)
     for program in PROGRAMS:
-        item, twin = found[program.name], found.get(program.twin)
+        item, twin = items[program.name], items.get(program.twin)
         if item.ok and twin and twin.ok:
             version = str(twin.data["version"])
             data = {**item.data, "version": version}
-            found[program.name] = replace(item, text=version, data=data)
-    return list(found.values())
+            completed[program.name] = replace(item, text=version, data=data)
+    return list(completed.values())
 
 
 def answer(processes: Processes, argv: list[str], *, search_path: str) -> Completed | str:
-    """What a program says about itself, or why it cannot be asked.
+    """Return the output of a program, or why it cannot be asked.
 
-    ch-run wants USER; ch-image and others written in Python want the system's own python3.
+    ch-run needs USER; ch-image and others written in Python need the system's own python3.
     """
     environment = {
         "USER": os.environ.get("USER") or "nobody",
@@ -192,56 +176,3 @@ def answer(processes: Processes, argv: list[str], *, search_path: str) -> Comple
     except OSError as error:  # not a program, or one of another architecture
         return error.strerror or str(error)
     return f"no answer within {TIMEOUT_S:.0f} s" if done.timed_out else done
-
-
-def _read(program: Program, done: Completed, path: str) -> Item:
-    if program.name == "docker":
-        return _docker(program, done, path)
-    text = done.stdout + done.stderr
-    version = first_version(text)
-    if done.returncode and not version:
-        lines = text.strip().splitlines() or [f"exit status {done.returncode}"]
-        return _item(program, ok=False, text=f"does not run: {lines[-1]}", path=path)
-    if program.name == "mpirun":
-        known = MPI_FAMILIES.get(launcher_family(text))
-        family = known.title if known else "unknown family"
-        shown = f"{family} {version}".strip()
-        return _item(program, ok=True, text=shown, path=path, version=version, family=family)
-    return _item(program, ok=True, text=version or "found", path=path, version=version)
-
-
-def _docker(program: Program, done: Completed, path: str) -> Item:
-    """The client is of use only with a daemon that answers."""
-    try:
-        found = json.loads(done.stdout)
-        client = str(found["Client"]["Version"])
-        server = (found.get("Server") or {}).get("Version", "")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        client = first_version(done.stdout)
-        server = ""
-    if server:
-        text = f"client {client}, daemon {server}"
-        return _item(program, ok=True, text=text, path=path, version=client, daemon=server)
-    item = _item(
-        program, ok=False, text=f"client {client}; no daemon answers", path=path, version=client
-    )
-    return replace(item, remedy="start dockerd, or set DOCKER_HOST")
-
-
-def _without_apptainer(program: Program, search_path: str) -> Item:
-    older = shutil.which("singularity", path=search_path)
-    also = f"; {older} is there, and not what is used" if older else f"; it {program.why}"
-    return _item(program, ok=False, text=f"not found{also}", path="")
-
-
-def _item(program: Program, *, ok: bool, text: str, path: str, **data: object) -> Item:
-    return Item(
-        key=program.name,
-        group=program.group,
-        title=program.name,
-        ok=ok,
-        text=text,
-        remedy="" if ok else program.idle if path else program.remedy,
-        optional=program.optional,
-        data={"path": path, "version": "", **data},
-    )

@@ -27,7 +27,7 @@ has_ids() {
 }
 
 # free_ids USER: a range of which neither a line of another user nor a user of this host has an id.
-# Where the search begins depends on the user; builder/host/doctor/subids.py has the same rule.
+# Where the search begins depends on the user; builder/host/doctor/machine.py has the same rule.
 free_ids() {
     local uid
     uid=$(uid_of "$1") || uid=1000

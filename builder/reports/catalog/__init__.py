@@ -2,7 +2,7 @@
 
 It proves nothing itself: it shows what was proven, and says where evidence is not of the artifacts
 that it lies beside. All texts are escaped; the pages load nothing from elsewhere.
-docs/catalog.md tells of it.
+docs/catalog.md describes it.
 """
 
 from __future__ import annotations

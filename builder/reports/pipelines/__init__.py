@@ -1,13 +1,5 @@
 """Pipelines for CI systems, made of the plan: a job for each image, one for each set to publish.
 
 From planned images to the text of one YAML file. All that varies between images is decided here;
-the YAML holds jobs, and no logic. The same images give the same text. docs/ci.md tells of it.
+the YAML holds jobs, and no logic. The same images give the same text. docs/ci.md describes it.
 """
-
-from __future__ import annotations
-
-from builder.reports.pipelines.github import github
-from builder.reports.pipelines.gitlab import gitlab
-from builder.reports.pipelines.jobs import Pipeline, pipeline_of
-
-__all__ = ["Pipeline", "github", "gitlab", "pipeline_of"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import jinja2
-
-from builder.model import Cell, LeftOut, Reason
+from builder import __version__
+from builder.model import Cell, LeftOut, Plan, Reason
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.records import read, write
-from builder.reports.report.view import BuildRun, Report, report_of
+from builder.reports.report.view import BuildRun, report_of
+from builder.reports.templates import page_environment
 from builder.system.files import write_atomically
 
 SCHEMA = "build-images/report/v1"
@@ -26,12 +28,8 @@ class LeftOutImage:
     cell: Cell
     reasons: tuple[str, ...]
 
-    @classmethod
-    def of(cls, one: LeftOut) -> LeftOutImage:
-        return cls(image=one.cell.identifier, cell=one.cell, reasons=tuple(map(str, one.reasons)))
-
     def left_out(self) -> LeftOut:
-        """The cell with its reasons taken apart again."""
+        """Return the cell with its reasons taken apart again."""
         pairs = (text.partition(": ") for text in self.reasons)
         reasons = tuple(Reason(layer=layer, text=text) for layer, _, text in pairs)
         return LeftOut(cell=self.cell, reasons=reasons)
@@ -49,6 +47,24 @@ class ReportDocument:
     failures: Mapping[str, str]
     left_out: tuple[LeftOutImage, ...]
     compiled: Mapping[str, str] = field(default_factory=dict)
+
+
+def report_folder(
+    out: Path,
+    manifests: Sequence[Manifest],
+    plan: Plan,
+    failures: Mapping[str, str],
+    compiled: Mapping[str, str],
+    run: BuildRun,
+) -> None:
+    """Write the report over an output folder: what is in it, and what is not, with the reasons.
+
+    `manifests` are those of all images in it. `failures` and `compiled` are as in `write_report`;
+    `run` says when, for how long, and on which host.
+    """
+    command = shlex.join(["build-images", *sys.argv[1:]])
+    build = replace(run, tool_version=__version__, command=command)
+    write_report(manifests, plan.left_out, failures, out=out, build=build, compiled=compiled)
 
 
 def write_report(
@@ -75,15 +91,25 @@ def write_report(
             build=build,
             images=tuple(manifests),
             failures=failures,
-            left_out=tuple(map(LeftOutImage.of, left_out)),
+            left_out=tuple(
+                LeftOutImage(
+                    image=absent.cell.identifier,
+                    cell=absent.cell,
+                    reasons=tuple(map(str, absent.reasons)),
+                )
+                for absent in left_out
+            ),
             compiled=lacking,
         )
     )
-    document["images"] = [json.loads(manifest_text(one)) for one in manifests]  # keys in order
+    document["images"] = [
+        json.loads(manifest_text(manifest)) for manifest in manifests
+    ]  # keys in order
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     write_atomically(out / "report.json", text, errors="replace")
-    write_atomically(out / "report.html", _html(report), errors="replace")
+    page = page_environment().get_template("report.html.j2").render(report=report)
+    write_atomically(out / "report.html", page, errors="replace")
 
 
 def refresh(out: Path, manifest: Manifest) -> bool:
@@ -95,27 +121,17 @@ def refresh(out: Path, manifest: Manifest) -> bool:
         document = read(ReportDocument, json.loads((out / "report.json").read_text("utf-8")))
     except (OSError, ValueError):
         return False
-    images = [manifest if one.image == manifest.image else one for one in document.images]
+    images = [
+        manifest if earlier.image == manifest.image else earlier for earlier in document.images
+    ]
     if document.schema != SCHEMA or manifest not in images:
         return False
     write_report(
         images,
-        [one.left_out() for one in document.left_out],
+        [absent.left_out() for absent in document.left_out],
         document.failures,
         out=out,
         build=document.build,
         compiled=document.compiled,
     )
     return True
-
-
-def _html(report: Report) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("report.html.j2").render(report=report)

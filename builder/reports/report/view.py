@@ -1,112 +1,68 @@
-"""What the report shows, worked out from manifests: the template only lays it out."""
+"""The content of the report, worked out from manifests: the template only lays it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
-from builder.model import FAILED, PASSED, SKIPPED, LeftOut, Outcome
+from builder.model import FAILED, Artifact, LeftOut, Outcome
 from builder.model.architectures import ARCHITECTURES
+from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
-from builder.reports.report.badges import Badge, badges_of, index_facts
-from builder.reports.report.commands import Recipe, recipes_of
+from builder.model.package_indices import IndexState, age_days, days_behind, states_in
 from builder.reports.report.matrix import (
     BUILT,
     COMPILED,
     VERIFIED,
-    Row,
     Tile,
-    first_line,
-    human_moment,
-    human_size,
-    human_time,
     rows_of,
-    standing,
+    standing_of,
     tiles_of,
 )
+from builder.reports.templates import first_line, human_moment
 from builder.verify.measure.plot import Plot, plot_of
 
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
-MARKS = {PASSED: "✓", FAILED: "✗", SKIPPED: "○", "absent": "·"}
-ERROR_LINES = 40
+_ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
 _STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
+_Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
+class Badge:
+    """A short remark on an image; `kind` is its CSS class."""
+
+    kind: str
     text: str
-    href: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One bar of an image's times; `share` is a percentage of all its time."""
-
-    name: str
-    time: str
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArtifactRow:
-    title: str
-    path: Link
-    size: str
-    digest: str
-    time: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """What one check found in one format; `outcome` may also be `absent`: it was not run."""
-
-    format: str
-    outcome: str
-    mark: str
-    reason: str
-    time: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckRow:
-    check: str
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trees:
-    """The tree digests: one when the formats are `equal`, else each by the format's title."""
-
-    equal: bool
-    digests: Mapping[str, str]
+    about: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """All about one image. One whose build failed has an `error` and little else."""
+    """All about one image. One whose build failed has an `error`, and no manifest.
+
+    `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
+    time in percent, `artifacts` and `trees` (tree digests, if there are any) by formats' titles,
+    `checks` formats' titles with outcomes, by check: None is one that was not run.
+    """
 
     image: str
     state: str
-    word: str
     mark: str
-    about: str = ""
-    arch: str = ""
-    foreign: bool = False
+    word: str
+    links: _Pairs
     error: str = ""
+    manifest: Manifest | None = None
     badges: tuple[Badge, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()
-    digests: tuple[tuple[str, str], ...] = ()
-    steps: tuple[Step, ...] = ()
-    total: str = ""
-    formats: tuple[str, ...] = ()
-    artifacts: tuple[ArtifactRow, ...] = ()
-    checks: tuple[CheckRow, ...] = ()
-    trees: Trees | None = None
-    recipes: tuple[Recipe, ...] = ()
-    links: tuple[Link, ...] = ()
+    facts: _Pairs = ()
+    digests: _Pairs = ()
+    steps: tuple[tuple[str, float, float], ...] = ()
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
+    trees: Mapping[str, str] = field(default_factory=dict)
+    trees_are_equal: bool = False
     plot: Plot | None = None
 
 
@@ -122,31 +78,20 @@ class BuildRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Absence:
-    """Cells that are left out, or compiled and not built, for the same reasons."""
-
-    reasons: tuple[str, ...]
-    images: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """The whole page."""
+    """The page. `left_out` and `compiled` are images by the reasons why they were not built."""
 
     outcome: str
     headline: str
     totals: Mapping[str, int]
-    started: str
-    duration: str
-    command: str
-    tool_version: str
-    facts: tuple[tuple[str, str], ...]
+    build: BuildRun
+    facts: _Pairs
     folder: str
     architectures: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[Mapping[str, Tile], ...]
     cards: tuple[Card, ...]
-    absences: tuple[Absence, ...] = field(default=())
-    compiled: tuple[Absence, ...] = field(default=())
+    left_out: Mapping[tuple[str, ...], Sequence[str]]
+    compiled: Mapping[tuple[str, ...], Sequence[str]]
 
 
 def report_of(
@@ -158,31 +103,33 @@ def report_of(
     folder: str,
     build: BuildRun,
 ) -> Report:
-    """Everything on the page. An image that failed to build hides an older manifest of it."""
-    current = [one for one in manifests if one.image not in failures]
+    """Return everything on the page. A failed build hides an older manifest of its image."""
+    current = [manifest for manifest in manifests if manifest.image not in failures]
     tiles = tiles_of(current, left_out, failures, compiled)
     totals = _totals(tiles, current)
+    cards = [card_of(manifest) for manifest in current]
+    architectures = {tile.arch for tile in tiles}
     return Report(
         outcome=_outcome(totals),
         headline=_headline(totals),
         totals=totals,
-        started=human_moment(build.started),
-        duration=human_time(build.duration_s),
-        command=build.command,
-        tool_version=build.tool_version,
+        build=build,
         facts=_machine(build, totals),
         folder=folder,
-        architectures=_architectures(tiles),
+        architectures=tuple(_in_order(sorted(architectures), ARCHITECTURES)),
         rows=rows_of(tiles),
-        cards=_cards(current, failures, folder=folder),
-        absences=_absences({one.cell.identifier: one.reasons for one in left_out}),
-        compiled=_absences({image: (first_line(text),) for image, text in compiled.items()}),
+        cards=(  # failures first, else in build order
+            *(_broken(image, text) for image, text in failures.items()),
+            *sorted(cards, key=lambda card: card.state != FAILED),
+        ),
+        left_out=_by_reasons({each.cell.identifier: each.reasons for each in left_out}),
+        compiled=_by_reasons({image: [first_line(text)] for image, text in compiled.items()}),
     )
 
 
 def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, int]:
     states = [tile.state for tile in tiles]
-    emulated = sum(one.emulated for one in manifests)
+    emulated = sum(manifest.emulated for manifest in manifests)
     return {
         "images": len(states) - states.count("left-out") - states.count(COMPILED),
         "verified": states.count(VERIFIED),
@@ -196,7 +143,7 @@ def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, i
 
 
 def _outcome(totals: Mapping[str, int]) -> str:
-    """`verified` only when there is something, and all of it is."""
+    """Return `verified` only if there is something, and all of it is."""
     if totals["failed"] or not totals["images"]:
         return FAILED
     return BUILT if totals["built"] else VERIFIED
@@ -207,175 +154,147 @@ def _headline(totals: Mapping[str, int]) -> str:
     if not images:
         return "No image was built"
     if images == verified:
-        return {1: "1 image verified", 2: "Both images verified"}.get(
-            images, f"All {images} images verified"
-        )
-    return f"{verified} of {images} {'image' if images == 1 else 'images'} verified"
+        usual = f"All {images} images verified"
+        return {1: "1 image verified", 2: "Both images verified"}.get(images, usual)
+    return f"{verified} of {counted(images, 'image')} verified"
 
 
-def _machine(build: BuildRun, totals: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+def _machine(build: BuildRun, totals: Mapping[str, int]) -> _Pairs:
     host = build.host
     runs = [f"{totals[kind]} {kind}" for kind in ("native", "emulated") if totals[kind]]
-    pairs = [
+    return _stated(
         ("machine", " · ".join(str(host[key]) for key in ("arch", "cpu") if host.get(key))),
         ("system", " · ".join(str(host[key]) for key in ("os", "kernel") if host.get(key))),
         ("images ran", ", ".join(runs)),
-    ]
-    return tuple((name, text) for name, text in pairs if text)
+    )
 
 
-def _architectures(tiles: Sequence[Tile]) -> tuple[str, ...]:
-    found = {tile.arch for tile in tiles}
-    known = [name for name in ARCHITECTURES if name in found]
-    return (*known, *sorted(found.difference(known)))
-
-
-def _absences(reasons: Mapping[str, Sequence[object]]) -> tuple[Absence, ...]:
-    """Images by the reasons why they are not there."""
+def _by_reasons(reasons: Mapping[str, Sequence[object]]) -> dict[tuple[str, ...], list[str]]:
     groups: dict[tuple[str, ...], list[str]] = {}
-    for image, why in reasons.items():
-        groups.setdefault(tuple(map(str, why)), []).append(image)
-    return tuple(Absence(reasons=key, images=tuple(group)) for key, group in groups.items())
-
-
-def _cards(
-    manifests: Sequence[Manifest], failures: Mapping[str, str], *, folder: str
-) -> tuple[Card, ...]:
-    """What went wrong first, else in build order."""
-    broken = [_broken(image, text) for image, text in failures.items()]
-    built = [card_of(manifest, folder=folder) for manifest in manifests]
-    return (*broken, *sorted(built, key=lambda card: card.state != FAILED))
+    for image, own in reasons.items():
+        groups.setdefault(tuple(map(str, own)), []).append(image)
+    return groups
 
 
 def _broken(image: str, text: str) -> Card:
     lines = text.rstrip().splitlines()
-    error = "\n".join(["…", *lines[-ERROR_LINES:]] if len(lines) > ERROR_LINES else lines)
-    links = _links(image, [*_SPECS, _LOG])
-    word = "build failed"
-    return Card(image=image, state="broken", word=word, mark="✗", error=error, links=links)
+    error = "\n".join(["…", *lines[-_ERROR_LINES:]] if len(lines) > _ERROR_LINES else lines)
+    links = (*_SPECS, _LOG)
+    return Card(
+        image=image, state="broken", mark="✗", word="build failed", links=links, error=error
+    )
 
 
-def card_of(manifest: Manifest, *, folder: str) -> Card:
-    """All that a manifest tells of its image."""
-    state, mark, word = standing(manifest)
-    durations = manifest.durations_s
-    formats = tuple(_in_order(manifest.artifacts, FORMATS))
+def card_of(manifest: Manifest) -> Card:
+    """Return all that a manifest says of its image."""
+    state, mark, word = standing_of(manifest)
+    names = _in_order(manifest.artifacts, FORMATS)
+    artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
+    trees = {title: artifact.tree_digest for title, artifact in artifacts.items()}
+    seconds = manifest.durations_s
+    total = sum(seconds.values()) or 1.0
+    evidence = [(f"evidence: {file.rpartition('/')[2]}", file) for file in manifest.evidence]
     return Card(
         image=manifest.image,
         state=state,
-        word=word,
         mark=mark,
-        about=manifest.about,
-        arch=manifest.cell.arch,
-        foreign=manifest.emulated,
-        badges=badges_of(manifest),
+        word=word,
+        links=(
+            *(*_SPECS, ("manifest", MANIFEST), *evidence),
+            *(("SBOM (CycloneDX)", manifest.sbom), _LOG),
+        ),
+        manifest=manifest,
+        badges=tuple(badges_of(manifest)),
         facts=_facts(manifest),
-        digests=_digests(manifest),
-        steps=_steps(durations),
-        total=human_time(sum(durations.values())),
-        formats=tuple(FORMATS.get(one, one) for one in formats),
-        artifacts=tuple(_artifact(manifest, one) for one in formats),
-        checks=_checks(manifest.all_outcomes(), formats),
-        trees=_trees(manifest, formats),
-        recipes=recipes_of(manifest, folder=folder),
-        links=_card_links(manifest),
+        digests=_stated(
+            ("content key", manifest.content_key), ("base image", manifest.inputs.base.digest)
+        ),
+        steps=tuple(
+            (name, seconds[name], 100 * seconds[name] / total)
+            for name in _in_order(seconds, _STEPS)
+        ),
+        artifacts=artifacts,
+        checks=_checks(manifest.all_outcomes(), names),
+        trees=trees if any(trees.values()) else {},
+        trees_are_equal=bool(manifest.formats_equal) and len({*trees.values()}) == 1,
         plot=plot_of(manifest.measured),
     )
 
 
-def _facts(manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    recipes = [f"{one.name} {one.version}" for one in manifest.inputs.recipes]
+def badges_of(manifest: Manifest) -> Iterable[Badge]:
+    """Yield the remarks that a manifest gives cause to."""
+    arch, qemu = manifest.cell.arch, manifest.tools.get("qemu")
+    if manifest.emulated:
+        text = f"emulated · QEMU {qemu}" if qemu else "emulated"
+        yield Badge(kind="emulated", text=text, about=f"{arch} programs ran under emulation")
+    else:
+        work = "checked" if manifest.emulated_build else "built and checked"
+        yield Badge(kind="native", text="native", about=f"{work} on {arch}")
+    if manifest.proven_on_gpu is True:
+        yield Badge(kind="gpu", text="proven on a GPU", about="its GPU checks passed")
+    elif manifest.proven_on_gpu is False:
+        about = "its GPU checks did not pass on a GPU"
+        yield Badge(kind="no-gpu", text="not proven on a GPU", about=about)
+    if behind := days_behind(manifest.inputs):
+        text = f"packages {counted(behind, 'day')} behind"
+        about = "the mirror had not all of the newest package index yet"
+        yield Badge(kind="behind", text=text, about=about)
+
+
+def _facts(manifest: Manifest) -> _Pairs:
+    recipes = [f"{recipe.name} {recipe.version}" for recipe in manifest.inputs.recipes]
     tools = [f"{name} {version}" for name, version in manifest.tools.items() if version]
-    pairs = [
+    return _stated(
         ("recipe", " → ".join(recipes)),
         ("base", manifest.inputs.base.name),
         ("engine", manifest.engine),
-        ("packages", manifest.packages or ""),
-        *index_facts(manifest),
+        ("packages", str(manifest.packages or "")),
+        ("package index", index_states(manifest)),
         ("started", human_moment(manifest.started)),
         ("tools", ", ".join(tools)),
-    ]
-    return tuple((name, str(value)) for name, value in pairs if value)
-
-
-def _digests(manifest: Manifest) -> tuple[tuple[str, str], ...]:
-    base = manifest.inputs.base.digest
-    pairs = [("content key", manifest.content_key), ("base image", base)]
-    return tuple((name, value) for name, value in pairs if value)
-
-
-def _steps(durations: Mapping[str, float]) -> tuple[Step, ...]:
-    total = sum(durations.values()) or 1.0
-    return tuple(
-        Step(name=name, time=human_time(durations[name]), share=100 * durations[name] / total)
-        for name in _in_order(durations, _STEPS)
     )
 
 
-def _artifact(manifest: Manifest, format_: str) -> ArtifactRow:
-    artifact = manifest.artifacts[format_]
-    return ArtifactRow(
-        title=FORMATS.get(format_, format_),
-        path=_links(manifest.image, [(str(artifact.path), str(artifact.path))])[0],
-        size=human_size(artifact.size),
-        digest=artifact.digest,
-        time=human_time(artifact.duration_s),
-    )
+def index_states(manifest: Manifest) -> str:
+    """Return the package indices, their age at the build, and whether security updates are in."""
+    states = states_in(manifest.inputs)
+    lines = [_index_state(state, manifest.started) for state in states]
+    has_security = any(state.suite.endswith("-security") for state in states)
+    if lines and manifest.inputs.base.key and not has_security:
+        lines.append("no security updates")
+    return "; ".join(lines)
 
 
-def _trees(manifest: Manifest, formats: Sequence[str]) -> Trees | None:
-    """None when there is nothing to compare."""
-    digests = {FORMATS.get(one, one): manifest.artifacts[one].tree_digest for one in formats}
-    if not any(digests.values()):
-        return None
-    equal = bool(manifest.formats_equal) and len(set(digests.values())) == 1
-    return Trees(equal=equal, digests=digests)
+def _index_state(state: IndexState, at: str) -> str:
+    """Return `debian trixie of 2026-09-12 (as stable), 73 days old, 70 days behind the mirror`."""
+    text = f"{state.archive} {state.suite} of {state.date[:10] or 'an unknown day'}"
+    if state.taken_as != state.suite:
+        text += f" (as {state.taken_as})"
+    if (age := age_days(state, at)) is not None:
+        text += f", {counted(max(age, 0), 'day')} old"
+    if state.behind_days:
+        text += f", {counted(state.behind_days, 'day')} behind the mirror"
+    return text
 
 
 def _checks(
-    checks: Mapping[str, Sequence[Outcome]], formats: Sequence[str]
-) -> tuple[CheckRow, ...]:
-    by_name: dict[str, dict[str, Outcome]] = {}
-    for format_, outcomes in checks.items():
-        for outcome in outcomes:
-            by_name.setdefault(outcome.check, {})[format_] = outcome
-    columns = formats or tuple(_in_order(checks, FORMATS))
-    return tuple(
-        CheckRow(check=name, findings=tuple(_finding(one, found.get(one)) for one in columns))
-        for name, found in by_name.items()
-    )
+    outcomes: Mapping[str, Sequence[Outcome]], formats: Sequence[str]
+) -> dict[str, tuple[tuple[str, Outcome | None], ...]]:
+    by_check: dict[str, dict[str, Outcome]] = {}
+    for run, own in outcomes.items():
+        for outcome in own:
+            by_check.setdefault(outcome.check, {})[run] = outcome
+    columns = formats or _in_order(outcomes, FORMATS)
+    return {
+        check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
+        for check, own in by_check.items()
+    }
 
 
-def _finding(format_: str, outcome: Outcome | None) -> Finding:
-    title = FORMATS.get(format_, format_)
-    if outcome is None:
-        mark = MARKS["absent"]
-        return Finding(format=title, outcome="absent", mark=mark, reason="not run", time="")
-    word = outcome.outcome if outcome.outcome in MARKS else FAILED
-    return Finding(
-        format=title,
-        outcome=word,
-        mark=MARKS[word],
-        reason=outcome.reason,
-        time="" if word == SKIPPED else human_time(outcome.duration_s),
-    )
+def _stated(*pairs: tuple[str, str]) -> _Pairs:
+    return tuple((name, text) for name, text in pairs if text)
 
 
-def _card_links(manifest: Manifest) -> tuple[Link, ...]:
-    names = [
-        *_SPECS,
-        ("manifest", MANIFEST),
-        *((f"evidence: {one.rpartition('/')[2]}", one) for one in manifest.evidence),
-        ("SBOM (CycloneDX)", manifest.sbom),
-        _LOG,
-    ]
-    return _links(manifest.image, names)
-
-
-def _links(image: str, names: Sequence[tuple[str, str]]) -> tuple[Link, ...]:
-    """Relative to the report, so that the output folder may be moved or served."""
-    return tuple(Link(text=text, href=f"./{quote(image)}/{quote(path)}") for text, path in names)
-
-
-def _in_order(found: Iterable[str], known: Iterable[str]) -> list[str]:
-    return [*(one for one in known if one in found), *(one for one in found if one not in known)]
+def _in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    rank = {name: number for number, name in enumerate(known)}
+    return sorted(names, key=lambda name: rank.get(name, len(rank)))

@@ -1,4 +1,4 @@
-"""The values that the templates lay out: worked out once for an image, from plan and contract."""
+"""The files of a site for an image, laid out by templates, and the values that these show."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-
-import jinja2
 
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
@@ -19,8 +18,9 @@ from builder.model import GENERIC, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
+from builder.reports.templates import text_environment
 
-IN_IMAGE = "/opt/build-images"
+_IN_IMAGE = "/opt/build-images"
 # A registry's host and namespace: https://github.com/distribution/reference/blob/main/regexp.go
 _REGISTRY = re.compile(
     r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]+)?"
@@ -30,7 +30,7 @@ _REGISTRY = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a site has images: `registry` is HOST/NAMESPACE, `folder` an absolute path on its
+    """The place of a site's images: `registry` is HOST/NAMESPACE, `folder` an absolute path on its
     nodes. `gpus` is the number of GPUs that a node has, and that a job asks for.
     """
 
@@ -39,7 +39,7 @@ class Place:
     gpus: int = 4
 
     def __post_init__(self) -> None:
-        """Raises BadInput for what is no registry or no folder."""
+        """Raise BadInput for a malformed registry or folder."""
         if not _REGISTRY.fullmatch(self.registry):
             raise BadInput(
                 f"{self.registry!r} is not HOST/NAMESPACE of a registry",
@@ -52,87 +52,70 @@ class Place:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Starter:
-    """How Slurm starts the ranks of an MPI: the command before the runtime's, and why so.
-
-    `mpiexec` is the same by the launcher of the host's MPI, empty where there is none.
-    """
-
-    slurm: str
-    mpiexec: str
-    why: str
-
-
-_MPIEXEC_OPEN_MPI = 'mpiexec -n "$SLURM_NTASKS" --map-by "ppr:$SLURM_NTASKS_PER_NODE:node"'
-_MPIEXEC_HYDRA = 'mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE"'
-
-# srun --mpi: https://slurm.schedmd.com/mpi_guide.html. -ppn is Hydra's, which MPICH, MVAPICH2 and
-# Intel MPI have; --map-by is Open MPI's, mpirun(1).
-_PMIX = Starter(
-    slurm="srun --mpi=pmix",
-    mpiexec=_MPIEXEC_OPEN_MPI,
-    why="Slurm starts the ranks by PMIx, which the image's Open MPI brings.",
-)
-_NO_PMIX = Starter(
-    slurm=_MPIEXEC_OPEN_MPI,
-    mpiexec=_MPIEXEC_OPEN_MPI,
-    why="The image's Open MPI has no PMIx: mpiexec of the same Open MPI on the host starts it.",
-)
-_PMI2 = Starter(
-    slurm="srun --mpi=pmi2",
-    mpiexec=_MPIEXEC_HYDRA,
-    why="Slurm starts the ranks by PMI, which MPICH and its kin speak.",
-)
-_CRAY = Starter(
-    slurm="srun --mpi=cray_shasta",
-    mpiexec="",
-    why="Slurm starts the ranks by Cray's PMI, which the host's Cray MPICH speaks.",
-)
-_NO_MPI = Starter(
-    slurm="srun", mpiexec="", why="The image has no MPI: each task is a process by itself."
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SiteImage:
-    """One image as the templates see it.
+    """One image at a site, as the templates see it.
 
-    `reference` is HOST/NAMESPACE/RECIPE:TAG, and `pinned` names it by digest where that is known,
-    else it is the same. `digest` is that of the image's manifest, `sha256:...`, or empty. `sif` and
-    `directory` are where `pull` leaves them, if it is called in the site's folder. `proof` is the
-    command, in the image, of its own check: that of MPI by all ranks where it has one, in the
-    shell's words.
+    `digest` is that of the image's manifest, `sha256:...`, or empty if that is not known.
     """
 
-    contract: HostContract
-    about: str
-    recipe: str
-    version: str
-    tag: str
-    name: str
-    repository: str
-    reference: str
-    pinned: str
-    digest: str
-    sif: str
-    directory: str
-    starter: Starter
-    proof: str
-    gpus: int
+    planned: PlannedImage
+    place: Place
+    digest: str = ""
+
+    @cached_property
+    def contract(self) -> HostContract:
+        return contract_of(self.planned)
 
     @property
     def identifier(self) -> str:
-        return self.contract.image
+        return self.planned.identifier
+
+    @property
+    def name(self) -> str:
+        """The name of an object in Kubernetes."""
+        return kubernetes_name(self.identifier)
+
+    @property
+    def recipe(self) -> str:
+        return self.planned.cell.recipe
+
+    @property
+    def tag(self) -> str:
+        return self.planned.cell.tag
+
+    @property
+    def repository(self) -> str:
+        return f"{self.place.registry}/{self.recipe}"
+
+    @property
+    def reference(self) -> str:
+        """HOST/NAMESPACE/RECIPE:TAG."""
+        return f"{self.repository}:{self.tag}"
+
+    @property
+    def pinned(self) -> str:
+        """The image by its digest, where that is known."""
+        return f"{self.repository}@{self.digest}" if self.digest else self.reference
+
+    @property
+    def sif(self) -> str:
+        """The path at which `pull` leaves the SIF, if it is called in the site's folder."""
+        return posixpath.join(self.place.folder, f"{self.identifier}-sif", "image.sif")
+
+    @property
+    def directory(self) -> str:
+        """The path at which `pull` leaves the unpacked image, likewise."""
+        return posixpath.join(self.place.folder, f"{self.identifier}-directory", "rootfs")
 
     @property
     def arch(self) -> str:
-        """As `uname -m` says it."""
-        return self.contract.architecture
+        """The architecture as `uname -m` says it."""
+        return self.planned.cell.arch
 
     @property
     def oci_arch(self) -> str:
-        """As registries and the label `kubernetes.io/arch` have it."""
+        """The architecture in registries and in the label `kubernetes.io/arch`."""
         return ARCHITECTURES[self.arch].oci
 
     @property
@@ -154,20 +137,50 @@ class SiteImage:
         """Ranks a node: one for each GPU."""
         if self.contract.mpi is None:
             return 1
-        return self.gpus if self.has_gpu else 4
+        return self.place.gpus if self.has_gpu else 4
 
     def gpu_option(self, runtime: str) -> str:
-        """What tells a runtime to bring the driver in, with a space before it; may be empty."""
+        """Return the runtime's option for the driver, with a space before it, or nothing."""
         return f" {RUNTIMES[runtime].gpu}" if self.has_gpu else ""
 
     @property
     def needs(self) -> str:
-        """In one line, what a host must bring."""
         return needs_of(self.contract)
+
+    @property
+    def starter(self) -> str:
+        """The way in which Slurm starts the ranks, as templates/starters.j2 has it."""
+        mpi = self.planned.mpi
+        if mpi is None:
+            return "none"
+        family = facts.MPI_FAMILIES[mpi.family]
+        if family.slurm:
+            return family.slurm
+        if family.abi != "openmpi":
+            return "pmi2"
+        return "pmix" if mpi.pmix else "mpiexec"
+
+    @property
+    def has_mpiexec(self) -> bool:
+        """True if the launcher of a host's MPI starts the ranks, too."""
+        return self.planned.mpi is not None and not self.binds_cray
+
+    @property
+    def proof(self) -> str:
+        """The command of the check `mpi` in the image, by all ranks; else of all checks, once.
+
+        The check's own command starts 4 ranks by itself: what stands after its program's name are
+        the number of ranks and what else it looks for.
+        """
+        for check in self.planned.checks:
+            if check.name == "mpi" and "$OUT/mpi " in check.run:
+                _, *words = shlex.split(check.run.partition("$OUT/mpi ")[2])
+                return f'{_IN_IMAGE}/bin/mpi "$SLURM_NTASKS" {shlex.join(words)}'
+        return f"{_IN_IMAGE}/run-checks"
 
 
 def needs_of(contract: HostContract) -> str:
-    """What a host must bring for an image, in one line."""
+    """Return what a host must bring for an image, in one line."""
     parts = [contract.architecture]
     if contract.cpu.target != GENERIC:
         parts.append(f"{contract.cpu.target} or newer")
@@ -181,67 +194,15 @@ def needs_of(contract: HostContract) -> str:
     return ", ".join(parts)
 
 
-def site_image(image: PlannedImage, place: Place, digests: Mapping[str, str]) -> SiteImage:
-    """An image at a site; `digests` maps image identifiers to digests, where they are built."""
-    cell, tag = image.cell, image.cell.tag
-    repository = f"{place.registry}/{cell.recipe}"
-    digest = digests.get(image.identifier, "")
-    return SiteImage(
-        contract=contract_of(image),
-        about=image.stages[-1].about,
-        recipe=cell.recipe,
-        version=cell.recipe_version,
-        tag=tag,
-        name=kubernetes_name(image.identifier),
-        repository=repository,
-        reference=f"{repository}:{tag}",
-        pinned=f"{repository}@{digest}" if digest else f"{repository}:{tag}",
-        digest=digest,
-        sif=posixpath.join(place.folder, f"{image.identifier}-sif", "image.sif"),
-        directory=posixpath.join(place.folder, f"{image.identifier}-directory", "rootfs"),
-        starter=_starter(image),
-        proof=_proof(image),
-        gpus=place.gpus,
-    )
-
-
-def _starter(image: PlannedImage) -> Starter:
-    if image.mpi is None:
-        return _NO_MPI
-    if facts.MPI_FAMILIES[image.mpi.family].slurm == "cray_shasta":
-        return _CRAY
-    if facts.MPI_FAMILIES[image.mpi.family].abi != "openmpi":
-        return _PMI2
-    return _PMIX if image.mpi.pmix else _NO_PMIX
-
-
-def _proof(image: PlannedImage) -> str:
-    """The check `mpi`, started by Slurm on so many ranks as there are; else all checks, once.
-
-    The check's own command starts 4 ranks by itself: what stands after its program's name are the
-    number of ranks and what else it looks for.
-    """
-    for check in image.checks:
-        if check.name == "mpi" and "$OUT/mpi " in check.run:
-            _, *wanted = shlex.split(check.run.partition("$OUT/mpi ")[2])
-            return f'{IN_IMAGE}/bin/mpi "$SLURM_NTASKS" {shlex.join(wanted)}'
-    return f"{IN_IMAGE}/run-checks"
-
-
 # A Job's name is a label of its pods, and gets six characters more there: RFC 1123, 63 characters.
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LONGEST = 57
 
 
-def tag_of_identifier(identifier: str, *, recipe: str, arch: str) -> str:
-    """A cell's tag, of its image identifier and what that begins and ends with."""
-    return identifier.removeprefix(f"{recipe}-").removesuffix(f"-{arch}")
-
-
 def kubernetes_name(text: str) -> str:
-    """A text as an object's name: small letters, digits and hyphens; a long one is cut.
+    """Return a text as an object's name: small letters, digits and hyphens; a long one is cut.
 
-    What is cut ends with eight digits of the whole text's SHA-256, so that names stay different.
+    A name that is cut ends with eight digits of the text's SHA-256, so that names stay different.
     """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if len(name) <= _LONGEST:
@@ -251,75 +212,50 @@ def kubernetes_name(text: str) -> str:
 
 # The files of each image, by template. Scripts end in .sh.
 _BY_CH_RUN = "slurm-charliecloud.sh"  # which binds folders, and Cray MPICH needs single files, too
-_SCRIPTS = ("slurm-apptainer.sh", _BY_CH_RUN, "podman.sh")
 _MPIEXEC = "mpiexec-charliecloud.sh"
-_MANIFESTS = ("openshift-build.yaml", "openshift-pod.yaml", "openshift-job.yaml")
+_FILES = (
+    *("slurm-apptainer.sh", _BY_CH_RUN, "podman.sh", _MPIEXEC),
+    *("openshift-build.yaml", "openshift-pod.yaml", "openshift-job.yaml"),
+)
 
 
 def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
-    """The text of every file, by its path below the output folder, in order.
+    """Return the text of every file, by its path below the output folder, in order.
 
     Each image has a folder; the modules are together in `modulefiles/`, and the entries of shpc in
     `shpc/ARCHITECTURE/`, as their programs want it. An image without a digest has no such entry.
     """
-    environment = _environment()
+    environment = text_environment(Path(__file__).parent / "templates")
+    environment.filters.update(
+        shell=shlex.quote,
+        quoted=json.dumps,  # YAML
+        lua=lua,
+        line=lambda text: " ".join(text.split()),  # for a comment
+        kube=kubernetes_name,
+    )
+
+    def text(name: str, **values: object) -> str:
+        return environment.get_template(f"{name}.j2").render(**values)
+
     files: dict[str, str] = {}
+    of_shpc: dict[str, list[SiteImage]] = {}
     for image in images:
-        for name in _names(image):
-            files[f"{image.identifier}/{name}"] = _text(environment, name, image=image)
+        left_out = {_BY_CH_RUN} if image.binds_cray else set()
+        left_out |= set() if image.has_mpiexec else {_MPIEXEC}
+        for name in _FILES:
+            if name not in left_out:
+                files[f"{image.identifier}/{name}"] = text(name, image=image)
         module = f"modulefiles/{image.recipe}/{image.tag}-{image.arch}.lua"
-        files[module] = _text(environment, "module.lua", image=image)
-    for path, group in _by_repository(images).items():
-        files[path] = _text(environment, "container.yaml", image=group[-1], images=group)
+        files[module] = text("module.lua", image=image)
+        if image.digest:
+            path = f"shpc/{image.arch}/{image.repository.replace(':', '_')}/container.yaml"
+            of_shpc.setdefault(path, []).append(image)
+    for path, group in of_shpc.items():
+        files[path] = text("container.yaml", image=group[-1], images=group)
     return files
 
 
-def _names(image: SiteImage) -> tuple[str, ...]:
-    by_mpiexec = (_MPIEXEC,) if image.starter.mpiexec else ()
-    scripts = tuple(name for name in _SCRIPTS if not (image.binds_cray and name == _BY_CH_RUN))
-    return (*scripts, *by_mpiexec, *_MANIFESTS)
-
-
-def _by_repository(images: Sequence[SiteImage]) -> Mapping[str, list[SiteImage]]:
-    """Images that have a digest, by the path of shpc's file for them."""
-    groups: dict[str, list[SiteImage]] = {}
-    for image in images:
-        if image.digest:
-            path = f"shpc/{image.arch}/{image.repository.replace(':', '_')}/container.yaml"
-            groups.setdefault(path, []).append(image)
-    return groups
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # noqa: S701 - no HTML: each value goes through the filter of its language
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        shell=shlex.quote, quoted=quoted, lua=lua, line=line, kube=kubernetes_name
-    )
-    return environment
-
-
-def _text(environment: jinja2.Environment, name: str, **values: object) -> str:
-    return environment.get_template(f"{name}.j2").render(**values)
-
-
-def quoted(text: str) -> str:
-    """A string of YAML, in JSON's spelling."""
-    return json.dumps(text, ensure_ascii=True)
-
-
 def lua(text: str) -> str:
-    """A string of Lua. What it has no escape for in all versions is left as it is, as UTF-8."""
+    """Return a string of Lua. What has no escape in all of its versions stays, as UTF-8."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r") + '"'
-
-
-def line(text: str) -> str:
-    """A text for a comment: one line."""
-    return " ".join(text.split())

@@ -1,1 +1,1 @@
-"""Whether an image is proven enough for a site: a policy, held against what was gathered."""
+"""Policies of sites: an image is held against one before it is pulled."""

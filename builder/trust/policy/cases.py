@@ -22,7 +22,7 @@ from builder.load.record_readers import capability, count, exactly, truth
 from builder.model.cells import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
-from builder.trust.policy.judgement import RULE_NAMES, judge
+from builder.trust.policy.judgement import RULES, judge
 from builder.trust.policy.predicates import time_of
 from builder.trust.policy.records import (
     KINDS,
@@ -32,6 +32,7 @@ from builder.trust.policy.records import (
     UNKNOWN,
     YES,
     Bill,
+    Claim,
     Content,
     Contract,
     Evidence,
@@ -40,23 +41,23 @@ from builder.trust.policy.records import (
     Package,
     PackageIndices,
     Previous,
-    Proof,
     Provenance,
     PulledFor,
     Ruling,
 )
-from builder.trust.policy.site_policy import Policy, policy_of
+from builder.trust.policy.site_policy import Policy, policy_of, record_of
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
-_OF_PROVENANCE = ("sources", "finished", "recipe", "tag")
 _texts = list_of(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """A case; `policy` is None where the policy at hand is meant. Only rules that are named in
-    `expected` are compared."""
+class PolicyCase:
+    """A recorded case. Without a `policy` of its own it is judged by the one at hand.
+
+    Only the rules in `expected` are compared.
+    """
 
     name: str
     about: str
@@ -67,34 +68,37 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """A case and what the policy said: `wrong` has what was not expected, empty if it is right."""
+    """A case and its rulings; `wrong` lists the unexpected ones."""
 
-    case: Case
+    case: PolicyCase
     rulings: tuple[Ruling, ...]
     wrong: tuple[str, ...]
 
 
-def try_case(case: Case, policy: Policy | None) -> Tried:
-    """Judge a case by its own policy, else by the one that is given."""
+def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
+    """Judge a case by its own policy, else by `policy`."""
     chosen = case.policy or policy
     if chosen is None:
         raise BadInput(f"{case.name}: no policy in this case", hint="name one with --policy FILE")
     rulings = judge(chosen, case.gathered).rulings
     results = {one.rule: one for one in rulings}
     wrong = tuple(
-        f"{rule}: expected {result}, and it is {results[rule].result}: {results[rule].reason}"
+        f"{rule}: expected {result}, got {results[rule].result}: {results[rule].reason}"
         for rule, result in case.expected.items()
         if results[rule].result != result
     )
     return Tried(case=case, rulings=rulings, wrong=wrong)
 
 
-def read_cases(folder: Path) -> tuple[Case, ...]:
-    """The cases in a folder, by name; raises `BadInput` with all that is wrong in any of them."""
-    files = sorted(file for file in _files(folder) if file.suffix in {".yaml", ".json"})
+def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
+    """Read the cases in a folder, by name; raises `BadInput` with every fault of all."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".json"})
+    except OSError as error:
+        raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
     if not files:
         raise BadInput(f"{folder}: no case (*.yaml, *.json) in this folder")
-    faults, cases = Faults(), list[Case]()
+    faults, cases = Faults(), list[PolicyCase]()
     for file in files:
         node = parse(file, str(file), faults)
         if node is not None:
@@ -104,33 +108,20 @@ def read_cases(folder: Path) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
-
-
-def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
-    """A case; whatever is wrong is noted, and the result is then not to be used."""
+def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
+    """Read a case; after a fault, which is noted, the result is not to be used."""
     table = Table(
         node,
         faults,
         required=("schema", "format", "now", "image", "proofs", "expected"),
-        optional=(
-            *("about", "reference", "policy"),
-            *("artifact", "host", "contract", "previous"),
-        ),
+        optional=("about", "reference", "policy", "artifact", "host", "contract", "previous"),
     )
     table.read("schema", exactly(SCHEMA), "")
-    outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULE_NAMES, "rule"))
-    policy: Policy | None = None
-    contract: Contract | None = None
-    previous: Previous | None = None
-    return Case(
+    outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULES, "rule"))
+    return PolicyCase(
         name=name,
         about=table.read("about", text, ""),
-        policy=table.read("policy", policy_of, policy),
+        policy=table.read("policy", policy_of, None),
         expected=table.read("expected", outcomes, {}),
         gathered=Gathered(
             reference=table.read("reference", text, "registry.example/image:tag"),
@@ -140,44 +131,31 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> Case:
             artifact=table.read("artifact", any_text, ""),
             proofs=table.read("proofs", list_of(_proof), ()),
             host=table.read("host", _host, PulledFor()),
-            contract=table.read("contract", _contract, contract),
-            previous=table.read("previous", _previous, previous),
+            contract=table.read("contract", _contract, None),
+            previous=table.read("previous", _previous, None),
         ),
     )
 
 
-def _image(node: Node, faults: Faults) -> Image:
-    optional = ("asked", "index", "created")
-    table = Table(node, faults, required=("digest", "architecture"), optional=optional)
-    found = table.read("architecture", architecture, "")
-    created: dt.datetime | None = None
-    return Image(
-        digest=table.read("digest", text, ""),
-        architecture=found,
-        asked=table.read("asked", architecture, found),
-        index=table.read("index", any_text, ""),
-        created=table.read("created", _time, created),
-    )
-
-
-def _proof(node: Node, faults: Faults) -> Proof:
+def _proof(node: Node, faults: Faults) -> Claim:
     optional = ("subjects", "key", "signer", "fault", "digest", "evidence", "provenance", "sbom")
     table = Table(node, faults, required=("kind",), optional=optional)
     kind = table.read("kind", one_of(KINDS, "kind of proof"), "")
     fault = table.read("fault", any_text, "")
-    nothing: Content | None = None
     contents: dict[str, Content | None] = {
-        "evidence": table.read("evidence", _evidence, nothing),
-        "provenance": table.read("provenance", _provenance, nothing),
-        "sbom": table.read("sbom", _bill, nothing),
+        "evidence": table.read("evidence", _evidence, None),
+        "provenance": table.read("provenance", _provenance, None),
+        "sbom": table.read("sbom", _bill, None),
     }
     for key, content in contents.items():
         entry = table.entry(key)
         if key == kind and content is None and not fault:
-            faults.add(node.where, f"what the {kind} says is missing", f"write it under {kind}")
+            faults.add(
+                node.where, f"the content of the {kind} is missing", f"write it under {kind}"
+            )
         elif key != kind and entry is not None:
-            faults.add(entry.where, f"this is no part of a proof of the kind {kind}")
-    return Proof(
+            faults.add(entry.where, f"not allowed in a proof of the kind {kind}")
+    return Claim(
         kind=kind,
         subjects=table.read("subjects", _texts, ()),
         key=table.read("key", any_text, ""),
@@ -188,110 +166,6 @@ def _proof(node: Node, faults: Faults) -> Proof:
     )
 
 
-def _evidence(node: Node, faults: Faults) -> Evidence:
-    required = ("finished", "format", "architecture", "outcomes")
-    optional = (
-        "started",
-        "runner",
-        "launcher",
-        "emulated",
-        "driver",
-        "capabilities",
-        "tree",
-        "packages",
-    )
-    table = Table(node, faults, required=required, optional=optional)
-    outcomes = mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check"))
-    maybe_emulated: bool | None = False
-    unknown: PackageIndices | None = None
-    finished = table.read("finished", _time, _NEVER)
-    return Evidence(
-        started=table.read("started", _time, finished),
-        finished=finished,
-        format=table.read("format", one_of(FORMATS, "format"), ""),
-        runner=table.read("runner", any_text, ""),
-        launcher=table.read("launcher", any_text, ""),
-        emulated=bool(table.read("emulated", truth, maybe_emulated)),
-        architecture=table.read("architecture", architecture, ""),
-        outcomes=table.read("outcomes", outcomes, {}),
-        driver=table.read("driver", any_text, ""),
-        capabilities=table.read("capabilities", _capabilities, ()),
-        tree=table.read("tree", any_text, ""),
-        packages=table.read("packages", _packages, unknown),
-    )
-
-
-def _packages(node: Node, faults: Faults) -> PackageIndices:
-    table = Table(node, faults, required=("date",), optional=("behind_days",))
-    none: int | None = 0
-    return PackageIndices(
-        date=table.read("date", _time, _NEVER),
-        behind_days=table.read("behind_days", count, none) or 0,
-    )
-
-
-def _provenance(node: Node, faults: Faults) -> Provenance:
-    table = Table(node, faults, required=("builder",), optional=_OF_PROVENANCE)
-    finished: dt.datetime | None = None
-    return Provenance(
-        builder=table.read("builder", text, ""),
-        sources=table.read("sources", _texts, ()),
-        finished=table.read("finished", _time, finished),
-        recipe=table.read("recipe", any_text, ""),
-        tag=table.read("tag", any_text, ""),
-    )
-
-
-def _bill(node: Node, faults: Faults) -> Bill:
-    table = Table(node, faults, required=("packages",), optional=("complete",))
-    whole: bool | None = True
-    return Bill(
-        packages=table.read("packages", list_of(_package), ()),
-        complete=bool(table.read("complete", truth, whole)),
-    )
-
-
-def _package(node: Node, faults: Faults) -> Package:
-    table = Table(node, faults, required=("name",), optional=("version", "licences"))
-    return Package(
-        name=table.read("name", text, ""),
-        version=table.read("version", any_text, ""),
-        licences=table.read("licences", _texts, ()),
-    )
-
-
-def _host(node: Node, faults: Faults) -> PulledFor:
-    table = Table(node, faults, required=(), optional=("capabilities", "driver"))
-    unknown: tuple[int, ...] | None = None
-    driver: str | None = None
-    return PulledFor(
-        capabilities=table.read("capabilities", _capabilities, unknown),
-        driver=table.read("driver", any_text, driver),
-    )
-
-
-def _contract(node: Node, faults: Faults) -> Contract:
-    table = Table(node, faults, required=("answer",), optional=("reasons",))
-    return Contract(
-        answer=table.read("answer", one_of((YES, NO, UNKNOWN), "answer"), ""),
-        reasons=table.read("reasons", _texts, ()),
-    )
-
-
-def _previous(node: Node, faults: Faults) -> Previous:
-    table = Table(node, faults, required=("digest",), optional=("times",))
-    kinds = one_of(("provenance", "created", "evidence"), "kind of time")
-    return Previous(
-        digest=table.read("digest", text, ""),
-        times=table.read("times", mapping_of(_time, key=kinds), {}),
-    )
-
-
-def _capabilities(node: Node, faults: Faults) -> tuple[int, ...]:
-    some = list_of(capability)(node, faults)
-    return tuple(one for one in some if one is not None)
-
-
 def _time(node: Node, faults: Faults) -> dt.datetime:
     value = text(node, faults)
     note(node, format="date-time")
@@ -299,12 +173,57 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
         return time_of(value) if value else _NEVER
     except ValueError:
         valid = 'valid: ISO 8601 with a zone, in quotes: "2026-11-21T12:00:00+00:00"'
-        faults.add(node.where, f'"{value}" is no time', valid)
+        faults.add(node.where, f'not a time: "{value}"', valid)
         return _NEVER
 
 
+_image = record_of(
+    Image,
+    ("digest", "architecture"),
+    alike={"asked": "architecture"},
+    digest=text,
+    architecture=architecture,
+    asked=architecture,
+    index=any_text,
+    created=_time,
+)
+_evidence = record_of(
+    Evidence,
+    ("finished", "format", "architecture", "outcomes"),
+    alike={"started": "finished"},
+    finished=_time,
+    format=one_of(FORMATS, "format"),
+    architecture=architecture,
+    outcomes=mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
+    started=_time,
+    runner=any_text,
+    launcher=any_text,
+    emulated=truth,
+    driver=any_text,
+    capabilities=list_of(capability),
+    tree=any_text,
+    packages=record_of(PackageIndices, ("date",), date=_time, behind_days=count),
+)
+_provenance = record_of(
+    Provenance,
+    ("builder",),
+    builder=text,
+    sources=_texts,
+    finished=_time,
+    recipe=any_text,
+    tag=any_text,
+)
+_package = record_of(Package, ("name",), name=text, version=any_text, licences=_texts)
+_bill = record_of(Bill, ("packages",), packages=list_of(_package), complete=truth)
+_host = record_of(PulledFor, (), capabilities=list_of(capability), driver=any_text)
+_answer = one_of((YES, NO, UNKNOWN), "answer")
+_contract = record_of(Contract, ("answer",), answer=_answer, reasons=_texts)
+_times = mapping_of(_time, key=one_of(("provenance", "created", "evidence"), "kind of time"))
+_previous = record_of(Previous, ("digest",), digest=text, times=_times)
+
+
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
-    """What was gathered and decided, as a case that can be tried again."""
+    """Return what was gathered and decided as a case that can be tried again."""
     document = {
         name: _plain(one, name) for name, one in asdict(gathered).items() if one is not None
     }
@@ -315,7 +234,7 @@ def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         **document,
-        "expected": {one.rule: one.result for one in rulings if one.rule in RULE_NAMES},
+        "expected": {one.rule: one.result for one in rulings if one.rule in RULES},
     }
 
 

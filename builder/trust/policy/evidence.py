@@ -1,56 +1,49 @@
-"""Which evidence speaks for an image on a class of hosts, and what it says of each check."""
+"""The evidence that counts for an image on a class of hosts, and each check's outcome by it."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from builder.model.cells import FAILED, PASSED
 from builder.model.versions import meets
-from builder.trust.policy.records import EVIDENCE, OTHER, PULLED, Evidence, Gathered, Proof
-from builder.trust.policy.site_policy import SAME, Policy, WantedHosts
+from builder.trust.policy.records import EVIDENCE, OTHER, PULLED, Claim, Evidence, Gathered
+from builder.trust.policy.site_policy import SAME, Policy, RequiredHosts
 
-BY_NO_KEY = "is by no key of the policy"
-OF_ANOTHER = "is of another image"
 _MOST_REASONS = 5  # that are shown
 _EMULATED = "is emulated, which is not native"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chosen:
-    """The evidence that counts, the newest first, and how much does not, by reason."""
+    """The evidence that counts, newest first, and the number left out for each reason."""
 
-    proofs: tuple[Proof, ...]
+    claims: tuple[Claim, ...]
     left_out: Mapping[str, int]
 
     @property
     def runs(self) -> tuple[Evidence, ...]:
-        """What the evidence that counts says."""
-        return tuple(run_of(one) for one in self.proofs)
-
-    @property
-    def why_none(self) -> str:
-        """Why evidence was left out, in words."""
-        return counted_reasons(self.left_out) or "there is none"
+        """The content of the evidence that counts."""
+        return tuple(_run_of(claim) for claim in self.claims)
 
     @property
     def only_emulated(self) -> bool:
         """True if some would count, were it not emulated."""
-        return not self.proofs and _EMULATED in self.left_out
+        return not self.claims and _EMULATED in self.left_out
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """What is known of one check: its outcome, and the run that decides it."""
+class DecidedCheck:
+    """The outcome of one check, and the run that decides it."""
 
     outcome: str
     run: Evidence
 
 
 def counted_reasons(reasons: Mapping[str, int]) -> str:
-    """Return how many proofs do not count for each reason; of many reasons, the first ones.
+    """Return how many claims do not count for each reason; of many reasons, the first ones.
 
     Whoever may push can have a thousand reasons of a line each.
     """
@@ -60,88 +53,90 @@ def counted_reasons(reasons: Mapping[str, int]) -> str:
     return "; ".join(shown)
 
 
-def run_of(proof: Proof) -> Evidence:
-    """The content of a piece of evidence."""
-    assert isinstance(proof.content, Evidence)
-    return proof.content
+def faults_of(claims: Iterable[Claim]) -> str:
+    """Return why claims do not count, as `counted_reasons` does."""
+    return counted_reasons(Counter(map(_fault, claims)))
 
 
-def trusted(proofs: Sequence[Proof], kind: str, digests: Sequence[str]) -> list[Proof]:
-    """The proofs of a kind that a trusted key signed, and that are about one of some digests."""
+def _fault(claim: Claim) -> str:
+    return claim.fault or ("is of another image" if claim.key else "is by no key of the policy")
+
+
+def _run_of(claim: Claim) -> Evidence:
+    assert isinstance(claim.content, Evidence)
+    return claim.content
+
+
+def trusted(claims: Sequence[Claim], kind: str, digests: Sequence[str]) -> list[Claim]:
+    """Return the claims of a kind that a trusted key signed about one of some digests."""
     return [
-        one
-        for one in proofs
-        if one.kind == kind and not one.fault and one.key and set(digests) & set(one.subjects)
+        claim
+        for claim in claims
+        if claim.kind == kind and claim.is_trusted and set(digests) & set(claim.subjects)
     ]
 
 
 def choose(policy: Policy, gathered: Gathered) -> Chosen:
-    """The evidence about this very image, from hosts of the class that the policy asks for."""
-    found, left_out = [], dict[str, int]()
-    for proof in gathered.proofs:
-        if proof.kind not in {EVIDENCE, OTHER} or _is_other(proof):
+    """Return the evidence about this very image, from hosts of the class in the policy."""
+    chosen, left_out = [], Counter[str]()
+    for claim in gathered.proofs:
+        if claim.kind not in {EVIDENCE, OTHER} or (claim.kind == OTHER and claim.is_trusted):
             continue
-        if reason := _why_not(proof, policy, gathered):
-            left_out[reason] = left_out.get(reason, 0) + 1
+        if reason := _why_not(claim, policy, gathered):
+            left_out[reason] += 1
         else:
-            found.append(proof)
-    newest_first = sorted(found, key=lambda one: (run_of(one).finished, one.digest), reverse=True)
-    return Chosen(proofs=tuple(newest_first), left_out=left_out)
-
-
-def _is_other(proof: Proof) -> bool:
-    """Whether it is something else that a trusted key signed, which is nothing that is judged."""
-    return proof.kind == OTHER and bool(proof.key) and not proof.fault
+            chosen.append(claim)
+    chosen.sort(key=lambda claim: (_run_of(claim).finished, claim.digest), reverse=True)
+    return Chosen(claims=tuple(chosen), left_out=left_out)
 
 
 def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) -> str:
-    """Of several published files of one format, the one that the newest evidence is about.
+    """Return which of several published files of one format the newest evidence is about.
 
-    An image that was packed again has several. Without any that has evidence it is the first;
-    empty if there is none.
+    An image that was packed again has several. The first one if none has evidence; empty if there
+    is none.
     """
     newest = dict[str, tuple[dt.datetime, str]]()
-    signed = tuple(one for one in gathered.proofs if one.key and not one.fault)
-    for one in artifacts:
-        chosen = choose(policy, dataclasses.replace(gathered, artifact=one, proofs=signed))
-        if chosen.proofs:
-            newest[one] = (chosen.runs[0].finished, one)
+    signed = tuple(claim for claim in gathered.proofs if claim.is_trusted)
+    for artifact in artifacts:
+        chosen = choose(policy, replace(gathered, artifact=artifact, proofs=signed))
+        if chosen.claims:
+            newest[artifact] = (chosen.runs[0].finished, artifact)
     return max(newest, key=newest.__getitem__, default=next(iter(artifacts), ""))
 
 
-def findings(runs: Sequence[Evidence]) -> dict[str, Finding]:
-    """What is known of each check, from runs of which the newest comes first.
+def decided_checks(runs: Sequence[Evidence]) -> dict[str, DecidedCheck]:
+    """Return the outcome of each check, from runs of which the newest comes first.
 
     The newest run that has the check decides. A failure is cleared by nothing but a later pass, and
     a native failure by nothing but a later native pass: being skipped or emulated proves less. Of
     runs that ended in the same second, none is later: the worst of them decides.
     """
     names = dict.fromkeys(name for run in runs for name in run.outcomes)
-    return {name: _finding(name, [run for run in runs if name in run.outcomes]) for name in names}
+    return {name: _decided(name, [run for run in runs if name in run.outcomes]) for name in names}
 
 
-def _finding(name: str, runs: Sequence[Evidence]) -> Finding:
+def _decided(name: str, runs: Sequence[Evidence]) -> DecidedCheck:
     for run in runs:
-        if run.outcomes[name] != FAILED:
-            continue
-        later = [one for one in runs if one.finished > run.finished]
-        passes = [one for one in later if one.outcomes[name] == PASSED]
-        if not [one for one in passes if run.emulated or not one.emulated]:
-            return Finding(outcome=FAILED, run=run)
-    last = [one for one in runs if one.finished == runs[0].finished]
-    worst = next((one for one in last if one.outcomes[name] != PASSED), runs[0])
-    return Finding(outcome=worst.outcomes[name], run=worst)
+        if run.outcomes[name] == FAILED and not any(
+            later.finished > run.finished
+            and later.outcomes[name] == PASSED
+            and (run.emulated or not later.emulated)
+            for later in runs
+        ):
+            return DecidedCheck(outcome=FAILED, run=run)
+    last = [run for run in runs if run.finished == runs[0].finished]
+    worst = next((run for run in last if run.outcomes[name] != PASSED), runs[0])
+    return DecidedCheck(outcome=worst.outcomes[name], run=worst)
 
 
-def _why_not(proof: Proof, policy: Policy, gathered: Gathered) -> str:
-    """Why a proof does not count as evidence; empty if it does."""
-    if proof.fault or not proof.key:
-        return proof.fault or BY_NO_KEY
-    if gathered.image.digest not in proof.subjects:
-        return OF_ANOTHER
-    if gathered.artifact and gathered.artifact not in proof.subjects:
+def _why_not(claim: Claim, policy: Policy, gathered: Gathered) -> str:
+    """Return why a claim does not count as evidence; empty if it does."""
+    if not claim.is_trusted or gathered.image.digest not in claim.subjects:
+        return _fault(claim)
+    if gathered.artifact and gathered.artifact not in claim.subjects:
         return f"is of another {gathered.format} of this image"
-    run, formats = run_of(proof), PULLED[gathered.format]
+    run, formats = _run_of(claim), PULLED[gathered.format]
     if run.format not in formats:
         return f"is of another format than {' or '.join(formats)}"
     if reason := _other_class(run, policy.evidence.hosts, gathered):
@@ -149,52 +144,36 @@ def _why_not(proof: Proof, policy: Policy, gathered: Gathered) -> str:
     return _EMULATED if run.emulated and not policy.evidence.emulated else ""
 
 
-def _other_class(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
-    reasons = (
-        _other_machine(run, wanted, gathered),
-        _other_gpu(run, wanted, gathered),
-        _other_start(run, wanted),
-    )
-    return next(filter(None, reasons), "")
-
-
-def _other_machine(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
-    fits = run.emulated or run.architecture == gathered.image.architecture
-    if not fits or (wanted.architectures and run.architecture not in wanted.architectures):
+def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str:
+    """Return how a run's host differs from the required ones; empty if it does not."""
+    native = run.emulated or run.architecture == gathered.image.architecture
+    if not native or (hosts.architectures and run.architecture not in hosts.architectures):
         return f"is from a host of another architecture ({run.architecture})"
-    if wanted.driver and not _fits(run.driver, wanted.driver, gathered.host.driver):
-        return f"is from a host with {_named(run.driver)}"
+    if hosts.driver and not _fits(run.driver, hosts.driver, gathered.host.driver):
+        return f"is from a host with {f'driver {run.driver}' if run.driver else 'no driver'}"
+    same, required = hosts.capabilities is None, hosts.capabilities
+    capabilities = gathered.host.capabilities if same else required
+    if capabilities is None:
+        return "must be from a GPU like this host's, which is unknown"
+    if required != () and not {*capabilities} & {*run.capabilities}:
+        return f"is not from a GPU of {_shown(capabilities)}"
+    programs = (
+        ("runtime", run.runner, hosts.runtimes),
+        ("launcher", run.launcher, hosts.launchers),
+    )
+    for title, name, accepted in programs:
+        if accepted and name not in accepted:
+            return f"is by another {title} ({name})"
     return ""
 
 
-def _other_gpu(run: Evidence, wanted: WantedHosts, gathered: Gathered) -> str:
-    if wanted.capabilities == ():
-        return ""
-    some = gathered.host.capabilities if wanted.capabilities is None else wanted.capabilities
-    if some is None:
-        return "is to be from a GPU like this host's, which is not known"
-    return "" if {*some} & {*run.capabilities} else f"is not from a GPU of {_shown(some)}"
-
-
-def _other_start(run: Evidence, wanted: WantedHosts) -> str:
-    if wanted.runtimes and run.runner not in wanted.runtimes:
-        return f"is by another runtime ({run.runner})"
-    if wanted.launchers and run.launcher not in wanted.launchers:
-        return f"is by another launcher ({run.launcher})"
-    return ""
-
-
-def _fits(driver: str, wanted: str, here: str | None) -> bool:
-    """Return whether a driver meets a specifier, or is of the branch of the one that is here."""
-    if wanted == SAME:
-        return bool(driver and here) and driver.partition(".")[0] == str(here).partition(".")[0]
-    return meets(driver, wanted)
-
-
-def _named(driver: str) -> str:
-    return f"driver {driver}" if driver else "no driver"
+def _fits(driver: str, required: str, own: str | None) -> bool:
+    """Return whether a driver meets a specifier, or is of the branch of the host's own."""
+    if required == SAME:
+        return bool(driver and own) and driver.partition(".")[0] == str(own).partition(".")[0]
+    return meets(driver, required)
 
 
 def _shown(capabilities: Sequence[int]) -> str:
-    shown = ["{}.{}".format(*divmod(one, 10)) for one in capabilities]
+    shown = ["{}.{}".format(*divmod(number, 10)) for number in capabilities]
     return f"capability {' or '.join(shown)}" if shown else "this host's kind: it has none"

@@ -13,38 +13,36 @@ from builder.trust.policy.records import (
     EVIDENCE,
     PROVENANCE,
     REFUSED,
-    Evidence,
     Gathered,
     Previous,
-    Provenance,
     Ruling,
     not_asked,
     passed,
     refused,
 )
-from builder.trust.policy.rules import day_of, digests_of, short
+from builder.trust.policy.rules import day_of, short
 from builder.trust.policy.site_policy import Policy
 
-_ON_PURPOSE = "name it by digest, or say rollback: accepted, if it is meant"
-WITHOUT_DIGESTS = "say rollback: accepted in the policy, if it is meant"  # where tags alone name it
+_ON_PURPOSE = "name it by digest, or set rollback: accepted, if intended"
+WITHOUT_DIGESTS = "set rollback: accepted in the policy, if intended"  # where tags alone name it
 
 
-def rollback(policy: Policy, found: Gathered) -> Ruling:
-    """What a tag names now is not older than what it named at the last pull."""
-    rule, last = "rollback", found.previous
+def rollback(policy: Policy, gathered: Gathered) -> Ruling:
+    """The tag's image is not older than at the last pull."""
+    rule, last = "rollback", gathered.previous
     if not policy.rollback:
         return not_asked(rule, "the policy accepts older images")
     if last is None:
         return not_asked(rule, "nothing was pulled under this reference before")
-    if last.digest == found.image.digest:
+    if last.digest == gathered.image.digest:
         return passed(rule, "the same image as at the last pull")
-    return _by_time(rule, times_of(found), last)
+    return _by_time(rule, times_of(gathered), last)
 
 
 def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
     for kind in ("provenance", "created", "evidence"):
         if kind in last.times and kind not in now:
-            reason = f"the image at the last pull had a time by its {kind}, and this one has none"
+            reason = f"the image at the last pull had a time by its {kind}, but this one has none"
             return refused(rule, reason, _ON_PURPOSE)
         if kind not in last.times or now[kind] == last.times[kind]:
             continue
@@ -53,46 +51,47 @@ def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Rulin
             return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
         reason = f"older than at the last pull, by its {kind}: {day_of(now[kind])}"
         return refused(rule, reason, _ON_PURPOSE)
-    reason = f"another image than at the last pull ({short(last.digest)}), and nothing says which "
+    reason = f"another image than at the last pull ({short(last.digest)}), and no time shows which "
     return refused(rule, reason + "is newer", _ON_PURPOSE)
 
 
-def times_of(found: Gathered) -> dict[str, dt.datetime]:
-    """When an image came to be: by its provenance, by itself, by its first evidence."""
-    digests = digests_of(found)
-    contents = [
-        proof.content
-        for kind in (PROVENANCE, EVIDENCE)
-        for proof in trusted(found.proofs, kind, digests)
-    ]
-    built = [c.finished for c in contents if isinstance(c, Provenance) and c.finished]
-    checked = [c.finished for c in contents if isinstance(c, Evidence)]
-    times = {"provenance": max(built, default=None), "evidence": min(checked, default=None)}
-    times["created"] = found.image.created
+def times_of(gathered: Gathered) -> dict[str, dt.datetime]:
+    """Return the times of an image: by its provenance, by itself, by its first evidence."""
+
+    def finished(kind: str) -> list[dt.datetime]:
+        claims = trusted(gathered.proofs, kind, gathered.digests)
+        times = [getattr(claim.content, "finished", None) for claim in claims]
+        return [time for time in times if time is not None]
+
+    times = {
+        "provenance": max(finished(PROVENANCE), default=None),
+        "evidence": min(finished(EVIDENCE), default=None),
+        "created": gathered.image.created,
+    }
     return {kind: time for kind, time in times.items() if time is not None}
 
 
 _FIX = "ask whoever published the image to build it again, or raise evidence.max_index_age"
 
 
-def package_index(policy: Policy, found: Gathered) -> Ruling:
-    """The image was made with indices of packages that are not too old by now.
+def package_index(policy: Policy, gathered: Gathered) -> Ruling:
+    """The package indices that the image was made with are not too old.
 
-    Nor were they in the place of newer ones that the mirror had not whole.
+    Nor were they older than complete ones of the mirror.
     """
     rule, limit = "package index", policy.evidence.max_index_age
     if limit is None:
         return not_asked(rule, "the policy sets no evidence.max_index_age")
-    runs = choose(policy, found).runs
+    runs = choose(policy, gathered).runs
     if not runs:
         return not_asked(rule, "there is no evidence that counts")
-    known = [one.packages for one in runs if one.packages]
+    known = [run.packages for run in runs if run.packages]
     if not known:
-        return refused(rule, "no evidence says how old the image's package indices are", _FIX)
+        return refused(rule, "no evidence states how old the image's package indices are", _FIX)
     most = counted(limit.days, "day")
-    date, behind = min(one.date for one in known), max(one.behind_days for one in known)
-    shown = f"{date.date().isoformat()}, {counted((found.now - date).days, 'day')} ago"
-    if found.now - date > limit:
+    date, behind = min(index.date for index in known), max(index.behind_days for index in known)
+    shown = f"{date.date().isoformat()}, {counted((gathered.now - date).days, 'day')} ago"
+    if gathered.now - date > limit:
         return refused(rule, f"its packages are of {shown}; at most {most} are allowed", _FIX)
     if behind > limit.days:
         reason = f"a package index was {behind} days behind its mirror; at most {most} are allowed"
@@ -100,37 +99,22 @@ def package_index(policy: Policy, found: Gathered) -> Ruling:
     return passed(rule, f"its packages are of {shown}")
 
 
-# In the order in which they are shown. `rules.tree` is asked when the layers are there.
-RULES: tuple[Callable[[Policy, Gathered], Ruling], ...] = (
-    rules.identity,
-    rules.architecture,
-    rules.signature,
-    rules.dates,
-    rules.evidence,
-    rules.checks,
-    rules.age,
-    package_index,
-    rules.artifact,
-    rules.provenance,
-    rules.bill,
-    rules.contract,
-    rollback,
-)
-RULE_NAMES = (
-    "identity",
-    "architecture",
-    "signature",
-    "dates",
-    "evidence",
-    "checks",
-    "age",
-    "package index",
-    "artifact",
-    "provenance",
-    "sbom",
-    "host contract",
-    "rollback",
-)
+# In the order in which they are shown. `rules.tree` is judged when the layers are there.
+RULES: Mapping[str, Callable[[Policy, Gathered], Ruling]] = {
+    "identity": rules.identity,
+    "architecture": rules.architecture,
+    "signature": rules.signature,
+    "dates": rules.dates,
+    "evidence": rules.evidence,
+    "checks": rules.checks,
+    "age": rules.age,
+    "package index": package_index,
+    "artifact": rules.artifact,
+    "provenance": rules.provenance,
+    "sbom": rules.bill,
+    "host contract": rules.contract,
+    "rollback": rollback,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,14 +129,14 @@ class Judgement:
     @property
     def refused(self) -> tuple[Ruling, ...]:
         """The rulings that refuse the image; it is accepted if there are none."""
-        return tuple(one for one in self.rulings if one.result == REFUSED)
+        return tuple(ruling for ruling in self.rulings if ruling.result == REFUSED)
 
 
 def judge(policy: Policy, gathered: Gathered) -> Judgement:
     """Apply every rule, also after one has refused: all reasons are shown at once."""
     chosen = choose(policy, gathered)
     return Judgement(
-        rulings=tuple(rule(policy, gathered) for rule in RULES),
-        evidence=tuple(one.digest for one in chosen.proofs),
+        rulings=tuple(rule(policy, gathered) for rule in RULES.values()),
+        evidence=tuple(claim.digest for claim in chosen.claims),
         tree=chosen.runs[0].tree if chosen.runs else "",
     )

@@ -1,4 +1,4 @@
-"""What was gathered about an image before it is judged: who says what, and of which digest."""
+"""Facts and claims gathered about an image, and the rulings on them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from builder.system.terminal import printable
 
 SIGNATURE, EVIDENCE, PROVENANCE, BILL = "signature", "evidence", "provenance", "sbom"
-OTHER = "other"  # what it would be, had it been signed by somebody who is trusted, is not known
+OTHER = "other"  # its kind is not known, since nobody trusted has signed it
 KINDS = (SIGNATURE, EVIDENCE, PROVENANCE, BILL, OTHER)
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"  # as builder.host answers
 
-# What is pulled, and whose checks speak for it: those that were run in an artifact of one of these
-# formats. A folder is started by ch-run, as what comes out of a tarball is.
+# Formats to pull, each with the formats of the artifacts whose checks count for it. ch-run starts a
+# folder as it starts an unpacked tarball.
 PULLED: Mapping[str, tuple[str, ...]] = {
     "oci": ("oci",),
     "sif": ("sif",),
@@ -25,11 +25,11 @@ PULLED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageIndices:
-    """How old the indices of packages are that an image was made with.
+    """Age of the package indices that an image was made with.
 
     Of each suite the oldest state counts, and of these the newest is the `date`: an archive of
     security updates is younger than the release that it is for. `behind_days` is the most by which
-    one was older than what its mirror told of.
+    an index was older than its mirror's newest.
     """
 
     date: dt.datetime
@@ -47,9 +47,9 @@ class Evidence:
     started: dt.datetime
     finished: dt.datetime
     format: str
-    runner: str
-    launcher: str
-    emulated: bool
+    runner: str = ""
+    launcher: str = ""
+    emulated: bool = False
     architecture: str
     outcomes: Mapping[str, str]
     driver: str = ""
@@ -60,7 +60,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """Who built an image from what; `finished` is when, if it says.
+    """The builder and the sources of an image; `finished` is None if it is not stated.
 
     `recipe` and `tag` are those of the cell that was built; both are empty if it names none.
     """
@@ -83,7 +83,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """A bill of materials; `complete` unless it says itself that something is missing on it."""
+    """A bill of materials; `complete` unless it states that something is missing."""
 
     packages: tuple[Package, ...] = ()
     complete: bool = True
@@ -93,13 +93,12 @@ Content = Evidence | Provenance | Bill
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proof:
-    """Something that somebody says of digests.
+class Claim:
+    """A statement of somebody about digests.
 
     `key` names the policy's key that signed it; it is empty if none did, and `fault` then says what
-    is wrong. `signer` is whom a certificate names; several of the policy's keys may mean the same.
-    A proof of one of the kinds with a content has it unless there is a fault. `digest` is where it
-    was found.
+    is wrong. `signer` is the identity in a certificate; several of the policy's keys may mean it.
+    Evidence, provenance and bills have a content unless there is a fault. `digest` is the source.
     """
 
     kind: str
@@ -110,13 +109,18 @@ class Proof:
     digest: str = ""
     signer: str = ""
 
+    @property
+    def is_trusted(self) -> bool:
+        """True if one of the policy's keys signed it, and it has no fault."""
+        return bool(self.key) and not self.fault
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
     """An image of one architecture: its manifest's digest, and that of the index it is named by.
 
-    `asked` is the architecture that was asked for, `architecture` what its configuration says.
-    `created` is what the image says of itself.
+    `asked` is the requested architecture, `architecture` that of the configuration. `created` is
+    the image's own statement.
     """
 
     digest: str
@@ -136,7 +140,7 @@ class PulledFor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What `check-host` answers for this image and host, with the reasons."""
+    """The answer of `check-host` for this image and host, with the reasons."""
 
     answer: str
     reasons: tuple[str, ...] = ()
@@ -144,7 +148,7 @@ class Contract:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Previous:
-    """What was pulled last under the same reference; `times` are those of `rollback.times_of`."""
+    """The last image pulled under the same reference; `times` are those of `times_of`."""
 
     digest: str
     times: Mapping[str, dt.datetime] = field(default_factory=dict)
@@ -152,7 +156,7 @@ class Previous:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """All that a policy judges.
+    """Everything that a policy judges.
 
     `artifact` is the digest of the published SIF or tarball, where one of these is pulled; it is
     empty if there is none.
@@ -162,11 +166,16 @@ class Gathered:
     format: str
     now: dt.datetime
     image: Image
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[Claim, ...] = ()
     artifact: str = ""
     host: PulledFor = field(default_factory=PulledFor)
     contract: Contract | None = None
     previous: Previous | None = None
+
+    @property
+    def digests(self) -> list[str]:
+        """The digests that proof of the image may be about: its own, and that of its index."""
+        return [digest for digest in (self.image.digest, self.image.index) if digest]
 
 
 PASSED, REFUSED, NOT_ASKED = "passed", "refused", "not asked"
@@ -200,17 +209,18 @@ _MARKS = {PASSED: "✓", REFUSED: "✗", NOT_ASKED: "-"}
 
 
 def as_lines(rulings: Iterable[Ruling], *, fixes: bool = True) -> list[str]:
-    """A line for each ruling, and one more below a refusal that says what can be done.
+    """Return a line for each ruling, and one more with the fix below a refusal.
 
-    Much of a reason was written by somebody else: it can be printed, steers no terminal, and has an
-    end.
+    Strangers wrote much of a reason: it is made printable and cut off.
     """
-    some = list(rulings)
-    width = max((len(one.rule) for one in some), default=0)
+    rulings = list(rulings)
+    width = max((len(ruling.rule) for ruling in rulings), default=0)
     lines = []
-    for one in some:
-        reason = printable(one.reason, most=_LONGEST)
-        lines.append(f"  {_MARKS[one.result]} {one.result:9}  {one.rule:{width}}  {reason}")
-        if fixes and one.fix and one.result == REFUSED:
-            lines.append(" " * (15 + width + 1) + f"fix: {printable(one.fix)}")
+    for ruling in rulings:
+        reason = printable(ruling.reason, most=_LONGEST)
+        lines.append(
+            f"  {_MARKS[ruling.result]} {ruling.result:9}  {ruling.rule:{width}}  {reason}"
+        )
+        if fixes and ruling.fix and ruling.result == REFUSED:
+            lines.append(" " * (15 + width + 1) + f"fix: {printable(ruling.fix)}")
     return lines

@@ -1,32 +1,34 @@
-"""The rules: each is a function from a policy and what was gathered to one ruling."""
+"""The rules of a policy: each is a function from a policy and what was gathered to one ruling."""
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from builder.model.cells import FAILED, PASSED, SKIPPED
 from builder.model.errors import counted
 from builder.model.versions import is_version
-from builder.trust.policy import records as known
 from builder.trust.policy.evidence import (
-    BY_NO_KEY,
-    OF_ANOTHER,
-    Finding,
+    DecidedCheck,
     choose,
     counted_reasons,
-    findings,
+    decided_checks,
+    faults_of,
     trusted,
 )
 from builder.trust.policy.records import (
+    BILL,
+    NO,
+    OTHER,
+    PROVENANCE,
+    SIGNATURE,
+    YES,
     Bill,
+    Claim,
     Evidence,
     Gathered,
-    Package,
-    Proof,
     Provenance,
     Ruling,
     not_asked,
@@ -40,146 +42,136 @@ _SHOWN = 5
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask whoever published the image"
 _NAME_KEY = "name the key that signed it under keys, if you trust it"
-_RENAMED = "say identity: ignored, if this registry is to name images otherwise"
+_RENAMED = "set identity: ignored, if this registry may use other names"
 
 
-def identity(policy: Policy, found: Gathered) -> Ruling:
-    """The image is of the recipe, and of the cell, whose name was asked for.
+def identity(policy: Policy, gathered: Gathered) -> Ruling:
+    """The image is of the requested recipe and cell.
 
-    A registry may serve any proven image under any name. Whose image it is, a trusted key's
-    provenance says: the recipe is the repository's last component, the cell has the tag.
+    A registry may serve any proven image under any name. A trusted key's provenance says which
+    image it is: the recipe is the repository's last component, the cell has the tag.
     """
     rule = "identity"
     if not policy.identity:
         return not_asked(rule, "the policy ignores it")
-    name, tag = _named(found.reference)
-    proofs = trusted(found.proofs, known.PROVENANCE, [found.image.digest])
-    contents = [one.content for one in proofs]
-    said = [one for one in contents if isinstance(one, Provenance) and one.recipe]
-    if not said:
+    name, tag = _named(gathered.reference)
+    claims = trusted(gathered.proofs, PROVENANCE, [gathered.image.digest])
+    built = [source for source in _provenances(claims) if source.recipe]
+    if not built:
         reason = "no provenance that counts says of which recipe the image is"
         fix = f"{_ASK} to sign its provenance; or {_RENAMED}"
-        return refused(rule, reason, _fix_of_unsigned(found) or fix)
-    mine = [one for one in said if one.recipe == name]
-    if not mine:
-        others = _listed(list(dict.fromkeys(f"{one.recipe} {one.tag}" for one in said)))
-        return refused(rule, f"asked for {name}, and this is {others}", _RENAMED)
-    return _of_tag(rule, name, tag, [one.tag for one in mine])
-
-
-def _of_tag(rule: str, name: str, tag: str, tags: Sequence[str]) -> Ruling:
-    if tag in tags:
-        return passed(rule, f"it is {name} {tag}")
-    itself = f"{name} {tags[0]}"
+        return refused(rule, reason, _fix(gathered, fix))
+    tags = [source.tag for source in built if source.recipe == name]
+    if not tags:
+        others = _listed(list(dict.fromkeys(f"{source.recipe} {source.tag}" for source in built)))
+        return refused(rule, f"requested {name}, but this is {others}", _RENAMED)
+    itself = f"{name} {tag if tag in tags else tags[0]}"
+    if tag not in tags and _is_of_a_cell(tag):
+        return refused(rule, f"requested {name} {tag}, but this is {itself}", _RENAMED)
+    note = "" if tag in tags else f"; {tag} is a floating tag, the recipe alone is compared"
     if not tag:
-        return passed(rule, f"it is {itself}; asked for by digest, which names no cell")
-    if _is_of_a_cell(tag):
-        return refused(rule, f"asked for {name} {tag}, and this is {itself}", _RENAMED)
-    return passed(rule, f"it is {itself}; {tag} is a floating tag, the recipe alone is compared")
+        note = "; requested by digest, which names no cell"
+    return passed(rule, f"it is {itself}{note}")
 
 
 def _named(reference: str) -> tuple[str, str]:
-    """The last component of a reference's repository, and its tag; that is empty for a digest."""
+    """Return the last component of a repository, and the tag, which is empty for a digest."""
     name, _, digest = reference.rpartition("/")[2].partition("@")
     name, _, tag = name.partition(":")
     return name, tag or ("" if digest else "latest")
 
 
 def _is_of_a_cell(tag: str) -> bool:
-    """Whether a tag may be a cell's own: it begins with a version and a hyphen, as they all do."""
+    """Return whether a tag may be a cell's own, which begin with a version and a hyphen."""
     parts = tag.split("-")
     return any(is_version("-".join(parts[:end])) for end in range(1, len(parts)))
 
 
-def architecture(policy: Policy, found: Gathered) -> Ruling:
-    """The configuration says what was asked for: a tag or an index may lie."""
+def architecture(policy: Policy, gathered: Gathered) -> Ruling:
+    """The configuration has the requested architecture: a tag or an index may lie."""
     del policy
-    image, rule = found.image, "architecture"
+    image, rule = gathered.image, "architecture"
     if image.architecture == image.asked:
         return passed(rule, f"the image is for {image.asked}")
-    reason = f"the image is for {image.architecture or 'nothing that is known'}, not {image.asked}"
+    reason = (
+        f"the image is for {image.architecture or 'an unknown architecture'}, not {image.asked}"
+    )
     return refused(rule, reason, f"{_ASK}: its index names the wrong image")
 
 
-def signature(policy: Policy, found: Gathered) -> Ruling:
+def signature(policy: Policy, gathered: Gathered) -> Ruling:
     """Enough of the policy's keys have signed the image, or the index that names it."""
-    rule, wanted = "signature", policy.signatures
-    good = trusted(found.proofs, known.SIGNATURE, digests_of(found))
-    keys = sorted(_counted_once(good))
-    if len(keys) >= wanted:
-        return passed(rule, f"signed by {', '.join(keys)}")
-    some = [one for one in found.proofs if one.kind in {known.SIGNATURE, known.OTHER}]
-    reason = f"{len(keys)} of {counted(wanted, 'signature')} by keys of the policy"
-    counts = {id(one) for one in good}
-    if why := _whys(one for one in some if id(one) not in counts):
-        reason += f" ({why})"
-    elif not some:
+    valid = trusted(gathered.proofs, SIGNATURE, gathered.digests)
+    keys = sorted(_counted_once(valid))
+    if len(keys) >= policy.signatures:
+        return passed("signature", f"signed by {', '.join(keys)}")
+    claims = [claim for claim in gathered.proofs if claim.kind in {SIGNATURE, OTHER}]
+    reason = f"{len(keys)} of {counted(policy.signatures, 'signature')} by keys of the policy"
+    if faults := faults_of(claim for claim in claims if claim not in valid):
+        reason += f" ({faults})"
+    elif not claims:
         reason += ": the image is not signed"
-    return refused(rule, reason, _fix_of_unsigned(found) or _NAME_KEY)
+    return refused("signature", reason, _fix(gathered, _NAME_KEY))
 
 
-def _fix_of_unsigned(found: Gathered) -> str:
-    """What helps where no trusted key signed anything; empty where one did: that is not it."""
-    if any(one.key and not one.fault for one in found.proofs):
-        return ""
-    return _NAME_KEY if found.proofs else f"{_ASK} to sign it"
+def _fix(gathered: Gathered, otherwise: str) -> str:
+    """Return the fix if no trusted key signed anything, or `otherwise`."""
+    if any(claim.is_trusted for claim in gathered.proofs):
+        return otherwise
+    return _NAME_KEY if gathered.proofs else f"{_ASK} to sign it"
 
 
-def _counted_once(signatures: Iterable[Proof]) -> list[str]:
-    """The policy's keys that signed: one for each signer, and one signer for each.
+def _counted_once(signatures: Iterable[Claim]) -> list[str]:
+    """Return the policy's keys that signed: one for each signer, and one signer for each.
 
-    A certificate's signer may be meant by several, and one of these by several signers.
+    Several keys may mean the signer in a certificate, and several signers the same key.
     """
     keys: dict[str, set[str]] = {}
-    for one in signatures:
-        keys.setdefault(one.signer or one.key, set()).add(one.key)
+    for claim in signatures:
+        keys.setdefault(claim.signer or claim.key, set()).add(claim.key)
     signers: dict[str, str] = {}
 
-    def counts(signer: str, tried: set[str]) -> bool:
-        for key in sorted(keys[signer] - tried):
-            if key in tried:
-                continue
-            tried.add(key)
-            if key not in signers or counts(signers[key], tried):
-                signers[key] = signer
-                return True
+    def match(signer: str, tried: set[str]) -> bool:
+        for key in sorted(keys[signer]):
+            if key not in tried:
+                tried.add(key)
+                if key not in signers or match(signers[key], tried):
+                    signers[key] = signer
+                    return True
         return False
 
     for signer in sorted(keys):
-        counts(signer, set())
+        match(signer, set())
     return list(signers)
 
 
-def dates(policy: Policy, found: Gathered) -> Ruling:
+def dates(policy: Policy, gathered: Gathered) -> Ruling:
     """Nothing that is trusted is dated in the future, or ends before it begins."""
     del policy
-    latest = found.now + SKEW
-    for proof in found.proofs:
-        if proof.fault or not proof.key:
-            continue
-        times = _times(proof)
-        if not times:
-            continue
-        if times[-1] > latest or times[0] > latest:
+    latest = gathered.now + SKEW
+    for claim in gathered.proofs:
+        times = _times(claim) if claim.is_trusted else []
+        if times and max(times) > latest:
             return refused(
                 "dates",
-                f"{proof.kind} is dated {day_of(max(times))}, which is still to come",
+                f"{claim.kind} is dated {day_of(max(times))}, which is in the future",
                 "set this machine's clock right; if it is, do not trust this proof",
             )
-        if times[0] > times[-1]:
-            reason = f"{proof.kind} ends before it begins, at {day_of(times[-1])}"
+        if times and times[0] > times[-1]:
+            reason = f"{claim.kind} ends before it begins, at {day_of(times[-1])}"
             return refused("dates", reason, _ASK)
     return passed("dates", "no proof is dated in the future")
 
 
-def evidence(policy: Policy, found: Gathered) -> Ruling:
+def evidence(policy: Policy, gathered: Gathered) -> Ruling:
     """There is evidence about this image from this class of hosts."""
-    rule, chosen = "evidence", choose(policy, found)
-    if not chosen.proofs:
-        accepted = "say evidence: {emulated: accepted} in the policy, if that is enough"
-        fix = accepted if chosen.only_emulated else ""
-        reason = f"no evidence for {found.format} on this class of hosts: {chosen.why_none}"
-        fix = fix or _fix_of_unsigned(found) or f"{_ASK} to verify it on such a host"
+    rule, chosen = "evidence", choose(policy, gathered)
+    if not chosen.claims:
+        reasons = counted_reasons(chosen.left_out) or "there is none"
+        fix = _fix(gathered, f"{_ASK} to verify it on such a host")
+        if chosen.only_emulated:
+            fix = "set evidence: {emulated: accepted} in the policy, if that is enough"
+        reason = f"no evidence for {gathered.format} on this class of hosts: {reasons}"
         return refused(rule, reason, fix)
     run = chosen.runs[0]
     how = "emulated" if run.emulated else "native"
@@ -188,12 +180,12 @@ def evidence(policy: Policy, found: Gathered) -> Ruling:
     return passed(rule, f"checked by {where}{gpus}, {day_of(run.finished)}")
 
 
-def checks(policy: Policy, found: Gathered) -> Ruling:
+def checks(policy: Policy, gathered: Gathered) -> Ruling:
     """Every required check has passed, and none has failed. Skipped is not passed."""
-    rule, runs = "checks", choose(policy, found).runs
+    rule, runs = "checks", choose(policy, gathered).runs
     if not runs:
         return not_asked(rule, _NO_EVIDENCE)
-    outcomes = findings(runs)
+    outcomes = decided_checks(runs)
     if failed := _with(outcomes, FAILED):
         day = day_of(outcomes[failed[0]].run.finished)
         reason = f"failed, {day}: {_listed(failed)}"
@@ -207,150 +199,140 @@ def checks(policy: Policy, found: Gathered) -> Ruling:
     if not _with(outcomes, PASSED):
         return refused(rule, "no check passed", f"{_ASK} to verify it where some can be run")
     count = counted(len(_with(outcomes, PASSED)), "check")
-    more = f"; skipped and not asked for: {_listed(skipped)}" if skipped else ""
+    more = f"; skipped and not required: {_listed(skipped)}" if skipped else ""
     return passed(rule, f"{count} passed{more}")
 
 
-def age(policy: Policy, found: Gathered) -> Ruling:
+def age(policy: Policy, gathered: Gathered) -> Ruling:
     """The runs in which the required checks passed are not too long ago."""
     rule, limit = "age", policy.evidence.max_age
-    outcomes = findings(choose(policy, found).runs)
+    outcomes = decided_checks(choose(policy, gathered).runs)
     decisive = [outcomes[name].run for name in policy.evidence.required if name in outcomes]
-    decisive = decisive or [one.run for one in outcomes.values()]
+    decisive = decisive or [check.run for check in outcomes.values()]
     if not decisive:
         return not_asked(rule, _NO_EVIDENCE)
     oldest = min(run.finished for run in decisive)
-    shown = f"{day_of(oldest)}, {counted((found.now - oldest).days, 'day')} ago"
-    if found.now - oldest > limit:
+    shown = f"{day_of(oldest)}, {counted((gathered.now - oldest).days, 'day')} ago"
+    if gathered.now - oldest > limit:
         reason = f"last proven {shown}; at most {counted(limit.days, 'day')} are allowed"
         return refused(rule, reason, f"{_ASK} to verify it again, or raise evidence.max_age")
     return passed(rule, f"proven {shown}")
 
 
-def artifact(policy: Policy, found: Gathered) -> Ruling:
-    """The SIF or tarball that would be taken is the one that the evidence is about."""
+def artifact(policy: Policy, gathered: Gathered) -> Ruling:
+    """The evidence is about the published SIF or tarball."""
     rule = "artifact"
-    if found.format in {"oci", "directory"}:
+    if gathered.format in {"oci", "directory"}:
         return not_asked(rule, "it is made of the image's own layers")
-    if not found.artifact:
-        reason = f"no {found.format} was published for this image"
+    if not gathered.artifact:
+        reason = f"no {gathered.format} was published for this image"
         return refused(rule, reason, "pull it as oci or directory, which need none")
-    proofs = choose(policy, dataclasses.replace(found, artifact="")).proofs  # about any file
-    if not proofs:
+    claims = choose(policy, replace(gathered, artifact="")).claims  # about any file
+    if not claims:
         return not_asked(rule, _NO_EVIDENCE)
-    if any(found.artifact in one.subjects for one in proofs):
-        return passed(rule, f"{short(found.artifact)} is a subject of the evidence")
-    return refused(rule, f"no evidence that counts is about {short(found.artifact)}", _ASK)
+    if any(gathered.artifact in claim.subjects for claim in claims):
+        return passed(rule, f"{short(gathered.artifact)} is a subject of the evidence")
+    return refused(rule, f"no evidence that counts is about {short(gathered.artifact)}", _ASK)
 
 
-def provenance(policy: Policy, found: Gathered) -> Ruling:
-    """Whoever built the image, and what from, is among those that the policy names."""
-    rule, wanted = "provenance", policy.provenance
-    if wanted is None:
+def provenance(policy: Policy, gathered: Gathered) -> Ruling:
+    """The policy names the builder of the image, and a source of it."""
+    rule, required = "provenance", policy.provenance
+    if required is None:
         return not_asked(rule, "the policy ignores it")
-    proofs = trusted(found.proofs, known.PROVENANCE, digests_of(found))
-    if not proofs:
-        return refused(rule, _none(found, known.PROVENANCE), _fix_of_unsigned(found) or _ASK)
-    said = [one.content for one in proofs if isinstance(one.content, Provenance)]
-    for one in said:
-        if _matches([one.builder], wanted.builders) and _matches(one.sources, wanted.sources):
-            source = f" from {one.sources[0]}" if one.sources else ""
-            return passed(rule, f"built by {one.builder}{source}")
-    shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in said)
+    built = _provenances(trusted(gathered.proofs, PROVENANCE, gathered.digests))
+    if not built:
+        return _lacking(rule, gathered, PROVENANCE)
+    for source in built:
+        if (not required.builders or _any([source.builder], required.builders)) and (
+            not required.sources or _any(source.sources, required.sources)
+        ):
+            origin = f" from {source.sources[0]}" if source.sources else ""
+            return passed(rule, f"built by {source.builder}{origin}")
+    shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in built)
     return refused(rule, f"built by {shown}", "name builder and source in the policy, if trusted")
 
 
-def bill(policy: Policy, found: Gathered) -> Ruling:
+def bill(policy: Policy, gathered: Gathered) -> Ruling:
     """There is a bill of materials, and nothing forbidden is on it."""
-    rule, wanted = "sbom", policy.bill
-    if wanted is None:
+    rule, required = "sbom", policy.bill
+    if required is None:
         return not_asked(rule, "the policy ignores it")
-    proofs = trusted(found.proofs, known.BILL, digests_of(found))
-    if not proofs:
-        return refused(rule, _none(found, known.BILL), _fix_of_unsigned(found) or _ASK)
-    bills = [one.content for one in proofs if isinstance(one.content, Bill)]
-    packages = [package for one in bills for package in one.packages]
-    bad = [
-        *(f"{p.name} {p.version}".strip() for p in packages if _forbidden(p, policy)),
+    claims = trusted(gathered.proofs, BILL, gathered.digests)
+    if not claims:
+        return _lacking(rule, gathered, BILL)
+    bills = [claim.content for claim in claims if isinstance(claim.content, Bill)]
+    packages = [package for bill in bills for package in bill.packages]
+    forbidden = [
         *(
-            f"{p.name} ({licence})"
-            for p in packages
-            for licence in p.licences
-            if _any([licence], wanted.forbidden_licences)
+            f"{package.name} {package.version}".strip()
+            for package in packages
+            if _any(
+                [package.name, f"{package.name}@{package.version}"], required.forbidden_packages
+            )
+        ),
+        *(
+            f"{package.name} ({licence})"
+            for package in packages
+            for licence in package.licences
+            if _any([licence], required.forbidden_licences)
         ),
     ]
-    if bad:
+    if forbidden:
         fix = "take an image without it, or change sbom in the policy"
-        return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(bad)))}", fix)
-    asked = wanted.forbidden_packages or wanted.forbidden_licences
-    if asked and not any(one.complete and one.packages for one in bills):
-        reason = "it names no package, or says that it is incomplete: what is on it proves nothing"
-        return refused(rule, reason, f"{_ASK} for a whole one, or forbid nothing")
+        return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(forbidden)))}", fix)
+    asks = required.forbidden_packages or required.forbidden_licences
+    if asks and not any(bill.complete and bill.packages for bill in bills):
+        reason = "it lists no package, or states that it is incomplete, so it excludes nothing"
+        return refused(rule, reason, f"{_ASK} for a complete one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
 
 
-def contract(policy: Policy, found: Gathered) -> Ruling:
-    """The image runs on this host, as `check-host` says; what it cannot tell is no yes."""
+def contract(policy: Policy, gathered: Gathered) -> Ruling:
+    """The image runs on this host by `check-host`; where that cannot tell, it does not."""
     rule = "host contract"
     if not policy.host_contract:
         return not_asked(rule, "the policy ignores it")
-    if found.contract is None:
-        return refused(rule, "the image has no host contract", "pull one that has")
-    if found.contract.answer == known.YES:
+    if gathered.contract is None:
+        return refused(rule, "the image has no host contract", "pull an image that has one")
+    if gathered.contract.answer == YES:
         return passed(rule, "it runs on this host")
-    answer = "no" if found.contract.answer == known.NO else "cannot tell"
-    reasons = "; ".join(found.contract.reasons)
-    fix = "build-images check-host says more; host_contract: ignored pulls it all the same"
+    answer = "no" if gathered.contract.answer == NO else "cannot tell"
+    reasons = "; ".join(gathered.contract.reasons)
+    fix = "build-images check-host shows more; host_contract: ignored pulls it anyway"
     return refused(rule, f"{answer}: {reasons}" if reasons else answer, fix)
 
 
-def tree(expected: str, found: str) -> Ruling:
-    """What was unpacked is the tree that the evidence is about."""
+def tree(expected: str, digest: str) -> Ruling:
+    """The evidence is about the tree that was unpacked."""
     if not expected:
         return refused("tree", "the evidence names no tree digest", _ASK)
-    if found == expected:
-        return passed("tree", f"{short(found)}, as the evidence says")
-    reason = f"the tree is {short(found)}, and the evidence is about {short(expected)}"
+    if digest == expected:
+        return passed("tree", f"{short(digest)}, as the evidence says")
+    reason = f"the tree is {short(digest)}, and the evidence is about {short(expected)}"
     return refused("tree", reason, _ASK)
 
 
-def digests_of(found: Gathered) -> list[str]:
-    """The digests that proof of an image may be about: its own, and that of its index."""
-    return [one for one in (found.image.digest, found.image.index) if one]
+def _provenances(claims: Iterable[Claim]) -> list[Provenance]:
+    return [claim.content for claim in claims if isinstance(claim.content, Provenance)]
 
 
-def _times(proof: Proof) -> list[dt.datetime]:
-    if isinstance(proof.content, Evidence):
-        return [proof.content.started, proof.content.finished]
-    if isinstance(proof.content, Provenance) and proof.content.finished:
-        return [proof.content.finished]
+def _times(claim: Claim) -> list[dt.datetime]:
+    if isinstance(claim.content, Evidence):
+        return [claim.content.started, claim.content.finished]
+    if isinstance(claim.content, Provenance) and claim.content.finished:
+        return [claim.content.finished]
     return []
 
 
-def _none(found: Gathered, kind: str) -> str:
-    some = [one for one in found.proofs if one.kind in {kind, known.OTHER}]
-    why = _whys(some)
-    return f"there is none that counts ({why})" if why else "there is none"
+def _lacking(rule: str, gathered: Gathered, kind: str) -> Ruling:
+    faults = faults_of(claim for claim in gathered.proofs if claim.kind in {kind, OTHER})
+    reason = f"there is none that counts ({faults})" if faults else "there is none"
+    return refused(rule, reason, _fix(gathered, _ASK))
 
 
-def _whys(proofs: Iterable[Proof]) -> str:
-    return counted_reasons(
-        Counter(one.fault or (OF_ANOTHER if one.key else BY_NO_KEY) for one in proofs)
-    )
-
-
-def _with(outcomes: Mapping[str, Finding], outcome: str) -> list[str]:
-    return [name for name, one in outcomes.items() if one.outcome == outcome]
-
-
-def _forbidden(package: Package, policy: Policy) -> bool:
-    assert policy.bill is not None
-    names = [package.name, f"{package.name}@{package.version}"]
-    return _any(names, policy.bill.forbidden_packages)
-
-
-def _matches(values: Sequence[str], globs: Sequence[str]) -> bool:
-    return not globs or _any(values, globs)
+def _with(outcomes: Mapping[str, DecidedCheck], outcome: str) -> list[str]:
+    return [name for name, check in outcomes.items() if check.outcome == outcome]
 
 
 def _any(values: Sequence[str], globs: Sequence[str]) -> bool:
@@ -363,10 +345,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def short(digest: str) -> str:
-    """The beginning of a digest, as people are shown it."""
+    """Return the beginning of a digest, as people are shown it."""
     return digest[:19]
 
 
 def day_of(time: dt.datetime) -> str:
-    """The day of a time, as people are shown it."""
+    """Return the day of a time, as people are shown it."""
     return time.date().isoformat()

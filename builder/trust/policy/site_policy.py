@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -60,7 +60,7 @@ class Identity:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedHosts:
+class RequiredHosts:
     """The class of hosts whose evidence counts; what is empty is not asked.
 
     `capabilities` are compute capabilities (70 for 7.0) of which one GPU must have one, or None for
@@ -75,8 +75,8 @@ class WantedHosts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedEvidence:
-    """Which checks must have passed, how long ago at most, and on which hosts.
+class RequiredEvidence:
+    """Checks that must have passed, how long ago at most, and on which hosts.
 
     `max_index_age` is how old the package indices may be that the image was made with; None is not
     asked.
@@ -86,11 +86,11 @@ class WantedEvidence:
     max_age: dt.timedelta = MAX_AGE
     max_index_age: dt.timedelta | None = None
     emulated: bool = False
-    hosts: WantedHosts = field(default_factory=WantedHosts)
+    hosts: RequiredHosts = field(default_factory=RequiredHosts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedProvenance:
+class RequiredProvenance:
     """Globs, of which one must match; any builder or source will do where there are none."""
 
     builders: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class WantedProvenance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedBill:
+class RequiredBill:
     """Globs over the names of packages (and `NAME@VERSION`), and over licences."""
 
     forbidden_packages: tuple[str, ...] = ()
@@ -107,16 +107,16 @@ class WantedBill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What a site asks of an image. A part that is None is not asked for.
+    """Requirements of a site for an image. A part that is None is not required.
 
     `keys` are those who are trusted; `signatures` is how many of them must have signed the image.
     """
 
     keys: tuple[Key | Identity, ...]
     signatures: int = 1
-    evidence: WantedEvidence = field(default_factory=WantedEvidence)
-    provenance: WantedProvenance | None = field(default_factory=WantedProvenance)
-    bill: WantedBill | None = field(default_factory=WantedBill)
+    evidence: RequiredEvidence = field(default_factory=RequiredEvidence)
+    provenance: RequiredProvenance | None = field(default_factory=RequiredProvenance)
+    bill: RequiredBill | None = field(default_factory=RequiredBill)
     identity: bool = True
     host_contract: bool = True
     rollback: bool = True
@@ -131,7 +131,7 @@ _texts = list_of(text, distinct=True)
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy in a file; raises `BadInput` with all that is wrong in it.
+    """Read the policy in a file; raises `BadInput` with every fault of it.
 
     The files of keys are named from the policy's folder, and must be there.
     """
@@ -144,97 +144,104 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Policy:
-    """A policy; whatever is wrong is noted, and the result is then not to be used.
+    """Read a policy; after a fault, which is noted, the result is not to be used.
 
-    Whether the files of keys are there is looked at if the `folder` is given.
+    With a `folder`, files of keys that are missing in it are faults.
     """
-    optional = (
-        *("signatures", "evidence", "provenance", "sbom"),
-        *("identity", "host_contract", "rollback"),
-    )
-    provenance: WantedProvenance | None = WantedProvenance()
-    bill: WantedBill | None = WantedBill()
+    optional = ["signatures", "evidence", "provenance", "sbom"]
+    optional += ["identity", "host_contract", "rollback"]
+    provenance: RequiredProvenance | None = RequiredProvenance()
+    bill: RequiredBill | None = RequiredBill()
     table = Table(node, faults, required=("schema", "keys"), optional=optional)
     table.read("schema", exactly(SCHEMA), "")
     policy = Policy(
-        keys=table.read("keys", list_of(_key(folder), least=1, distinct=True), ()),
+        keys=table.read("keys", list_of(_signer(folder), least=1, distinct=True), ()),
         signatures=table.read("signatures", _signatures, 1),
-        evidence=table.read("evidence", _evidence, WantedEvidence()),
-        provenance=table.read("provenance", _or_ignored(_provenance), provenance),
-        bill=table.read("sbom", _or_ignored(_bill), bill),
+        evidence=table.read("evidence", _evidence, RequiredEvidence()),
+        provenance=table.read("provenance", _or_word(IGNORED, _provenance), provenance),
+        bill=table.read("sbom", _or_word(IGNORED, _bill), bill),
         identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
         host_contract=table.read("host_contract", _choice(ENFORCED, IGNORED), True),
         rollback=table.read("rollback", _choice(REFUSED, ACCEPTED), True),
     )
     entry = table.entry("signatures")
     if entry is not None and policy.keys and policy.signatures > len(policy.keys):
-        problem = f"{policy.signatures} signatures are asked for, by {len(policy.keys)} keys"
+        problem = (
+            f"{policy.signatures} signatures are required, but there are {len(policy.keys)} keys"
+        )
         faults.add(entry.where, problem, f"valid: 1 to {len(policy.keys)}, or name more keys")
     return policy
 
 
-def _key(folder: Path | None) -> Reader[Key | Identity]:
-    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
-    file = _key_file(folder)
-    identity = _identity(folder)
+def record_of(
+    kind: Callable[..., T],
+    required: Sequence[str],
+    *,
+    alike: Mapping[str, str] | None = None,
+    **readers: Reader[object],
+) -> Reader[T]:
+    """A reader of a mapping with the keys of `readers`, which are arguments of `kind`.
 
-    def dated(node: Node, faults: Faults) -> Key:
-        table = Table(node, faults, required=("file",), optional=("until",))
-        never: dt.datetime | None = None
-        known = table.read("file", file, Key(name="", file=Path()))
-        return replace(known, until=table.read("until", _day, never))
+    `alike` names the key whose value an absent key takes.
+    """
+
+    def read(node: Node, faults: Faults) -> T:
+        optional = [name for name in readers if name not in required]
+        table = Table(node, faults, required=required, optional=optional)
+        values = {name: table.read(name, reader, None) for name, reader in readers.items()}
+        for name, other in (alike or {}).items():
+            values[name] = values[name] or values[other]
+        present = {*required, *(alike or {}), *filter(table.__contains__, readers)}
+        return kind(**{name: values[name] for name in readers if name in present})
+
+    return read
+
+
+def _signer(folder: Path | None) -> Reader[Key | Identity]:
+    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
+    read_file = _file(folder, "a public key in PEM (cosign.pub)")
+    roots = _file(folder, "roots of Sigstore (trusted_root.json)")
+
+    def key(node: Node, faults: Faults) -> Key:
+        return Key(name=text(node, Faults()), file=read_file(node, faults))
+
+    dated = record_of(_dated, ("file",), file=key, until=_day)
+    identity = record_of(
+        _identity, _OF_IDENTITIES, identity=text, issuer=text, roots=roots, until=_day
+    )
 
     def read(node: Node, faults: Faults) -> Key | Identity:
         if isinstance(node, Probe):
-            file(alone := node.child(), faults)
+            empty = key(alone := node.child(), faults)
             dated(with_day := node.child(), faults)
             identity(certified := node.child(), faults)
             note(node, anyOf=[alone.schema, with_day.schema, certified.schema])
-            return Key(name="", file=Path())
+            return empty
         if not isinstance(node.value, Mapping):
-            return file(node, faults)
-        return (
-            identity(node, faults)
-            if node.value.keys() & set(_OF_IDENTITIES)
-            else dated(node, faults)
-        )
+            return key(node, faults)
+        is_identity = node.value.keys() & set(_OF_IDENTITIES)
+        return identity(node, faults) if is_identity else dated(node, faults)
 
     return read
 
 
-def _key_file(folder: Path | None) -> Reader[Key]:
-    named = _file(folder, "a public key in PEM (cosign.pub)")
-
-    def read(node: Node, faults: Faults) -> Key:
-        return Key(name=text(node, Faults()), file=named(node, faults))
-
-    return read
+def _dated(file: Key | None, until: dt.datetime | None = None) -> Key:
+    return replace(file or Key(name="", file=Path()), until=until)
 
 
-def _identity(folder: Path | None) -> Reader[Identity]:
-    """A reader of somebody who signs by certificates."""
-    roots = _file(folder, "roots of Sigstore (trusted_root.json)")
-
-    def read(node: Node, faults: Faults) -> Identity:
-        table = Table(node, faults, required=_OF_IDENTITIES, optional=("until",))
-        never: dt.datetime | None = None
-        return Identity(
-            name=table.read("identity", text, ""),
-            issuer=table.read("issuer", text, ""),
-            roots=table.read("roots", roots, Path()),
-            until=table.read("until", _day, never),
-        )
-
-    return read
+def _identity(
+    identity: str, issuer: str, roots: Path, until: dt.datetime | None = None
+) -> Identity:
+    return Identity(name=identity, issuer=issuer, roots=roots, until=until)
 
 
-def _file(folder: Path | None, what: str) -> Reader[Path]:
+def _file(folder: Path | None, content: str) -> Reader[Path]:
     def read(node: Node, faults: Faults) -> Path:
         name = text(node, faults)
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
-            valid = f"valid: a file with {what}, named from {folder}"
-            faults.add(node.where, f"there is no such file: {file}", valid)
+            valid = f"valid: a file with {content}, named from {folder}"
+            faults.add(node.where, f"no such file: {file}", valid)
         return file
 
     return read
@@ -249,7 +256,7 @@ def _day(node: Node, faults: Faults) -> dt.datetime | None:
     except ValueError:
         if value:
             valid = 'valid: a day, in quotes: "2027-12-31"'
-            faults.add(node.where, f'"{value}" is no day', valid)
+            faults.add(node.where, f'not a day: "{value}"', valid)
         return None
     return dt.datetime.combine(day, dt.time.max, tzinfo=dt.timezone.utc)
 
@@ -263,18 +270,16 @@ def _signatures(node: Node, faults: Faults) -> int:
     return 1
 
 
-def _evidence(node: Node, faults: Faults) -> WantedEvidence:
+def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
     optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
-    any_age: dt.timedelta | None = None
     table = Table(node, faults, required=(), optional=optional)
-    nothing: tuple[str, ...] = ()
-    own = table.read("own_checks", _texts, nothing)
-    return WantedEvidence(
+    own = table.read("own_checks", _texts, None) or ()
+    return RequiredEvidence(
         required=table.read("required", list_of(_check(own), distinct=True), ALWAYS_REQUIRED),
         max_age=table.read("max_age", _age, MAX_AGE),
-        max_index_age=table.read("max_index_age", _age, any_age),
+        max_index_age=table.read("max_index_age", _age, None),
         emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
-        hosts=table.read("hosts", _hosts, WantedHosts()),
+        hosts=table.read("hosts", _hosts, RequiredHosts()),
     )
 
 
@@ -284,8 +289,8 @@ def _check(own: Sequence[str]) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         name, known = text(node, faults), (*CHECK_NAMES, *own)
         if name and name not in known:
-            valid = f"{suggest(name, known)}; a check of your own is named under own_checks, too"
-            faults.add(node.where, f'"{name}" is no check', valid)
+            valid = f"{suggest(name, known)}; list your own checks under own_checks, too"
+            faults.add(node.where, f'unknown check: "{name}"', valid)
         return name
 
     return read
@@ -294,36 +299,11 @@ def _check(own: Sequence[str]) -> Reader[str]:
 def _age(node: Node, faults: Faults) -> dt.timedelta:
     value = text(node, faults)
     note(node, pattern=f"^{_AGE.pattern}$")
-    found = _AGE.fullmatch(value)
-    if value and not found:
+    match = _AGE.fullmatch(value)
+    if value and not match:
         valid = "valid: a number of hours, days or weeks: 12h, 90d, 26w"
-        faults.add(node.where, f'"{value}" is no length of time', valid)
-    return int(found[1]) * _UNITS[found[2]] if found else MAX_AGE
-
-
-def _hosts(node: Node, faults: Faults) -> WantedHosts:
-    optional = ("architectures", "capabilities", "driver", "runtimes", "launchers")
-    table = Table(node, faults, required=(), optional=optional)
-    runners = list_of(one_of(RUNNERS, "container runtime"), distinct=True)
-    any_gpu: tuple[int, ...] | None = ()
-    return WantedHosts(
-        architectures=table.read("architectures", list_of(architecture, distinct=True), ()),
-        capabilities=table.read("capabilities", _capabilities, any_gpu),
-        driver=table.read("driver", _driver, ""),
-        runtimes=table.read("runtimes", runners, ()),
-        launchers=table.read("launchers", _texts, ()),
-    )
-
-
-def _capabilities(node: Node, faults: Faults) -> tuple[int, ...] | None:
-    several = list_of(capability, distinct=True)
-    if isinstance(node, Probe):
-        several(child := node.child(), faults)
-        note(node, anyOf=[{"const": SAME}, child.schema])
-        return ()
-    if node.value == SAME:
-        return None
-    return tuple(one for one in several(node, faults) if one is not None)
+        faults.add(node.where, f'not a duration: "{value}"', valid)
+    return int(match[1]) * _UNITS[match[2]] if match else MAX_AGE
 
 
 def _driver(node: Node, faults: Faults) -> str:
@@ -332,25 +312,9 @@ def _driver(node: Node, faults: Faults) -> str:
         return value
     if not is_specifier(value):
         valid = f'valid: "{SAME}" (the host\'s driver branch), or versions: ">=525.60.13,<590"'
-        faults.add(node.where, f'"{value}" says nothing about a driver', valid)
+        faults.add(node.where, f'not a driver requirement: "{value}"', valid)
         return ""
     return value
-
-
-def _provenance(node: Node, faults: Faults) -> WantedProvenance:
-    table = Table(node, faults, required=(), optional=("builders", "sources"))
-    return WantedProvenance(
-        builders=table.read("builders", _texts, ()), sources=table.read("sources", _texts, ())
-    )
-
-
-def _bill(node: Node, faults: Faults) -> WantedBill:
-    optional = ("forbidden_packages", "forbidden_licences")
-    table = Table(node, faults, required=(), optional=optional)
-    return WantedBill(
-        forbidden_packages=table.read("forbidden_packages", _texts, ()),
-        forbidden_licences=table.read("forbidden_licences", _texts, ()),
-    )
 
 
 def _choice(true: str, false: str) -> Reader[bool]:
@@ -363,14 +327,27 @@ def _choice(true: str, false: str) -> Reader[bool]:
     return read
 
 
-def _or_ignored(reader: Reader[T]) -> Reader[T | None]:
-    """A reader of a mapping, or of the word `ignored`, which is None."""
+def _or_word(word: str, reader: Reader[T]) -> Reader[T | None]:
+    """A reader of a word, which is None, or of something else."""
 
     def read(node: Node, faults: Faults) -> T | None:
         if isinstance(node, Probe):
             reader(child := node.child(), faults)
-            note(node, anyOf=[{"const": IGNORED}, child.schema])
+            note(node, anyOf=[{"const": word}, child.schema])
             return None
-        return None if node.value == IGNORED else reader(node, faults)
+        return None if node.value == word else reader(node, faults)
 
     return read
+
+
+_hosts = record_of(
+    RequiredHosts,
+    (),
+    architectures=list_of(architecture, distinct=True),
+    capabilities=_or_word(SAME, list_of(capability, distinct=True)),
+    driver=_driver,
+    runtimes=list_of(one_of(RUNNERS, "container runtime"), distinct=True),
+    launchers=_texts,
+)
+_provenance = record_of(RequiredProvenance, (), builders=_texts, sources=_texts)
+_bill = record_of(RequiredBill, (), forbidden_packages=_texts, forbidden_licences=_texts)

@@ -1,10 +1,15 @@
-"""Which key signs: a local one, or one that only the cosign program can reach.
+"""Signing with keys that only the cosign program can reach, and without a key.
 
-What is not a file or `env://NAME` is cosign's to understand: `pkcs11:…`, `awskms://…`,
-`azurekms://…`, `gcpkms://…`, `hashivault://…`, `k8s://…`, `gitlab://…`. The secrets for these reach
-it through the environment (`COSIGN_PKCS11_PIN`, the cloud's own variables), never as arguments.
-Programs that open a token at once get in each other's way, and SoftHSM's was lost by it, so for
-`pkcs11:` those of one home take turns.
+A reference that is neither a file nor `env://NAME` is cosign's: `pkcs11:…`, `awskms://…`,
+`azurekms://…`, `gcpkms://…`, `hashivault://…`, `k8s://…`, `gitlab://…`. Secrets for these reach it
+through the environment (`COSIGN_PKCS11_PIN`, the cloud's own variables), never as arguments.
+SoftHSM once lost its token to programs that opened it at once, so those of one home take turns for
+`pkcs11:`.
+
+Without a key a CI system vouches for its job, and Fulcio for its certificate: cosign finds the
+job's identity (GitHub's, GitLab's `SIGSTORE_ID_TOKEN`, and others) and logs the signature publicly.
+The results are bundles that `builder.trust.proof.certificates` and `cosign verify
+--certificate-identity` verify.
 """
 
 from __future__ import annotations
@@ -12,8 +17,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -22,14 +26,23 @@ from builder.model.exact_json import part
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.trust.proof import attachments
-from builder.trust.proof.attachments import MAX_PAYLOAD, Unusable
-from builder.trust.proof.keys import ENVIRONMENT, PublicKey, Signer, private_key, public_key_of
-from builder.trust.proof.statements import as_bytes
+from builder.trust.proof.attachments import (
+    BUNDLE,
+    MAX_PAYLOAD,
+    BlobDescriptor,
+    ProofManifest,
+    Unusable,
+    base64_bytes,
+    json_object,
+)
+from builder.trust.proof.attestations import bundle, predicate_type
+from builder.trust.proof.keys import ENVIRONMENT, Signer, private_key, public_key_of
+from builder.trust.proof.statements import as_bytes, envelope_of
 
 _ELSEWHERE = re.compile(r"pkcs11:|[a-z0-9]+://")
 _PIN = re.compile(r"\bpin-value=", re.IGNORECASE)
-_TIMEOUT_S = 180.0
+_TIMEOUT_S = 300.0
+KEYLESS = "keyless"
 _HINT = "install cosign 3 or later, or use a local key: 'build-images keys generate'"
 PKCS11 = "pkcs11:"
 # A certificate beside the key in a token is not used: cosign would judge it, and refuse to sign.
@@ -63,111 +76,139 @@ _ROOT = {"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1
 def signer_of(
     reference: str, environment: Mapping[str, str], processes: Processes, *, path: str | None = None
 ) -> Signer:
-    """What signs with a key: a file, `env://NAME`, or what the cosign program understands.
+    """Return a key to sign with: a file, `env://NAME`, or one that the cosign program reaches.
 
-    `path` is where programs are looked for. Raises `BadInput`, `MissingPrerequisite` where cosign
+    `path` is the PATH for programs. Raises `BadInput`, `MissingPrerequisite` where cosign
     is needed and missing, and `StepFailed` where it cannot reach the key.
     """
     if reference.startswith(ENVIRONMENT) or not _ELSEWHERE.match(reference):
         return private_key(reference, environment)
     if _PIN.search(unquote(reference)):  # as cosign reads it
         raise BadInput(
-            "the key's URI holds a PIN, which every user of this machine could read",
+            "the key's URI contains a PIN, which every user of this machine could read",
             hint="leave pin-value out, and put it into the environment variable COSIGN_PKCS11_PIN",
         )
-    return by_cosign(reference, processes, path=path)
+    return CosignSigner(reference, processes, path=path)
 
 
-def by_cosign(reference: str, processes: Processes, *, path: str | None = None) -> Signer:
-    """A key that cosign signs with; its public half is asked for at once."""
-    cosign = _Cosign(
-        reference=reference,
-        processes=processes,
-        environment={**_BARE, **({} if path is None else {"PATH": path})},
-    )
-    public = public_key_of(cosign.run("public-key").stdout.encode(), name=reference)
-    return CosignSigner(cosign=cosign, public=public)
+class CosignSigner:
+    """A key that `cosign sign-blob` signs with; signatures are checked with its public half."""
 
+    def __init__(self, reference: str, processes: Processes, *, path: str | None = None) -> None:
+        """Ask for the public key; raises `MissingPrerequisite` and `StepFailed`."""
+        self._reference, self._processes = reference, processes
+        self._environment = {**_BARE, **({} if path is None else {"PATH": path})}
+        self.public = public_key_of(self._run("public-key").stdout.encode(), name=reference)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cosign:
-    """The program, with a key that it can reach."""
-
-    reference: str
-    processes: Processes
-    environment: Mapping[str, str]
-
-    def run(self, command: str, *more: str | Path) -> Completed:
-        """Run a command with the key; raises `MissingPrerequisite` and `StepFailed`."""
-        with self._turn():
-            return self._run(["cosign", command, "--key", self.reference, *more], command)
-
-    def _run(self, words: Sequence[str | Path], command: str) -> Completed:
+    def sign(self, data: bytes) -> bytes:
+        """Return a signature over the data; raises `StepFailed`."""
+        with tempfile.TemporaryDirectory(prefix="build-images-sign.") as scratch:
+            payload, target = Path(scratch, "payload"), Path(scratch, "bundle")
+            config, root = Path(scratch, "config"), Path(scratch, "root")
+            payload.write_bytes(data)
+            config.write_bytes(as_bytes(_CONFIG))
+            root.write_bytes(as_bytes(_ROOT))
+            options: list[str | Path]
+            options = ["--signing-config", config, "--trusted-root", root, "--bundle", target]
+            self._run("sign-blob", *options, "--yes", payload)
+            content = target.read_bytes() if target.exists() else b""
         try:
-            return self.processes.capture(words, env=self.environment, timeout_s=_TIMEOUT_S)
+            value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
+            text = part(value, "messageSignature", "signature")
+            signature = base64_bytes(text, "the signature in it")
+        except Unusable as error:
+            raise StepFailed(f"cosign sign-blob: {error}") from error
+        if not self.public.verifies(signature, data):
+            raise StepFailed(
+                f"cosign's signature does not fit the public key of {self._reference}",
+                hint="keys are ECDSA on P-256 with SHA-256, or Ed25519",
+            )
+        return signature
+
+    def _run(self, command: str, *options: str | Path) -> Completed:
+        argv = ["cosign", command, "--key", self._reference, *options]
+        try:
+            with self._turn():
+                return self._processes.capture(argv, env=self._environment, timeout_s=_TIMEOUT_S)
         except MissingPrerequisite as error:
             raise MissingPrerequisite(
-                f"{self.reference}: only the cosign program can reach this key, and it is not "
+                f"{self._reference}: only the cosign program can reach this key, and it is not "
                 "installed",
                 hint=_HINT,
             ) from error
         except StepFailed as error:
             text = "\n".join(error.tail)
-            said = text.partition("Error: ")[2].partition("\nerror during command")[0].strip()
-            first, *rest = said.splitlines() or [error.message.rpartition(": ")[2], *error.tail]
+            message = text.partition("Error: ")[2].partition("\nerror during command")[0].strip()
+            first, *rest = message.splitlines() or [error.message.rpartition(": ")[2], *error.tail]
             raise StepFailed(
-                f"{self.reference}: cosign {command}: {first}",
+                f"{self._reference}: cosign {command}: {first}",
                 tail=rest,
                 hint=next((hint for part, hint in _HINTS.items() if part in text.lower()), ""),
             ) from error
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        if not self.reference.startswith(PKCS11):
-            yield
-            return
-        place = Home.of_environment().path / "tokens"
-        with locked(place, "pkcs11", stopped=lambda: self.processes.stopping):
-            yield
+    def _turn(self) -> contextlib.AbstractContextManager[object]:
+        if not self._reference.startswith(PKCS11):
+            return contextlib.nullcontext()
+        folder = Home.of_environment().path / "tokens"
+        return locked(folder, "pkcs11", stopped=lambda: self._processes.stopping)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CosignSigner:
-    """Signs through `cosign sign-blob`; what it makes is checked with the public key."""
+def keyless_attestations(
+    image: BlobDescriptor,
+    statements: Sequence[bytes],
+    processes: Processes,
+    *,
+    created: str,
+    path: str | None = None,
+    options: Sequence[str | Path] = (),
+) -> tuple[ProofManifest, ...]:
+    """Return the attestations of statements about an image, signed by `cosign attest-blob`.
 
-    cosign: _Cosign
-    public: PublicKey
+    `options` are further arguments. Raises `BadInput` where a statement is not about the image,
+    `MissingPrerequisite` without cosign, `StepFailed` where it did not sign.
+    """
+    environment = {} if path is None else {"PATH": path}
+    attachments = []
+    for payload in statements:
+        kind = predicate_type(payload, image.digest)
+        content = _keyless_bundle(payload, processes, environment, options)
+        attachments.append(bundle(image, content, kind, created=created))
+    return tuple(attachments)
 
-    def sign(self, data: bytes) -> bytes:
-        """A signature over the data; raises `StepFailed`."""
-        with tempfile.TemporaryDirectory(prefix="build-images-sign.") as scratch:
-            content = self._run(Path(scratch), data)
+
+def _keyless_bundle(
+    payload: bytes,
+    processes: Processes,
+    environment: Mapping[str, str],
+    options: Sequence[str | Path],
+) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="build-images-sign.") as folder:
+        statement, target = Path(folder, "statement.json"), Path(folder, "bundle.json")
+        statement.write_bytes(payload)
+        files: list[str | Path] = ["--statement", statement, "--bundle", target]
         try:
-            bundle = attachments.json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
-            text = part(bundle, "messageSignature", "signature")
-            signature = attachments.base64_bytes(text, "the signature in it")
-        except Unusable as error:
-            raise StepFailed(f"cosign sign-blob: {error.reason}") from error
-        if not self.public.verifies(signature, data):
-            raise StepFailed(
-                f"cosign's signature does not fit the public key of {self.cosign.reference}",
-                hint="keys are ECDSA on P-256 with SHA-256, or Ed25519",
+            processes.capture(
+                ["cosign", "attest-blob", "--yes", *options, *files],
+                env=environment,
+                timeout_s=_TIMEOUT_S,
+                hint="it needs a CI job that may ask for an identity token; else sign with a key",
             )
-        return signature
+        except MissingPrerequisite as error:
+            raise MissingPrerequisite(
+                "signing without a key needs the cosign program, which is not installed",
+                hint="install cosign 3 or later, or sign with a key",
+            ) from error
+        content = target.read_bytes() if target.exists() else b""
+    return _checked(content, payload)
 
-    def _run(self, scratch: Path, data: bytes) -> bytes:
-        payload, bundle = scratch / "payload", scratch / "bundle"
-        config, root = scratch / "config", scratch / "root"
-        payload.write_bytes(data)
-        config.write_bytes(as_bytes(_CONFIG))
-        root.write_bytes(as_bytes(_ROOT))
-        where: list[str | Path] = [
-            "--signing-config",
-            config,
-            "--trusted-root",
-            root,
-            "--bundle",
-            bundle,
-        ]
-        self.cosign.run("sign-blob", *where, "--yes", payload)
-        return bundle.read_bytes() if bundle.exists() else b""
+
+def _checked(content: bytes, payload: bytes) -> bytes:
+    """Return the bundle, if it has the statement to sign."""
+    try:
+        value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
+        envelope = envelope_of(part(value, "dsseEnvelope") or {})
+    except Unusable as error:
+        raise StepFailed(f"cosign attest-blob: {error}") from error
+    if value.get("mediaType") != BUNDLE or envelope.payload != payload:
+        raise StepFailed("cosign attest-blob: the bundle does not contain the statement to sign")
+    return content

@@ -1,174 +1,157 @@
-"""What a key has vouched for already: what need not be said again, and what newer proof replaces.
+"""Proof by a key that an image has already: which statements are new, and which proof they replace.
 
-An image that is verified every night says the same every night. Evidence takes the place of older
-evidence that found the same in the same setting, so that what is attached to an image does not
-grow: whoever pulls it reads all of that.
+An image that is verified every night gets the same findings every night. Evidence replaces older
+evidence with the same findings in the same setting, so that what is attached to an image does not
+grow: whoever pulls the image reads all of it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from builder.model.exact_json import member, part
-from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT
-from builder.trust.proof import attachments
+from builder.model.exact_json import part
+from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT, TestLists
+from builder.model.records import plain, read
 from builder.trust.proof.attachments import (
     DSSE,
     MAX_PAYLOAD,
-    Attachment,
     Attestation,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
-    Verdict,
+    json_object,
 )
 from builder.trust.proof.attestations import attestation_tag
 from builder.trust.proof.keys import PublicKey
 from builder.trust.proof.manifests import layers_of, manifest_of
-from builder.trust.proof.statements import SIGN, as_bytes, envelope_of
+from builder.trust.proof.statements import SIGN, as_bytes, envelope_of, run_of
 from builder.trust.proof.verification import BUNDLED, CLASSIC, TrustedKey, verified
 
-_BOTH = {CLASSIC, BUNDLED}
-_OF_A_HOST = ("arch", "driver", "gpus")  # what policies choose evidence by
-_OF_A_LAUNCHER = ("name", "product", "ranks", "nodes")
 
+class ExistingProof:
+    """The proof that is attached to an image, and what one key vouches for.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """What is attached to an image, and what of it one key vouches for."""
+    Proof by others does not count: a stranger could keep new proof from being attached.
+    """
 
-    digest: str
-    attached: tuple[Attachment, ...]
-    verdict: Verdict
-
-    @classmethod
-    def of(cls, digest: str, attached: Iterable[Attachment], key: PublicKey) -> Standing:
-        """Nobody else's word counts: a stranger could keep new proof from being attached."""
-        some = tuple(attached)
+    def __init__(self, digest: str, attached: Iterable[ProofManifest], key: PublicKey) -> None:
+        self._tag = attestation_tag(digest)
+        self._attached = tuple(attached)
         trusted = [TrustedKey(key=key, name="this key")]
         now = dt.datetime.now(dt.timezone.utc)
-        return cls(digest=digest, attached=some, verdict=verified(digest, some, trusted, now=now))
+        verdict = verified(digest, self._attached, trusted, now=now)
+        self._is_signed = any(one.format == BUNDLED for one in verdict.signatures)
+        self._attestations = [(one, *_topic(one.payload)) for one in verdict.attestations]
 
-    @property
-    def is_signed(self) -> bool:
-        """True if the image has the key's signature as a bundle."""
-        return any(one.format == BUNDLED for one in self.verdict.signatures)
+    def new_statements(self, statements: Sequence[bytes]) -> list[bytes]:
+        """Return those that add something: not just other words, and not older evidence.
 
-    def news(self, statements: Sequence[bytes]) -> list[bytes]:
-        """Those that are not said yet: by other words, in one format alone, or only longer ago."""
-        said: dict[tuple[str, str], set[str]] = {}
-        for one in self.verdict.attestations:
-            said.setdefault(_said(one.payload), set()).add(one.format)
+        A statement that exists in one of the two formats alone counts as new.
+        """
+        formats: dict[tuple[str, str], set[str]] = {}
+        for attestation, *key in self._attestations:
+            formats.setdefault((key[0], key[1]), set()).add(attestation.format)
         newest = self._newest([])
-        found = []
+        new = []
         for statement in statements:
-            topic, finished = _said(statement)
-            stale = finished < newest.get(topic, "")
-            if not stale and said.get((topic, finished), set()) != _BOTH:
-                found.append(statement)
-        return found
+            topic, finished = _topic(statement)
+            exists = formats.get((topic, finished)) == {CLASSIC, BUNDLED}
+            if not exists and finished >= newest.get(topic, ""):
+                new.append(statement)
+        return new
 
-    def before(self, statements: Sequence[bytes]) -> dict[str, Attachment]:
-        """What is at cosign's tags, by tag, without evidence that statements replace."""
+    def before(self, statements: Sequence[bytes]) -> dict[str, ProofManifest]:
+        """Return what is at cosign's tags, by tag, without evidence that statements replace."""
         old = {one.payload for one in self._replaced(statements) if one.format == CLASSIC}
-        found = {one.tag: one for one in self.attached if one.tag}
-        tag = attestation_tag(self.digest)
-        if old and tag in found:
-            found[tag] = _without(found[tag], old)
-        return found
+        tagged = {attachment.tag: attachment for attachment in self._attached if attachment.tag}
+        if old and self._tag in tagged:
+            tagged[self._tag] = _without(tagged[self._tag], old)
+        return tagged
 
     def replaced(self, statements: Sequence[bytes]) -> tuple[str, ...]:
-        """The manifests of bundles whose evidence statements replace, by digest."""
-        found = {one.source for one in self._replaced(statements) if one.format == BUNDLED}
-        mine = [one for one in self.attached if one.digest in found]
-        alone = {
-            one.digest for one in mine if len(member(manifest_of(one.manifest), "layers")) == 1
-        }
-        return tuple(sorted(alone))
+        """Return the digests of bundles' manifests whose evidence statements replace."""
+        sources = {one.source for one in self._replaced(statements) if one.format == BUNDLED}
+        manifests = {one.digest: one.manifest for one in self._attached if one.digest in sources}
+        return tuple(
+            sorted(
+                digest
+                for digest, manifest in manifests.items()
+                if len(part(manifest_of(manifest), "layers")) == 1
+            )
+        )
 
-    def needed(self, made: Sequence[Attachment]) -> list[Attachment]:
-        """Without a signature's bundle that is there: it would be one more, of today."""
-        return [one for one in made if one.tag or not (self.is_signed and _is_signature(one))]
+    def needed(self, attachments: Sequence[ProofManifest]) -> list[ProofManifest]:
+        """Return them without the bundle of a signature that exists; it would only be newer."""
+        return [
+            attachment
+            for attachment in attachments
+            if attachment.tag or not (self._is_signed and _predicate_type(attachment) == SIGN)
+        ]
 
     def _replaced(self, statements: Sequence[bytes]) -> list[Attestation]:
         newest = self._newest(statements)
         return [
-            one
-            for one in self.verdict.of_type(TEST_RESULT, once=False)
-            if (said := _said(one.payload))[1] < newest[said[0]]
+            attestation
+            for attestation, topic, finished in self._attestations
+            if attestation.predicate_type == TEST_RESULT and finished < newest[topic]
         ]
 
     def _newest(self, statements: Sequence[bytes]) -> dict[str, str]:
-        """When each topic of evidence was found last: of what is there, and of statements."""
-        found: dict[str, str] = {}
-        for statement in (*(one.payload for one in self.verdict.attestations), *statements):
-            topic, finished = _said(statement)
-            found[topic] = max(finished, found.get(topic, ""))
-        return found
+        """Return the latest time of each topic, among what exists and statements."""
+        newest: dict[str, str] = {}
+        existing = [(topic, finished) for _, topic, finished in self._attestations]
+        for topic, finished in (*existing, *map(_topic, statements)):
+            newest[topic] = max(finished, newest.get(topic, ""))
+        return newest
 
 
-@functools.lru_cache(maxsize=1024)  # a bill of materials may have megabytes
-def _said(content: bytes) -> tuple[str, str]:
-    """What a statement says but for its time; and of evidence its time, in UTC.
+def _topic(content: bytes) -> tuple[str, str]:
+    """Return the content of a statement without its time, as JSON, and the time of evidence in UTC.
 
-    Provenance says when a build began: of builds that are alike in all else, the first one counts.
+    Of provenance of builds that are alike in all but their start, the first one counts.
     """
     statement = json.loads(content)
     kind, predicate = statement["predicateType"], statement.get("predicate", {})
-    subjects = sorted(json.dumps(one.get("digest"), sort_keys=True) for one in statement["subject"])
+    finished, topic = "", predicate
     try:
         if kind == TEST_RESULT:
-            about, finished = _of_a_run(predicate)
-            return _text([kind, subjects, about]), finished
-        details = {**predicate["runDetails"], "metadata": None}
-        return _text([kind, subjects, {**predicate, "runDetails": details}]), ""
+            run, lists = run_of(statement), read(TestLists, predicate)
+            time = dt.datetime.fromisoformat(run.finished).astimezone(dt.timezone.utc)
+            names = [sorted(checks) for checks in (lists.passed, lists.skipped, lists.failed)]
+            topic = [names, plain(replace(run, started="", finished="", indices=None))]
+            finished = time.isoformat()
+        else:
+            details = {**predicate["runDetails"], "metadata": None}
+            topic = {**predicate, "runDetails": details}
     except (LookupError, TypeError, ValueError, AttributeError):
-        return _text([kind, subjects, predicate]), ""
+        topic = predicate
+    subjects = sorted(json.dumps(one.get("digest"), sort_keys=True) for one in statement["subject"])
+    return json.dumps([kind, subjects, topic], sort_keys=True), finished
 
 
-def _of_a_run(predicate: Mapping[str, object]) -> tuple[list[object], str]:
-    """What decides whether evidence counts, and as what; and when its run ended."""
-    run = member(predicate, "configuration", 0, "annotations")
-    names = [sorted(member(predicate, f"{one}Tests")) for one in ("passed", "warned", "failed")]
-    host, launcher = run["host"], run["launcher"]
-    machines = [[one[key] for key in _OF_A_HOST] for one in launcher["machines"]]
-    setting = [
-        *(run["format"], run["emulated"], run["gpu"]["handed_over"], run["runner"]["name"]),
-        *(host[key] for key in _OF_A_HOST),
-        *(launcher[key] for key in _OF_A_LAUNCHER),
-    ]
-    finished = dt.datetime.fromisoformat(run["finished"]).astimezone(dt.timezone.utc)
-    return [names, setting, machines], finished.isoformat()
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _without(there: Attachment, payloads: set[bytes]) -> Attachment:
-    """A classic manifest without the layers that hold some statements."""
-    manifest = manifest_of(there.manifest)
-    gone = {
-        one.digest
-        for one in layers_of(there.manifest)
-        if one.media_type == DSSE and _payload(there, one) in payloads
+def _without(attachment: ProofManifest, payloads: set[bytes]) -> ProofManifest:
+    """Return a classic manifest without the layers of some statements."""
+    manifest = manifest_of(attachment.manifest)
+    drops = {
+        layer.digest
+        for layer in layers_of(attachment.manifest)
+        if layer.media_type == DSSE and _payload(attachment, layer) in payloads
     }
-    layers = [one for one in member(manifest, "layers") if one["digest"] not in gone]
-    made = as_bytes({**manifest, "layers": layers})
-    return replace(there, manifest=made, drops=frozenset(gone))
+    layers = [layer for layer in part(manifest, "layers") if layer["digest"] not in drops]
+    content = as_bytes({**manifest, "layers": layers})
+    return replace(attachment, manifest=content, drops=frozenset(drops))
 
 
-def _payload(there: Attachment, layer: Descriptor) -> bytes:
+def _payload(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
     try:
-        content = there.blobs[layer.digest]
-        value = attachments.json_object(content, "the envelope", limit=MAX_PAYLOAD)
-        return envelope_of(value).payload
+        content = attachment.blobs[layer.digest]
+        return envelope_of(json_object(content, "the envelope", limit=MAX_PAYLOAD)).payload
     except (Unusable, LookupError):
         return b""
 
 
-def _is_signature(made: Attachment) -> bool:
-    return bool(part(manifest_of(made.manifest), "annotations", BUNDLE_NOTE) == SIGN)
+def _predicate_type(attachment: ProofManifest) -> object:
+    return part(manifest_of(attachment.manifest), "annotations", BUNDLE_NOTE)

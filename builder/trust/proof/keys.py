@@ -7,14 +7,13 @@ encrypted PEM, whose password is in `COSIGN_PASSWORD`, or as plain PKCS#8 PEM.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
 import re
 import stat
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +32,14 @@ PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of the variable, which is 
 ENVIRONMENT = "env://"
 _OTHERS = 0o077
 _MAX_KEY = 64 << 10  # bytes
+_LABELS = ("ENCRYPTED SIGSTORE PRIVATE KEY", "ENCRYPTED COSIGN PRIVATE KEY")  # the second to 2.0
+_BLOCK = re.compile(  # each part ends where it has to: the time is in proportion to the length
+    rb"-----BEGIN (" + b"|".join(label.encode() for label in _LABELS) + rb")-----"
+    rb"([A-Za-z0-9+/=\s]+)-----END \1-----"
+)
+_SCRYPT = {"N": 65536, "r": 8, "p": 1}  # what cosign 3.1 takes: 64 MiB, 0.2 s
+_MAX_MEMORY = 512 << 20  # bytes: a key file does not decide how much memory this machine has
+_MAX_ROUNDS = 16  # of `p`, each of which costs the time of one
 _ACCEPTED = "keys are ECDSA on P-256 or Ed25519: 'build-images keys generate' makes a pair"
 
 _Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
@@ -41,7 +48,7 @@ _Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicKey:
-    """A key that signatures are checked with. `name` is what people are shown: file or variable."""
+    """A key that verifies signatures. `name` is shown to people: its file or variable."""
 
     key: _Public
     name: str
@@ -53,12 +60,12 @@ class PublicKey:
 
     @property
     def hint(self) -> str:
-        """The same as Sigstore bundles have it: in Base64."""
+        """The same in Base64, as in Sigstore bundles."""
         return base64.b64encode(self._hash()).decode()
 
     @property
     def pem(self) -> bytes:
-        """As cosign.pub holds it."""
+        """The content of cosign.pub."""
         return self.key.public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -82,7 +89,7 @@ class PublicKey:
 
 
 class Signer(Protocol):
-    """What signs: a local key, or one that only the cosign program can reach."""
+    """A key that signs: a local one, or one that only the cosign program can reach."""
 
     @property
     def public(self) -> PublicKey: ...
@@ -105,7 +112,7 @@ class PrivateKey:
         return PublicKey(key=self.key.public_key(), name=self.name)
 
     def sign(self, data: bytes) -> bytes:
-        """A signature; the same for the same data, so that proof can be made again (RFC 6979)."""
+        """Return a signature; the same data gives the same one (RFC 6979)."""
         if isinstance(self.key, ed25519.Ed25519PrivateKey):
             return self.key.sign(data)
         try:
@@ -115,72 +122,54 @@ class PrivateKey:
 
 
 def public_key(reference: str, environment: Mapping[str, str]) -> PublicKey:
-    """The public key in a PEM file, or in a variable (`env://NAME`); raises `BadInput`."""
+    """Read a public key from a PEM file or a variable (`env://NAME`); raises `BadInput`."""
     return public_key_of(_read(reference, environment), name=reference)
 
 
 def public_key_of(pem: bytes, *, name: str) -> PublicKey:
-    """The public key in PEM; `name` is for messages. Raises `BadInput`."""
+    """Read a public key in PEM; `name` is for messages. Raises `BadInput`."""
     if b"PRIVATE KEY" in pem:
         raise BadInput(f"{name}: a private key; the public one was expected (cosign.pub)")
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{name}: not a public key in PEM", hint=_ACCEPTED) from error
-    if isinstance(key, ed25519.Ed25519PublicKey) or (
-        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
-    ):
-        return PublicKey(key=key, name=name)
-    raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
+    if not isinstance(key, _Public) or not _is_accepted(key):
+        raise BadInput(f"{name}: unsupported kind of key", hint=_ACCEPTED)
+    return PublicKey(key=key, name=name)
 
 
 def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
-    """The private key in a file, or in a variable (`env://NAME`).
+    """Read a private key from a file or a variable (`env://NAME`).
 
     Raises `BadInput`, which never quotes the key or the password, also for a file of this user's
-    that others can read or write, as ssh does, and `MissingPrerequisite` where a cosign key cannot
-    be decrypted for want of a library.
+    that others can read or write, as ssh does. Raises `MissingPrerequisite` where the library that
+    decrypts cosign's keys is missing.
     """
-    pem = _read(reference, environment, check=_check_private)
-    if is_box(pem):
-        password = environment.get(PASSWORD)
-        if password is None:
-            raise BadInput(
-                f"{reference}: the key is encrypted, and {PASSWORD} is not set",
-                hint=f"put the key's password into the environment variable {PASSWORD}",
-            )
-        return _private(opened(pem, password.encode(), name=reference), reference)
+    pem = _read(reference, environment, private=True)
     try:
-        return _checked(serialization.load_pem_private_key(pem, password=None), reference)
+        if any(f"-----BEGIN {label}-----".encode() in pem for label in _LABELS):
+            der = _decrypted(pem, reference, environment)
+            key = serialization.load_der_private_key(der, password=None)
+        else:
+            key = serialization.load_pem_private_key(pem, password=None)
     except TypeError as error:  # it is encrypted, in another way than cosign's
         raise BadInput(
-            f"{reference}: encrypted, and not as cosign does it",
-            hint="cosign import-key-pair --key FILE makes a key of it that can be read here",
+            f"{reference}: encrypted in another way than cosign's",
+            hint="convert it: cosign import-key-pair --key FILE",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{reference}: not a private key in PEM", hint=_ACCEPTED) from error
+    if not isinstance(key, _Private) or not _is_accepted(key):
+        raise BadInput(f"{reference}: unsupported kind of key", hint=_ACCEPTED)
+    return PrivateKey(key=key, name=reference)
 
 
-def _private(der: bytes, name: str) -> PrivateKey:
-    try:
-        return _checked(serialization.load_der_private_key(der, password=None), name)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{name}: what it holds is not a private key", hint=_ACCEPTED) from error
+def _is_accepted(key: _Public | _Private) -> bool:
+    return isinstance(getattr(key, "curve", None), ec.SECP256R1 | None)
 
 
-def _checked(key: object, name: str) -> PrivateKey:
-    if isinstance(key, ed25519.Ed25519PrivateKey) or (
-        isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
-    ):
-        return PrivateKey(key=key, name=name)
-    raise BadInput(f"{name}: a key of a kind that is not used here", hint=_ACCEPTED)
-
-
-def _read(
-    reference: str,
-    environment: Mapping[str, str],
-    check: Callable[[str, os.stat_result], object] = lambda *_: None,
-) -> bytes:
+def _read(reference: str, environment: Mapping[str, str], *, private: bool = False) -> bytes:
     if reference.startswith(ENVIRONMENT):
         name = reference.removeprefix(ENVIRONMENT)
         if not environment.get(name):
@@ -188,7 +177,8 @@ def _read(
         return environment[name].encode()
     try:
         with Path(reference).open("rb") as file:
-            check(reference, os.fstat(file.fileno()))
+            if private:
+                _check_mode(reference, os.fstat(file.fileno()))
             pem = file.read(_MAX_KEY + 1)
     except OSError as error:
         raise BadInput(f"{reference}: the key cannot be read ({error.strerror})") from error
@@ -197,85 +187,73 @@ def _read(
     return pem
 
 
-def _check_private(name: str, status: os.stat_result) -> None:
+def _check_mode(name: str, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and mode & _OTHERS:
         raise BadInput(
-            f"{name}: its mode is {mode:04o}, and a private key is its owner's alone",
+            f"{name}: mode {mode:04o} lets others read or write this private key",
             hint=f"chmod 600 {name}; where that cannot be, put the key into a variable, "
             "and name it as env://NAME",
         )
 
 
 def generated() -> PrivateKey:
-    """A new key on P-256."""
+    """Return a new key on P-256."""
     return PrivateKey(key=ec.generate_private_key(ec.SECP256R1()), name="a new key")
 
 
 def boxed(key: PrivateKey, password: bytes) -> bytes:
-    """A private key as cosign.key holds it, encrypted with a password (which may be empty)."""
+    """Return a private key as cosign.key has it, encrypted with a password (which may be empty).
+
+    The form is that of go-securesystemslib's package `encrypted`, version "nacl/secretbox":
+    https://github.com/secure-systems-lab/go-securesystemslib/blob/main/encrypted/encrypted.go
+    """
     der = key.key.private_bytes(
         serialization.Encoding.DER,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return closed(der, password)
-
-
-LABEL = "ENCRYPTED SIGSTORE PRIVATE KEY"
-_LABELS = (LABEL, "ENCRYPTED COSIGN PRIVATE KEY")  # the second up to cosign 2.0
-_BLOCK = re.compile(  # each part ends where it has to: the time is in proportion to the length
-    rb"-----BEGIN (" + b"|".join(label.encode() for label in _LABELS) + rb")-----"
-    rb"([A-Za-z0-9+/=\s]+)-----END \1-----"
-)
-_SCRYPT = {"N": 65536, "r": 8, "p": 1}  # what cosign 3.1 takes: 64 MiB, 0.2 s
-_MAX_MEMORY = 512 << 20  # bytes: a key file does not decide how much memory this machine has
-_MAX_ROUNDS = 16  # of `p`, each of which costs the time of one
-
-
-def is_box(pem: bytes) -> bool:
-    """Return whether a file holds a private key as cosign encrypts it."""
-    return any(f"-----BEGIN {label}-----".encode() in pem for label in _LABELS)
-
-
-def opened(pem: bytes, password: bytes, *, name: str) -> bytes:
-    """The PKCS#8 DER in a cosign key. Raises `BadInput` where it is not one, or not decrypted."""
-    secret_box, refused = _nacl()
-    try:
-        params, salt, nonce, text = _parts(pem)
-        memory = 128 * params["N"] * params["r"]
-        if memory > _MAX_MEMORY or not 1 <= params["p"] <= _MAX_ROUNDS:
-            raise BadInput(
-                f"{name}: decrypting this key would take {memory >> 20} MiB of memory, "
-                f"{params['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
-            )
-        key = _derived(password, salt, **params)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{name}: not a whole key of cosign's") from error
-    try:
-        found = secret_box(key).decrypt(text, nonce)
-    except (refused, ValueError) as error:
-        raise BadInput(f"{name}: the key cannot be decrypted with this password") from error
-    return bytes(found)
-
-
-def closed(der: bytes, password: bytes) -> bytes:
-    """A cosign key (PEM) of PKCS#8 DER."""
     secret_box, _ = _nacl()
     salt, nonce = os.urandom(32), os.urandom(24)
-    key = _derived(password, salt, **_SCRYPT)
-    text = bytes(secret_box(key).encrypt(der, nonce).ciphertext)
+    text = bytes(secret_box(_derived(password, salt, **_SCRYPT)).encrypt(der, nonce).ciphertext)
     content = {
         "kdf": {"name": "scrypt", "params": _SCRYPT, "salt": _base64(salt)},
         "cipher": {"name": "nacl/secretbox", "nonce": _base64(nonce)},
         "ciphertext": _base64(text),
     }
     lines = textwrap.wrap(_base64(json.dumps(content, separators=(",", ":")).encode()), 64)
-    return "\n".join([f"-----BEGIN {LABEL}-----", *lines, f"-----END {LABEL}-----", ""]).encode()
+    label = _LABELS[0]
+    return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]).encode()
+
+
+def _decrypted(pem: bytes, name: str, environment: Mapping[str, str]) -> bytes:
+    """Return the PKCS#8 DER in a cosign key; raises `BadInput`."""
+    password = environment.get(PASSWORD)
+    if password is None:
+        raise BadInput(
+            f"{name}: the key is encrypted, and {PASSWORD} is not set",
+            hint=f"put the key's password into the environment variable {PASSWORD}",
+        )
+    secret_box, crypto_error = _nacl()
+    try:
+        params, salt, nonce, text = _parts(pem)
+        memory = 128 * params["N"] * params["r"]
+        if memory > _MAX_MEMORY or params["p"] > _MAX_ROUNDS:
+            raise BadInput(
+                f"{name}: decrypting this key would take {memory >> 20} MiB of memory, "
+                f"{params['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
+            )
+        key = _derived(password.encode(), salt, **params)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{name}: not a complete cosign key") from error
+    try:
+        return bytes(secret_box(key).decrypt(text, nonce))
+    except (crypto_error, ValueError) as error:
+        raise BadInput(f"{name}: the key cannot be decrypted with this password") from error
 
 
 def _parts(pem: bytes) -> tuple[dict[str, int], bytes, bytes, bytes]:
-    """The parameters of scrypt, its salt, the nonce and the encrypted text."""
+    """Return the parameters of scrypt, its salt, the nonce and the encrypted text."""
     block = _BLOCK.search(pem)
     if block is None:
         raise ValueError("no PEM block")
@@ -283,22 +261,12 @@ def _parts(pem: bytes) -> tuple[dict[str, int], bytes, bytes, bytes]:
     kdf, cipher = content["kdf"], content["cipher"]
     if (kdf["name"], cipher["name"]) != ("scrypt", "nacl/secretbox"):
         raise ValueError("another kind of encryption")
-    params = {name: _whole_number(kdf["params"], name) for name in _SCRYPT}
-    return params, _bytes(kdf["salt"]), _bytes(cipher["nonce"]), _bytes(content["ciphertext"])
-
-
-def _whole_number(params: Mapping[str, object], name: str) -> int:
-    value = params[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(name)
-    return value
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError("not Base64") from error
+    params = {name: kdf["params"][name] for name in _SCRYPT}
+    if not all(type(number) is int and number > 0 for number in params.values()):
+        raise ValueError("parameters of scrypt that are no numbers")
+    texts = (kdf["salt"], cipher["nonce"], content["ciphertext"])
+    salt, nonce, text = (base64.b64decode(text, validate=True) for text in texts)
+    return params, salt, nonce, text
 
 
 def _base64(data: bytes) -> str:

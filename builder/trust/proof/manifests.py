@@ -1,34 +1,34 @@
-"""Which parts of a manifest are proof, whoever wrote it: nothing of it is believed yet."""
+"""The parts of a manifest that are proof, whoever wrote it: nothing of it is trusted yet."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
-from builder.model.exact_json import member, parsed, part
+from builder.model.exact_json import parsed, part
 from builder.model.manifest import Manifest
 from builder.model.predicates import CYCLONEDX
 from builder.system.files import read_bound
-from builder.trust.proof import attachments
 from builder.trust.proof.attachments import (
     BUNDLE,
     DSSE,
-    MALFORMED,
     MAX_LAYERS,
     MAX_MANIFEST,
     MAX_PAYLOAD,
     SIMPLE_SIGNING,
-    Attachment,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Unusable,
+    base64_bytes,
+    descriptor,
+    json_object,
 )
 from builder.trust.proof.statements import provenance, statement
 
-# Tuples: what is looked for in them may be anything, also what no set can be asked for.
+# Tuples: a media type to look up in them may be any JSON, also what cannot be hashed.
 BUNDLES = (
     BUNDLE,
     "application/vnd.dev.sigstore.bundle+json;version=0.3",
@@ -39,70 +39,65 @@ _MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotati
 _PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
 
 
-def manifest_of(data: bytes) -> dict[str, Any]:
-    """An OCI manifest out of its bytes; raises `Unusable`."""
-    found = attachments.json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
-    layers = found.get("layers")
-    if found.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
-        raise Unusable(MALFORMED, "not an OCI manifest")
+def manifest_of(data: bytes) -> dict[str, object]:
+    """Return an OCI manifest out of its bytes; raises `Unusable`."""
+    manifest = json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
+    layers = manifest.get("layers")
+    if manifest.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
+        raise Unusable("not an OCI manifest")
     if len(layers) > MAX_LAYERS:
-        raise Unusable(MALFORMED, f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
-    return found
+        raise Unusable(f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+    return manifest
 
 
-def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
-    """The blobs of a manifest that are proof: those have to be fetched. Raises `Unusable`.
+def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
+    """Return the layers of a manifest that are proof, whose blobs are needed; raises `Unusable`.
 
     Empty for the manifest of something else, whatever its size.
     """
-    layers = member(manifest_of(manifest), "layers")
     return tuple(
-        attachments.descriptor(one, "a layer", limit=MAX_PAYLOAD)
-        for one in layers
-        if part({"": one}, "", "mediaType") in _PROOF
+        descriptor(layer, "a layer", limit=MAX_PAYLOAD)
+        for layer in part(manifest_of(manifest), "layers")
+        if part(layer, "mediaType") in _PROOF
     )
 
 
 def embedded(manifest: bytes) -> dict[str, bytes]:
-    """The blobs that stand in their own descriptors, by digest; what holds other bytes does not.
+    """Return the blobs embedded in their own descriptors, by digest, if they fit digest and size.
 
     https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
     """
-    found = {}
-    for one in member(manifest_of(manifest), "layers"):
-        if data := part({"": one}, "", "data"):
-            with contextlib.suppress(Unusable):
-                content = attachments.base64_bytes(data, "the content")
-                digest = digest_of(content)
-                if (digest, len(content)) == (one.get("digest"), one.get("size")):
-                    found[digest] = content
-    return found
+    blobs = {}
+    for layer in part(manifest_of(manifest), "layers"):
+        with contextlib.suppress(Unusable):
+            content = base64_bytes(part(layer, "data"), "the content")
+            digest = digest_of(content)
+            if (digest, len(content)) == (layer.get("digest"), layer.get("size")):
+                blobs[digest] = content
+    return blobs
 
 
-def content_of(attachment: Attachment, layer: Descriptor) -> bytes:
-    """The bytes of a layer, which are those that the manifest names; raises `Unusable`."""
+def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
+    """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
     data = attachment.blobs.get(layer.digest)
     if data is None:
-        raise Unusable(MALFORMED, f"the blob {layer.digest} is missing")
+        raise Unusable(f"the blob {layer.digest} is missing")
     if len(data) != layer.size or digest_of(data) != layer.digest:
-        raise Unusable(MALFORMED, f"the blob {layer.digest} holds other bytes")
+        raise Unusable(f"the blob {layer.digest} has other bytes")
     return data
 
 
 def subject_of(manifest: bytes) -> str:
-    """The digest that a manifest names as its subject; empty if none. Raises `Unusable`."""
+    """Return the digest of a manifest's subject; empty if it has none. Raises `Unusable`."""
     subject = manifest_of(manifest).get("subject")
-    if subject is None:
-        return ""
-    return attachments.descriptor(subject, "the subject", limit=1 << 62).digest
+    return "" if subject is None else descriptor(subject, "the subject", limit=1 << 62).digest
 
 
 def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
-    """The evidence of each run, the bill of materials and the provenance, each a statement to sign.
+    """Return the statements to sign: the evidence of each run, bill of materials and provenance.
 
-    `folder` holds the image's manifest.json, which `manifest` is. The evidence is taken as it lies
-    there, byte for byte. Raises `BadInput` where one of them is missing, is none, or is not the
-    one that the manifest names by its digest.
+    `folder` has the image's manifest.json, which `manifest` is. The evidence is taken byte for
+    byte. Raises `BadInput` where a file is missing, malformed, or not the one in the manifest.
     """
     evidence = [_read(folder, manifest, path) for path in manifest.evidence]
     if not evidence:

@@ -1,6 +1,8 @@
-"""in-toto statements, and the DSSE envelopes that they are signed in.
+"""in-toto statements, the DSSE envelopes that they are signed in, and SLSA provenance.
 
 https://github.com/secure-systems-lab/dsse/blob/master/envelope.md
+https://slsa.dev/spec/v1.0/provenance; docs/security.md explains `BUILD_TYPE`. Provenance names no
+host, mirror or local folder, and nothing of a URL that may be secret.
 """
 
 from __future__ import annotations
@@ -9,29 +11,30 @@ import base64
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import part
+from builder.model.exact_json import member, part
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import SLSA, STATEMENT
-from builder.trust.proof import attachments
+from builder.model.records import read
 from builder.trust.proof.attachments import (
-    MALFORMED,
     MAX_PAYLOAD,
-    OTHER_SUBJECT,
-    WRONG_TYPE,
     Unusable,
+    base64_bytes,
+    json_object,
 )
-from builder.trust.proof.keys import PublicKey, Signer
+from builder.trust.proof.keys import Signer
 
 STATEMENT_V0 = "https://in-toto.io/Statement/v0.1"  # what `cosign attest` makes
 IN_TOTO = "application/vnd.in-toto+json"
 SIGN = "https://sigstore.dev/cosign/sign/v1"  # the predicate of a signature in a bundle
 _MAX_SIGNATURES = 16
+BUILD_TYPE = "pkg:generic/build-images#image/v1"
+PROGRAM = "pkg:generic/build-images"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,39 +60,88 @@ class Envelope:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunMachine:
+    """A machine of a run, as far as policies choose evidence by it."""
+
+    arch: str
+    driver: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunLauncher:
+    """The program that started a run's ranks; 0 ranks or nodes are as many as it likes."""
+
+    name: str
+    product: str = ""
+    ranks: int = 0
+    nodes: int = 0
+    machines: tuple[RunMachine, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgram:
+    """The program that ran the containers."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunGpus:
+    """GPUs of the host were handed over to the containers, or not."""
+
+    handed_over: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TestRun:
+    """The setting of one run of an image's checks, as its test result states it.
+
+    Times are in ISO 8601. `indices` are the states of package indices that the image was made with.
+    """
+
+    format: str
+    runner: RunProgram
+    launcher: RunLauncher
+    emulated: bool
+    gpu: RunGpus
+    host: RunMachine
+    finished: str
+    started: str = ""
+    indices: tuple[object, ...] | None = None
+
+
+def run_of(statement: Mapping[str, object]) -> TestRun:
+    """Read the run of a test result; raises `LookupError`, `TypeError` or `ValueError`."""
+    return read(TestRun, member(statement, "predicate", "configuration", 0, "annotations"))
+
+
 def sealed_envelope(payload: bytes, signer: Signer) -> Envelope:
-    """A statement signed by one key."""
+    """Return a statement signed by one key."""
     unsigned = Envelope(payload=payload, signatures=())
     return Envelope(payload=payload, signatures=(signer.sign(unsigned.signed),))
 
 
 def envelope_of(value: Mapping[str, object]) -> Envelope:
-    """An envelope out of its JSON; raises `Unusable`. No signature is checked yet."""
+    """Read an envelope's JSON; raises `Unusable`. No signature is checked yet."""
     if value.get("payloadType") != IN_TOTO:
         kind = ascii(value.get("payloadType"))[:100]
-        raise Unusable(WRONG_TYPE, f"the payload's type is {kind}, not {IN_TOTO}")
-    given = value.get("signatures")
-    if not isinstance(given, list) or not 1 <= len(given) <= _MAX_SIGNATURES:
-        raise Unusable(MALFORMED, "the envelope has no signatures, or too many")
+        raise Unusable(f"the payload's type is {kind}, not {IN_TOTO}")
+    signatures = value.get("signatures")
+    if not isinstance(signatures, list) or not 1 <= len(signatures) <= _MAX_SIGNATURES:
+        raise Unusable("the envelope has no signatures, or too many")
     return Envelope(
-        payload=attachments.base64_bytes(value.get("payload"), "the payload"),
-        signatures=tuple(
-            attachments.base64_bytes(part({"": one}, "", "sig"), "the signature") for one in given
-        ),
+        payload=base64_bytes(value.get("payload"), "the payload"),
+        signatures=tuple(base64_bytes(part(one, "sig"), "the signature") for one in signatures),
     )
-
-
-def signed_by(envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[PublicKey, ...]:
-    """Those of some keys that signed an envelope."""
-    data = envelope.signed
-    return tuple(key for key in keys if any(key.verifies(one, data) for one in envelope.signatures))
 
 
 def statement(
     *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, object]
 ) -> bytes:
-    """A statement about an image, `sha256:…`, as it is signed. `name` says what the image is."""
-    subject = {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
+    """Return a statement about an image, `sha256:…`, to sign; `name` says what the image is."""
+    subject = {"name": name, "digest": _digest(digest)}
     return as_bytes(
         {
             "_type": STATEMENT,
@@ -101,42 +153,40 @@ def statement(
 
 
 def signature_statement(digest: str) -> bytes:
-    """The statement that cosign signs for a signature in a bundle."""
-    subject = {"digest": {"sha256": digest.removeprefix("sha256:")}, "annotations": {}}
+    """Return the statement that cosign signs for a signature in a bundle."""
+    subject = {"digest": _digest(digest), "annotations": {}}
     return as_bytes(
         {"_type": STATEMENT, "subject": [subject], "predicateType": SIGN, "predicate": {}}
     )
 
 
 def as_bytes(value: Mapping[str, object]) -> bytes:
-    """JSON without spaces, in the order given."""
+    """Return JSON without spaces, its keys in their order."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def statement_of(payload: bytes, digest: str) -> dict[str, object]:
-    """A signed statement about an image, `sha256:…`; raises `Unusable` where it is about others."""
-    found = attachments.json_object(payload, "the statement", limit=MAX_PAYLOAD, most=None)
-    if found.get("_type") not in (STATEMENT, STATEMENT_V0):
-        raise Unusable(WRONG_TYPE, "the payload is not an in-toto statement of version 1 or 0.1")
-    if not isinstance(found.get("predicateType"), str):
-        raise Unusable(MALFORMED, "the statement has no predicateType")
-    if not isinstance(found.setdefault("predicate", {}), dict):
-        raise Unusable(MALFORMED, "the statement's predicate is not an object")
-    subjects = found.get("subject")
+    """Read a signed statement about an image, `sha256:…`; raises `Unusable` if it is about others.
+
+    A missing predicate becomes an empty one.
+    """
+    statement = json_object(payload, "the statement", limit=MAX_PAYLOAD, most=None)
+    if statement.get("_type") not in (STATEMENT, STATEMENT_V0):
+        raise Unusable("the payload is not an in-toto statement of version 1 or 0.1")
+    if not isinstance(statement.get("predicateType"), str):
+        raise Unusable("the statement has no predicateType")
+    if not isinstance(statement.setdefault("predicate", {}), dict):
+        raise Unusable("the statement's predicate is not an object")
+    subjects = statement.get("subject")
     if not isinstance(subjects, list):
-        raise Unusable(MALFORMED, "the statement has no subject")
-    named = [part({"": one}, "", "digest", "sha256") for one in subjects]
-    if digest.removeprefix("sha256:") not in named:
-        raise Unusable(OTHER_SUBJECT, f"the statement is about another image than {digest}")
-    return found
-
-
-BUILD_TYPE = "pkg:generic/build-images#image/v1"
-PROGRAM = "pkg:generic/build-images"
+        raise Unusable("the statement has no subject")
+    if digest.removeprefix("sha256:") not in [part(one, "digest", "sha256") for one in subjects]:
+        raise Unusable(f"the statement is about another image than {digest}")
+    return statement
 
 
 def builder_of(environment: Mapping[str, str]) -> str:
-    """What built: the workflow of GitHub or the project of GitLab, else this program alone.
+    """Return the builder's URI: GitHub's workflow or GitLab's project, else this program.
 
     A program that runs wherever somebody starts it can claim nothing: SLSA Build level 1.
     """
@@ -148,68 +198,72 @@ def builder_of(environment: Mapping[str, str]) -> str:
 
 
 def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
-    """The statement on an image, out of its manifest.json; subjects are all of its artifacts.
+    """Return SLSA provenance v1 of an image; its subjects are all artifacts of the image.
 
-    Raises `BadInput` where the manifest is of an earlier version, which did not note all of it.
+    Raises `BadInput` where the manifest is of an earlier version, which lacks some of the inputs.
     """
     try:
-        made = _statement(manifest, builder_id)
+        return as_bytes(
+            {
+                "_type": STATEMENT,
+                "subject": [
+                    {"name": f"{manifest.image}/{form}", "digest": _digest(artifact.digest)}
+                    for form, artifact in sorted(manifest.artifacts.items())
+                ],
+                "predicateType": SLSA,
+                "predicate": {
+                    "buildDefinition": _build_definition(manifest),
+                    "runDetails": _run_details(manifest, builder_id),
+                },
+            }
+        )
     except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"{manifest.image}: its manifest does not say what it was made from",
+            f"{manifest.image}: its manifest does not state what it was made from",
             hint="build it again with this version: build-images --image IDENTIFIER",
         ) from error
-    return as_bytes(made)
 
 
-def _statement(manifest: Manifest, builder_id: str) -> dict[str, object]:
-    inputs, name = manifest.inputs, manifest.image
-    if not inputs.files or not inputs.base.name or inputs.sources is None or inputs.specs is None:
-        raise ValueError(name)
+def _build_definition(manifest: Manifest) -> dict[str, object]:
+    inputs = manifest.inputs
+    if not (inputs.files and inputs.base.name) or inputs.sources is None:
+        raise ValueError("no files, base or sources")
     cell = {key: value for key, value in sorted(asdict(manifest.cell).items()) if value != ""}
     return {
-        "_type": STATEMENT,
-        "subject": [
-            {"name": f"{name}/{form}", "digest": _digest(one.digest)}
-            for form, one in sorted(manifest.artifacts.items())
-        ],
-        "predicateType": SLSA,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"image": name, "cell": cell, "engine": manifest.engine},
-                "internalParameters": {
-                    "contentKey": manifest.content_key,
-                    "emulated": manifest.was_built_emulated,
-                    "nativeTools": inputs.native_tools,
-                    "sourceDateEpoch": inputs.source_date_epoch,
-                },
-                "resolvedDependencies": list(_dependencies(inputs)),
-            },
-            "runDetails": {
-                "builder": {
-                    "id": builder_id,
-                    "version": {"build-images": inputs.version, "compiler": inputs.compiler}
-                    | dict(manifest.tools),
-                    "builderDependencies": [
-                        {
-                            "uri": f"{PROGRAM}@{inputs.version}",
-                            "digest": _digest(inputs.program),
-                        }
-                    ],
-                },
-                "metadata": {"startedOn": _timestamp(manifest.started)},
-                "byproducts": [
-                    {"name": path, "digest": _digest(digest)}
-                    for path, digest in sorted(inputs.specs.items())
-                ],
-            },
+        "buildType": BUILD_TYPE,
+        "externalParameters": {"image": manifest.image, "cell": cell, "engine": manifest.engine},
+        "internalParameters": {
+            "contentKey": manifest.content_key,
+            "emulated": manifest.was_built_emulated,
+            "nativeTools": inputs.native_tools,
+            "sourceDateEpoch": inputs.source_date_epoch,
         },
+        "resolvedDependencies": list(_dependencies(inputs)),
+    }
+
+
+def _run_details(manifest: Manifest, builder_id: str) -> dict[str, object]:
+    inputs = manifest.inputs
+    program = {"uri": f"{PROGRAM}@{inputs.version}", "digest": _digest(inputs.program)}
+    versions = {"build-images": inputs.version, "compiler": inputs.compiler}
+    if inputs.specs is None:
+        raise ValueError("no specs")
+    return {
+        "builder": {
+            "id": builder_id,
+            "version": versions | dict(manifest.tools),
+            "builderDependencies": [program],
+        },
+        "metadata": {"startedOn": _timestamp(manifest.started)},
+        "byproducts": [
+            {"name": path, "digest": _digest(digest)}
+            for path, digest in sorted(inputs.specs.items())
+        ],
     }
 
 
 def _dependencies(inputs: ImageInputs) -> Iterator[dict[str, object]]:
-    """The materials: the files that declare the image, its base, its sources."""
+    """Yield the materials: the files that declare the image, its base, its sources."""
     for path, digest in sorted(inputs.files.items()):
         yield {"name": path, "digest": _digest(digest)}
     yield _base(inputs.base)
@@ -218,7 +272,7 @@ def _dependencies(inputs: ImageInputs) -> Iterator[dict[str, object]]:
 
 
 def _base(base: UsedBase) -> dict[str, object]:
-    """The base image: one that was made here by its digest, others as their reference has it."""
+    """Return the base image: one that was made here by its digest, others by their reference."""
     name = f"base image {base.name}"
     if base.digest:
         # Its packages are those that the distribution had when it was made.
@@ -227,15 +281,12 @@ def _base(base: UsedBase) -> dict[str, object]:
     reference, _, digest = base.image.partition("@")
     repository, _, tag = reference.rpartition("/")[2].partition(":")
     version = f"@{digest.replace(':', '%3A')}" if digest else ""
-    found: dict[str, object] = {
-        "name": name,
-        "uri": f"pkg:oci/{repository}{version}" + (f"?tag={tag}" if tag else ""),
-    }
-    return {**found, "digest": _digest(digest)} if digest else found
+    uri = f"pkg:oci/{repository}{version}" + (f"?tag={tag}" if tag else "")
+    return {"name": name, "uri": uri, **({"digest": _digest(digest)} if digest else {})}
 
 
 def _public(url: str) -> str:
-    """A URL without a user, a password or a query: those may be secrets."""
+    """Return a URL without user, password and query, which may be secrets."""
     parts = urlsplit(url)
     if not parts.netloc:
         return url
@@ -251,6 +302,6 @@ def _digest(text: str) -> dict[str, str]:
 
 
 def _timestamp(text: str) -> str:
-    """A time as in-toto writes it: in UTC, to the second, with a Z."""
-    found = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-    return found.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return a time as in-toto writes it: in UTC, to the second, with a Z."""
+    time = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
+    return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,50 +1,46 @@
-"""What a set of public keys vouches for: signatures and statements about one image.
+"""Verification of an image's proof: the signatures and statements that trusted signers vouch for.
 
-A signature is checked before anything of what it covers is read. What cannot be relied on is
-listed with the reason, and stops nothing: whoever may write to a registry can attach rubbish.
+A signature is verified before its content is read. What fails is listed with the reason and stops
+nothing: whoever may write to a registry can attach rubbish.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from builder.model.errors import BadInput
 from builder.model.exact_json import part
-from builder.trust.proof import attachments, manifests, statements
 from builder.trust.proof.attachments import (
     CONTAINER_SIGNATURE,
-    EXPIRED_KEY,
-    KEYLESS,
-    MALFORMED,
     MAX_ATTACHMENTS,
     MAX_CLAIMS,
     MAX_PAYLOAD,
-    OTHER_SUBJECT,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    TOO_LARGE,
-    WRONG_KEY,
-    WRONG_TYPE,
-    Attachment,
     Attestation,
-    Descriptor,
+    BlobDescriptor,
+    ProofManifest,
     Rejection,
     Signature,
     Unusable,
-    Verdict,
+    VerifiedProof,
+    base64_bytes,
+    json_object,
 )
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.statements import SIGN, Envelope
-
-if TYPE_CHECKING:
-    from builder.trust.proof.certified import Allowance
-    from builder.trust.proof.roots import Roots
+from builder.trust.proof.manifests import BUNDLES, content_of, layers_of, subject_of
+from builder.trust.proof.statements import SIGN, Envelope, envelope_of, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"
 _SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+_SHOWN = 200  # characters of a name
+_MAX_ROOT = 4 << 20  # bytes; Sigstore's own trusted root has 10 kB
+_HINT = "cosign trusted-root create makes one; cosign initialize brings Sigstore's own"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +56,13 @@ class TrustedKey:
 class TrustedIdentity:
     """Somebody who signs by certificates, and is trusted, up to a time if it has one.
 
-    `glob` is over what certificates call them, `issuer` is who knows them by that name, and `roots`
-    are whom that is believed.
+    `glob` is over the names in certificates, `issuer` is who vouches for that name, and
+    `trusted_root` is the JSON of `read_trusted_root`.
     """
 
     glob: str
     issuer: str
-    roots: Roots
+    trusted_root: Mapping[str, object]
     until: dt.datetime | None = None
 
     @property
@@ -88,203 +84,197 @@ class TrustedIdentity:
 Trusted = TrustedKey | TrustedIdentity
 
 
-def verified(
-    digest: str, found: Iterable[Attachment], trusted: Sequence[Trusted], *, now: dt.datetime
-) -> Verdict:
-    """What those who are trusted vouch for of an image, `sha256:…`, among what is attached to it.
+def read_trusted_root(path: Path) -> dict[str, object]:
+    """Read a `trusted_root.json`, the authorities and logs that a site trusts; raises `BadInput`.
 
-    `found` are the manifests that refer to the image and those at its classic tags, with the blobs
-    that `manifests.layers_of` names. Manifests of other things are passed over.
+    https://github.com/sigstore/protobuf-specs/blob/main/protos/sigstore_trustroot.proto
+    Without sigstore, which keyless signatures need, only its outline is checked.
     """
-    gathered = _Gathered(digest=digest, trusted=trusted, now=now)
-    for number, one in enumerate(found):
+    try:
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise BadInput(f"{str(path)!a}: cannot be read ({error})", hint=_HINT) from error
+    try:
+        root = json_object(content, "the file", limit=_MAX_ROOT, most=None)
+        if not str(root.get("mediaType")).startswith("application/vnd.dev.sigstore.trustedroot"):
+            raise BadInput(f"{path}: not a trusted_root.json of Sigstore", hint=_HINT)
+        if not root.get("certificateAuthorities"):
+            raise BadInput(f"{path}: names no certificate authority", hint=_HINT)
+        if not (root.get("tlogs") or root.get("timestampAuthorities")):
+            raise BadInput(f"{path}: names neither a log nor a time-stamping authority", hint=_HINT)
+        with contextlib.suppress(ImportError):
+            from builder.trust.proof.certificates import trusted_root  # noqa: PLC0415 - an extra
+
+            trusted_root(root)
+    except Unusable as error:
+        raise BadInput(f"{path}: cannot be read: {error}", hint=_HINT) from error
+    return root
+
+
+def verified(
+    digest: str, attached: Iterable[ProofManifest], trusted: Sequence[Trusted], *, now: dt.datetime
+) -> VerifiedProof:
+    """Return the proof of an image, `sha256:…`, that trusted signers vouch for.
+
+    `attached` are the manifests that refer to the image and those at its classic tags, with the
+    blobs of `layers_of`. Manifests of other things are passed over.
+    """
+    verification = _Verification(digest=digest, trusted=trusted, now=now)
+    for number, attachment in enumerate(attached):
         if number >= MAX_ATTACHMENTS:
             reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
-            gathered.reject(Unusable(TOO_LARGE, reason), digest)
+            verification.reject(Unusable(reason), digest)
             break
-        gathered.read(one)
-    return gathered.verdict()
+        verification.read(attachment)
+    return VerifiedProof(
+        signatures=tuple(verification.signatures),
+        attestations=tuple(verification.attestations),
+        rejected=tuple(verification.rejected),
+    )
 
 
-class _Gathered:
-    """What was found so far of one image."""
+class _Verification:
+    """The verification of one image's proof, manifest by manifest."""
 
     def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: dt.datetime) -> None:
+        self.signatures: list[Signature] = []
+        self.attestations: list[Attestation] = []
+        self.rejected: list[Rejection] = []
         self._digest, self._now = digest, now
-        self._trusted = [one for one in trusted if isinstance(one, TrustedKey)]
-        self._identities = [one for one in trusted if isinstance(one, TrustedIdentity)]
-        self._signatures: list[Signature] = []
-        self._attestations: list[Attestation] = []
-        self._rejected: list[Rejection] = []
-        self._seen: set[str] = set()
+        self._keys = [signer for signer in trusted if isinstance(signer, TrustedKey)]
+        self._identities = [signer for signer in trusted if isinstance(signer, TrustedIdentity)]
+        self._certified_bundles: set[str] = set()
         self._claims = 0
-        self._allowance: Allowance | None = None
 
-    def verdict(self) -> Verdict:
-        return Verdict(
-            signatures=tuple(self._signatures),
-            attestations=tuple(self._attestations),
-            rejected=tuple(self._rejected),
-        )
+    def reject(self, error: Unusable, source: str) -> None:
+        self.rejected.append(Rejection(reason=str(error), source=source))
 
-    def reject(self, error: Unusable, source: str, form: str = "") -> None:
-        self._rejected.append(
-            Rejection(kind=error.kind, reason=error.reason, source=source, format=form)
-        )
-
-    def read(self, one: Attachment) -> None:
-        """Read one manifest; what it holds is counted, or rejected layer by layer."""
-        source = one.digest
+    def read(self, attachment: ProofManifest) -> None:
+        """Verify the layers of one manifest; each that fails is rejected by itself."""
+        source = attachment.digest
         try:
-            layers = manifests.layers_of(one.manifest)
-            subject = manifests.subject_of(one.manifest) if layers else ""
+            layers = self._layers(attachment.manifest)
         except Unusable as error:
             self.reject(error, source)
             return
+        for layer in layers:
+            try:
+                self._read_layer(content_of(attachment, layer), layer, source)
+            except Unusable as error:
+                self.reject(error, source)
+
+    def _layers(self, manifest: bytes) -> tuple[BlobDescriptor, ...]:
+        layers = layers_of(manifest)
+        subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
             reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
-            self.reject(Unusable(TOO_LARGE, reason), source)
-            return
-        for layer in layers:
-            form = BUNDLED if layer.media_type in manifests.BUNDLES else CLASSIC
-            try:
-                self._check_subject(subject)
-                self._reader(layer)(manifests.content_of(one, layer), layer, source)
-            except Unusable as error:
-                self.reject(error, source, form)
-
-    def _check_subject(self, subject: str) -> None:
+            raise Unusable(reason)
         if subject not in {"", self._digest}:
-            raise Unusable(OTHER_SUBJECT, f"the manifest refers to {subject}")
+            raise Unusable(f"the manifest refers to {subject}")
+        return layers
 
-    def _reader(self, layer: Descriptor) -> Callable[[bytes, Descriptor, str], None]:
+    def _read_layer(self, content: bytes, layer: BlobDescriptor, source: str) -> None:
         if layer.media_type == SIMPLE_SIGNING:
-            return self._simple
-        return self._bundle if layer.media_type in manifests.BUNDLES else self._attestation
-
-    def _simple(self, payload: bytes, layer: Descriptor, source: str) -> None:
-        signature = attachments.base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
-        keys = self._vouching(lambda key: key.verifies(signature, payload))
-        claim = attachments.json_object(payload, "the payload", limit=MAX_PAYLOAD)
-        if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
-            raise Unusable(WRONG_TYPE, f"the payload is not a {CONTAINER_SIGNATURE}")
-        about = part(claim, "critical", "image", "docker-manifest-digest")
-        if about != self._digest:
-            raise Unusable(OTHER_SUBJECT, f"the signature is of {ascii(about)[:80]}")
-        reference = part(claim, "critical", "identity", "docker-reference")
-        if not isinstance(reference, str):
-            raise Unusable(MALFORMED, "the payload names no image")
-        self._signatures.append(
-            Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
-        )
-
-    def _attestation(self, content: bytes, _layer: Descriptor, source: str) -> None:
-        value = attachments.json_object(content, "the envelope", limit=MAX_PAYLOAD)
-        envelope = statements.envelope_of(value)
-        self._statement(envelope, self._keys_of(envelope), source, CLASSIC)
-
-    def _bundle(self, content: bytes, layer: Descriptor, source: str) -> None:
-        value = attachments.json_object(content, "the bundle", limit=MAX_PAYLOAD)
-        if value.get("mediaType") not in manifests.BUNDLES:
-            raise Unusable(WRONG_TYPE, "not a Sigstore bundle of a version from 0.1 to 0.3")
-        envelope = statements.envelope_of(_enveloped(value))
-        if _is_certified(value):
-            if layer.digest in self._seen:
-                return  # it takes long, and says nothing new, however often it is named
-            self._seen.add(layer.digest)
-            signer, names = self._certified(value, envelope)
-            self._statement(envelope, names, source, BUNDLED, signer=signer)
-        else:
-            self._statement(envelope, self._keys_of(envelope), source, BUNDLED)
-
-    def _statement(
-        self, envelope: Envelope, keys: tuple[str, ...], source: str, form: str, signer: str = ""
-    ) -> None:
-        statement = statements.statement_of(envelope.payload, self._digest)
-        if statement["predicateType"] == SIGN:
-            self._signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
+            self.signatures.append(self._simple_signature(content, layer, source))
             return
-        self._attestations.append(
+        is_bundle, signer = layer.media_type in BUNDLES, ""
+        value = json_object(
+            content, "the bundle" if is_bundle else "the envelope", limit=MAX_PAYLOAD
+        )
+        envelope = envelope_of(_enveloped(value) if is_bundle else value)
+        material = part(value, "verificationMaterial") if is_bundle else None
+        if part(material, "certificate") or part(material, "x509CertificateChain"):
+            if layer.digest in self._certified_bundles:
+                return  # the same bundle, which takes long to verify
+            self._certified_bundles.add(layer.digest)
+            signer, keys = self._certified(value, envelope)
+        else:
+            keys = self._keys_of(envelope)
+        form = BUNDLED if is_bundle else CLASSIC
+        statement = statement_of(envelope.payload, self._digest)
+        if statement["predicateType"] == SIGN:
+            self.signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
+            return
+        self.attestations.append(
             Attestation(
-                statement=statement,
-                payload=envelope.payload,
-                keys=keys,
-                source=source,
-                format=form,
+                statement=statement, payload=envelope.payload, keys=keys, source=source, format=form
             )
         )
 
+    def _simple_signature(self, payload: bytes, layer: BlobDescriptor, source: str) -> Signature:
+        signature = base64_bytes((layer.annotations or {}).get(SIGNATURE_NOTE), "the signature")
+        keys = self._vouching(lambda key: key.verifies(signature, payload))
+        claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
+        if part(claim, "critical", "type") != CONTAINER_SIGNATURE:
+            raise Unusable(f"the payload is not a {CONTAINER_SIGNATURE}")
+        about = part(claim, "critical", "image", "docker-manifest-digest")
+        if about != self._digest:
+            raise Unusable(f"the signature is of {ascii(about)[:80]}")
+        reference = part(claim, "critical", "identity", "docker-reference")
+        if not isinstance(reference, str):
+            raise Unusable("the payload names no image")
+        return Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
+
     def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
-        """The names of the trusted keys that signed an envelope; raises `Unusable` if none did."""
-        return self._vouching(lambda key: bool(statements.signed_by(envelope, [key])))
+        data = envelope.signed
+        return self._vouching(
+            lambda key: any(key.verifies(one, data) for one in envelope.signatures)
+        )
 
     def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
-        """The names of the trusted keys that signed; raises `Unusable` if none did."""
-        signers = [one for one in self._trusted if signed(one.key)]
+        """Return the names of the trusted keys that signed; raises `Unusable` if none did."""
+        signers = [trusted for trusted in self._keys if signed(trusted.key)]
         if not signers:
-            raise Unusable(WRONG_KEY, "no trusted key signed this, or it was changed since")
-        return self._still(signers)
+            raise Unusable("no trusted key signed this, or it was changed since")
+        return self._still_trusted(signers)
 
     def _certified(
         self, bundle: Mapping[str, object], envelope: Envelope
     ) -> tuple[str, tuple[str, ...]]:
-        """Who signed, and as which of the trusted identities; raises `Unusable` if as none."""
+        """Return the signer and the names of trusted identities that match; raises `Unusable`."""
         if not self._identities:
-            raise Unusable(KEYLESS, "signed by a certificate: no identity is trusted, only keys")
-        # What is signed by keys, as most is, needs nothing of certificates.
-        from builder.trust.proof.certified import Allowance, certified  # noqa: PLC0415
-        from builder.trust.proof.chains import NO_AUTHORITY  # noqa: PLC0415
-
+            raise Unusable("signed by a certificate, but only keys are trusted")
+        try:
+            from builder.trust.proof.certificates import CertifiedBundle  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            missing = "keyless signatures need the extra [keyless] or cosign"
+            raise Unusable(f"signed by a certificate: {missing}") from error
         if len(envelope.signatures) != 1:
-            raise Unusable(MALFORMED, "a certificate, and not one signature")
-        [signature] = envelope.signatures
-        self._allowance = self._allowance or Allowance()
-        signers, errors, who = list[TrustedIdentity](), [], ""
-        for roots in {id(one.roots): one.roots for one in self._identities}.values():
-            some = [one for one in self._identities if one.roots is roots]
+            raise Unusable("a certificate with more than one signature")
+        certified = CertifiedBundle(bundle)
+        name = f"{certified.subject[:_SHOWN]} ({certified.issuer[:_SHOWN]})"
+        meant = [one for one in self._identities if one.is_of(certified.subject, certified.issuer)]
+        if not meant:
+            raise Unusable(f"signed by {name}, who is not trusted")
+        signers, reasons = [], []
+        for identity in meant:
             try:
-                found = certified(
-                    bundle,
-                    envelope.signed,
-                    signature,
-                    roots,
-                    payload=envelope.payload,
-                    allowance=self._allowance,
-                    wanted=lambda *who, some=some: any(one.is_of(*who) for one in some),
-                )
-                if found.last > self._now + _SKEW:
-                    late = f"{found.last:%Y-%m-%d %H:%M} UTC"
-                    raise Unusable(MALFORMED, f"signed in the future, {late}")  # noqa: TRY301
+                time = certified.verify(envelope, identity.trusted_root)
             except Unusable as error:
-                errors.append(error)
-                continue
-            signers += [one for one in some if one.is_of(found.subject, found.issuer)]
-            who = f"{found.subject} ({found.issuer})"
+                reasons.append(str(error))
+            else:
+                if time <= self._now + _SKEW:
+                    signers.append(identity)
+                reasons.append(f"signed in the future, {time:%Y-%m-%d %H:%M} UTC")
         if not signers:
-            raise next((one for one in errors if one.reason != NO_AUTHORITY), errors[0])
-        return who, self._still(signers)
+            raise Unusable("; ".join(dict.fromkeys(reasons)))
+        return f"{certified.subject} ({certified.issuer})", self._still_trusted(signers)
 
-    def _still(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
-        """The names of those that are trusted to this day; raises `Unusable` if none is."""
+    def _still_trusted(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
+        """Return the names of those still trusted; raises `Unusable` if none is."""
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)
-            raise Unusable(EXPIRED_KEY, f"the signer is trusted no more: {ended}")
+            raise Unusable(f"the signer is no longer trusted: {ended}")
         return tuple(one.name for one in valid)
 
 
-def _is_certified(bundle: Mapping[str, object]) -> bool:
-    """Return whether a bundle is signed by a certificate, and not by a key."""
-    material = bundle.get("verificationMaterial")
-    return isinstance(material, dict) and bool(
-        material.keys() & {"certificate", "x509CertificateChain"}
-    )
-
-
-def _enveloped(value: Mapping[str, object]) -> dict[str, object]:
-    """The DSSE envelope of a bundle; raises `Unusable`."""
-    envelope = value.get("dsseEnvelope")
+def _enveloped(bundle: Mapping[str, object]) -> dict[str, object]:
+    """Return the DSSE envelope of a bundle; raises `Unusable`."""
+    if bundle.get("mediaType") not in BUNDLES:
+        raise Unusable("not a Sigstore bundle of a version from 0.1 to 0.3")
+    envelope = bundle.get("dsseEnvelope")
     if not isinstance(envelope, dict):
-        raise Unusable(WRONG_TYPE, "the bundle holds no DSSE envelope")
+        raise Unusable("the bundle has no DSSE envelope")
     return envelope

@@ -1,10 +1,9 @@
-"""What is measured, and what came of it: one frozen value for a whole measurement."""
+"""Quantities, runs and results of a measurement: one frozen value for all of it."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
@@ -12,8 +11,8 @@ from builder.model.records import plain, write
 from builder.system.host_facts import HostFacts
 
 BARE = "bare"
-COLLAPSE_CHECK = "collapse"
-BUSY = 0.2  # with so much of its cores taken by others, a machine compares nothing
+_COLLAPSE_CHECK = "collapse"
+_BUSY = 0.2  # with so much of its cores taken by others, a machine compares nothing
 FLOOR = 0.5  # below half of bare, something is broken; above it, figures are for people to judge
 
 
@@ -36,7 +35,7 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuUse:
-    """What a GPU did: `busy` is the share of the time, 0 to 1. None is what it does not say."""
+    """The use of a GPU: `busy` is the share of the time, 0 to 1. None is what it does not say."""
 
     index: int
     busy: float | None = None
@@ -60,7 +59,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """What a run took of the whole machine: time to completion, cores, memory, GPUs.
+    """The use of the whole machine by a run: time to completion, cores, memory, GPUs.
 
     `cpu` is the mean over the run, memory the most, and for each GPU the mean share of the time
     and the most memory and power. `no_gpus` says why GPUs could not be asked, or not to the end.
@@ -88,7 +87,7 @@ class OneRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What the runs of one program in one place took, over all rounds.
+    """The use of the machine by all runs of one program in one place.
 
     Time and share of the cores are medians, memory the most; `gpus` is the mean share of the time
     in which GPUs were busy, None where none was sampled.
@@ -104,7 +103,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlaceFacts:
-    """Where programs ran: `bare`, or what evidence calls a format's run; by which program."""
+    """A place where programs ran: `bare`, or a format's run as evidence calls it."""
 
     name: str
     runner: str
@@ -122,9 +121,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: list[float]) -> Spread:
-        """Of at least one value."""
-        middle = statistics.median(values)
-        return cls(median=middle, lowest=min(values), highest=max(values), count=len(values))
+        return cls(
+            median=statistics.median(values),
+            lowest=min(values),
+            highest=max(values),
+            count=len(values),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,9 +144,13 @@ class Row:
     ratio: Spread | None = None
     problem: str = ""
 
-    def is_below(self, floor: float) -> bool:
-        """Return whether half of the rounds or more were below a share of bare."""
-        return self.ratio is not None and self.ratio.median < floor
+    def collapse(self, floor: float) -> str:
+        """Return why this is a collapse: it did not run, or its median is below a share of bare."""
+        if self.problem:
+            return f"{self.program}: {self.problem}"
+        if self.ratio is not None and self.ratio.median < floor:
+            return f"{self.quantity.title}: {self.ratio.median:.2f} of bare, less than {floor}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,11 +181,11 @@ class Measured:
     @property
     def is_disturbed(self) -> bool:
         """True if others took the machine's cores in half of the rounds or more."""
-        return bool(self.others) and statistics.median(self.others) > BUSY
+        return bool(self.others) and statistics.median(self.others) > _BUSY
 
     @property
     def completions(self) -> tuple[Completion, ...]:
-        """Times to completion, and what the machine did meanwhile, of what ran."""
+        """Times to completion, and the use of the machine meanwhile, of what ran."""
         groups: dict[tuple[str, str], list[Use]] = {}
         for run in self.runs:
             if not run.problem:
@@ -188,66 +194,64 @@ class Measured:
 
     @property
     def no_gpus(self) -> str:
-        """Why GPUs could not be sampled, or not to the end; empty where nothing was amiss."""
+        """The reason why GPUs could not be sampled, or not to the end; empty without one."""
         return next((run.use.no_gpus for run in self.runs if run.use.no_gpus), "")
 
     def collapse_in(self, place: str) -> Outcome:
-        """The one check of a measurement: nothing is below the floor, and everything ran.
+        """Return the one check of a measurement: nothing is below the floor, and everything ran.
 
         On a machine that others keep busy, what is slow may be so by chance: then it is skipped.
         So it is where bare could not run a program, which may be the machine's doing.
         """
-        untold = {row.program: row.problem for row in self.rows if row.place == BARE}
-        untold = {program: problem for program, problem in untold.items() if problem}
-        here = [row for row in self.rows if row.place == place]
-        mine = [row for row in here if row.program not in untold]
-        unknown = "; ".join(
+        not_bare = {
+            row.program: row.problem for row in self.rows if row.place == BARE and row.problem
+        }
+        unknown = [
             f"cannot tell of {program}, as it did not run bare: {problem}"
-            for program, problem in untold.items()
-        )
-        found = [_reason(row, self.floor) for row in mine]
-        problems = list(dict.fromkeys(one for one in found if one))
-        data = {row.quantity.name: round(row.ratio.median, 3) for row in mine if row.ratio}
-        if problems:
-            outcome, reason = FAILED, "; ".join(problems)
-            if self.is_disturbed and not any(row.problem for row in mine):
+            for program, problem in not_bare.items()
+        ]
+        rows = [row for row in self.rows if row.place == place and row.program not in not_bare]
+        ratios = {row.quantity.name: row.ratio.median for row in rows if row.ratio}
+        if problems := [text for row in rows if (text := row.collapse(self.floor))]:
+            outcome, reason = FAILED, "; ".join(dict.fromkeys(problems))
+            if self.is_disturbed and not any(row.problem for row in rows):
                 busy = statistics.median(self.others)
                 outcome = SKIPPED
                 reason = f"cannot tell, as others kept {busy:.0%} of the cores busy: {reason}"
-            reason = "; ".join(filter(None, [reason, unknown]))
-            return Outcome(check=COLLAPSE_CHECK, outcome=outcome, reason=reason, data=data)
-        if unknown:
-            return Outcome(check=COLLAPSE_CHECK, outcome=SKIPPED, reason=unknown, data=data)
-        slowest = min(mine, key=lambda row: row.ratio.median if row.ratio else 0)
-        assert slowest.ratio is not None
-        return Outcome(
-            check=COLLAPSE_CHECK,
-            outcome=PASSED,
-            reason=f"{len(data)} figures at {slowest.ratio.median:.2f} of bare or more "
-            f"(least: {slowest.quantity.title}); {self.repeats} rounds",
-            data=data,
-        )
+            reason = "; ".join([reason, *unknown])
+        elif unknown:
+            outcome, reason = SKIPPED, "; ".join(unknown)
+        else:
+            least = min(rows, key=lambda row: ratios[row.quantity.name]).quantity
+            outcome = PASSED
+            reason = (
+                f"{len(ratios)} figures at {ratios[least.name]:.2f} of bare or more "
+                f"(least: {least.title}); {self.repeats} rounds"
+            )
+        data = {name: round(ratio, 3) for name, ratio in ratios.items()}
+        return Outcome(check=_COLLAPSE_CHECK, outcome=outcome, reason=reason, data=data)
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
         """That check, by the name of each place but bare."""
-        return {one.name: self.collapse_in(one.name) for one in self.places if one.name != BARE}
+        names = [place.name for place in self.places if place.name != BARE]
+        return {name: self.collapse_in(name) for name in names}
 
     @property
     def has_collapsed(self) -> bool:
         """True if the check failed in one of the formats."""
-        return any(one.outcome == FAILED for one in self.outcomes.values())
+        return any(outcome.outcome == FAILED for outcome in self.outcomes.values())
 
     def as_json(self, *, with_runs: bool = True) -> dict[str, object]:
-        """As data; without the runs, what a manifest keeps."""
-        found = {**write(self), "no_gpus": self.no_gpus}
-        found |= {"completions": plain(self.completions), "outcomes": plain(self.outcomes)}
+        """Return the measurement as data; without the runs, it is what a manifest has."""
+        document = {**write(self), "no_gpus": self.no_gpus}
+        document |= {"completions": plain(self.completions), "outcomes": plain(self.outcomes)}
         if not with_runs:
-            del found["runs"]
-        return found
+            del document["runs"]
+        return document
 
 
-def _completion(program: str, place: str, uses: Sequence[Use]) -> Completion:
+def _completion(program: str, place: str, uses: list[Use]) -> Completion:
     busy = [gpu.busy for use in uses for gpu in use.gpus if gpu.busy is not None]
     return Completion(
         program=program,
@@ -257,27 +261,3 @@ def _completion(program: str, place: str, uses: Sequence[Use]) -> Completion:
         memory_bytes=max(use.memory_bytes for use in uses),
         gpus=statistics.fmean(busy) if busy else None,
     )
-
-
-def _reason(row: Row, floor: float) -> str:
-    if row.problem:
-        return f"{row.program}: {row.problem}"
-    if row.is_below(floor):
-        assert row.ratio is not None
-        return f"{row.quantity.title}: {row.ratio.median:.2f} of bare, less than {floor}"
-    return ""
-
-
-class Unreadable(Exception):
-    """A program printed something else than its figures."""
-
-
-def number(text: object, name: str) -> float:
-    """A figure, which has to be above zero; raises `Unreadable`."""
-    try:
-        found = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise Unreadable(f"it gives no {name}: {str(text)[:40]!r}") from None
-    if not math.isfinite(found) or found <= 0:
-        raise Unreadable(f"its {name} is {text}")
-    return found

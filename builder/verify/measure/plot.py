@@ -6,16 +6,17 @@ slowest to the fastest. Worked out here in the units of the drawing; the templat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.model import FAILED, Outcome
 from builder.model.records import read
 from builder.system.host_facts import HostFacts
-from builder.verify.measure.measurement import BARE, Completion, PlaceFacts, Row, Spread
-from builder.verify.measure.text import as_cells
+from builder.verify.measure.measurement import BARE, Completion, PlaceFacts, Row
+from builder.verify.measure.text import as_cells, by_quantity, ratio_of, value_of
 
-WIDTH, LEFT, RIGHT = 860, 330, 24
+_WIDTH, _LEFT, _RIGHT = 860, 330, 24
 _TOP, _LANE, _GAP, _BOTTOM = 34, 13, 14, 34
 _LEAST, _MOST, _TICK = 1.25, 2.0, 0.25  # of the axis, in shares of bare
 MARKS = ("circle", "square", "diamond", "triangle", "cross")  # told apart without colours, too
@@ -46,23 +47,10 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
-    x: float
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """Whether a format collapsed; `outcome` is passed or failed."""
-
-    place: str
-    outcome: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """All of it. `places` are formats with their marks' shapes; `about` is for who cannot see."""
+    """All of it. `ticks` are places on the axis with their texts, `places` formats with the shapes
+    of their marks, `outcomes` whether they collapsed; `about` is for those who cannot see.
+    """
 
     width: int
     height: float
@@ -70,18 +58,18 @@ class Plot:
     top: int
     one: float
     floor: float
-    ticks: tuple[Tick, ...]
+    ticks: tuple[tuple[float, str], ...]
     lanes: tuple[Lane, ...]
     places: tuple[tuple[str, str], ...]
-    verdicts: tuple[Verdict, ...]
+    outcomes: Mapping[str, Outcome]
     completions: tuple[tuple[str, ...], ...]
     caption: str
     about: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptMeasurement:
-    """What a manifest keeps of a measurement, as far as it is shown (`Measured.as_json`)."""
+class ManifestMeasurement:
+    """A measurement in a manifest, as far as it is shown (`Measured.as_json`)."""
 
     host: HostFacts
     emulator: str
@@ -95,104 +83,77 @@ class KeptMeasurement:
     completions: tuple[Completion, ...] = ()
 
 
-def plot_of(kept: Mapping[str, object] | None) -> Plot | None:
-    """The plot of what a manifest keeps of a measurement; None if there is none."""
-    if not kept:
+def plot_of(document: Mapping[str, object] | None) -> Plot | None:
+    """Return the plot of a manifest's measurement, if it has one."""
+    if not document:
         return None
-    measured = read(KeptMeasurement, kept, "measured")
-    places = [one.name for one in measured.places if one.name != BARE]
-    rows: dict[str, dict[str, Row]] = {}
-    for row in measured.rows:
-        rows.setdefault(row.quantity.name, {})[row.place] = row
-    axis = _Axis(most=_most(measured.rows))
-    lanes = tuple(_lane(index, found, places, axis) for index, found in enumerate(rows.values()))
-    height = _TOP + len(lanes) * _lane_height(places) + _BOTTOM
-    ticks = [number * _TICK for number in range(int(axis.most / _TICK) + 1)]
+    measured = read(ManifestMeasurement, document, "measured")
+    names = [place.name for place in measured.places if place.name != BARE]
+    most = _end_of_axis(measured.rows)
+    quantities = by_quantity(measured.rows)
     return Plot(
-        width=WIDTH,
-        height=height,
-        left=LEFT,
+        width=_WIDTH,
+        height=_TOP + len(quantities) * (_LANE * len(names) + _GAP) + _BOTTOM,
+        left=_LEFT,
         top=_TOP,
-        one=axis.x(1.0),
-        floor=axis.x(measured.floor),
-        ticks=tuple(Tick(x=axis.x(one), text=f"{one:g}") for one in ticks),
-        lanes=lanes,
-        places=tuple(zip(places, MARKS, strict=False)),
-        verdicts=tuple(
-            Verdict(place=name, outcome=one.outcome, reason=one.reason)
-            for name, one in measured.outcomes.items()
+        one=_x(1.0, most),
+        floor=_x(measured.floor, most),
+        ticks=tuple(
+            (_x(number * _TICK, most), f"{number * _TICK:g}")
+            for number in range(int(most / _TICK) + 1)
         ),
-        completions=tuple((one.program, one.place, *as_cells(one)) for one in measured.completions),
+        lanes=tuple(_lane(index, rows, names, most) for index, rows in enumerate(quantities)),
+        places=tuple(zip(names, MARKS, strict=False)),
+        outcomes=measured.outcomes,
+        completions=tuple(
+            (completion.program, completion.place, *as_cells(completion))
+            for completion in measured.completions
+        ),
         caption=_caption(measured),
-        about=_about(measured, places),
+        about=_about(measured, names),
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Axis:
-    most: float
-
-    def x(self, ratio: float) -> float:
-        share = min(max(ratio, 0.0), self.most) / self.most
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+def _x(ratio: float, most: float) -> float:
+    share = min(max(ratio, 0.0), most) / most
+    return round(_LEFT + share * (_WIDTH - _LEFT - _RIGHT), 1)
 
 
-def _most(rows: Sequence[Row]) -> float:
-    """The end of the axis: a whole tick that shows every line, within bounds."""
+def _end_of_axis(rows: Sequence[Row]) -> float:
+    """Return a tick that shows every line, within bounds."""
     highest = max((row.ratio.highest for row in rows if row.ratio), default=_LEAST)
-    ticks = int(min(max(highest, _LEAST), _MOST) / _TICK + 0.999)
-    return ticks * _TICK
+    return math.ceil(min(max(highest, _LEAST), _MOST) / _TICK) * _TICK
 
 
-def _lane_height(places: Sequence[str]) -> int:
-    return _LANE * len(places) + _GAP
-
-
-def _lane(index: int, found: Mapping[str, Row], places: Sequence[str], axis: _Axis) -> Lane:
-    top = _TOP + index * _lane_height(places) + _GAP / 2
-    bare = found[BARE]
-    quantity, values = bare.quantity, bare.values
+def _lane(index: int, rows: Mapping[str, Row], names: Sequence[str], most: float) -> Lane:
+    top = _TOP + index * (_LANE * len(names) + _GAP) + _GAP / 2
     marks = []
-    for number, (place, shape) in enumerate(zip(places, MARKS, strict=False)):
-        ratio = found[place].ratio
-        if ratio and not found[place].problem:
-            y = top + (number + 0.5) * _LANE
-            marks.append(_mark(f"{quantity.title}, {place}", shape, ratio, y, axis))
+    for number, (name, shape) in enumerate(zip(names, MARKS, strict=False)):
+        ratio = rows[name].ratio
+        if ratio and not rows[name].problem:
+            mark = Mark(
+                shape=shape,
+                x=_x(ratio.median, most),
+                low=_x(ratio.lowest, most),
+                high=_x(ratio.highest, most),
+                y=top + (number + 0.5) * _LANE,
+                is_beyond=ratio.highest > most,
+                text=f"{rows[name].quantity.title}, {name}: {ratio_of(ratio)}",
+            )
+            marks.append(mark)
     return Lane(
-        label=quantity.title,
-        bare=f"{_figures(values.median)} {quantity.unit}" if values else "no result",
-        y=top + _LANE * len(places) / 2,
+        label=rows[BARE].quantity.title,
+        bare=value_of(rows[BARE]),
+        y=top + _LANE * len(names) / 2,
         marks=tuple(marks),
-        cells=tuple(_cell(found[place]) for place in places),
+        cells=tuple(
+            rows[name].problem or (ratio_of(ratio) if (ratio := rows[name].ratio) else "")
+            for name in names
+        ),
     )
 
 
-def _mark(name: str, shape: str, ratio: Spread, y: float, axis: _Axis) -> Mark:
-    return Mark(
-        shape=shape,
-        x=axis.x(ratio.median),
-        low=axis.x(ratio.lowest),
-        high=axis.x(ratio.highest),
-        y=y,
-        is_beyond=ratio.highest > axis.most,
-        text=f"{name}: {_ratio(ratio)}",
-    )
-
-
-def _cell(row: Row) -> str:
-    return row.problem or (_ratio(row.ratio) if row.ratio else "")
-
-
-def _ratio(ratio: Spread) -> str:
-    return f"{ratio.median:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
-
-
-def _figures(value: float) -> str:
-    whole = 100
-    return f"{value:.0f}" if value >= whole else f"{value:#.3g}"
-
-
-def _caption(measured: KeptMeasurement) -> str:
+def _caption(measured: ManifestMeasurement) -> str:
     host = measured.host
     ran = f"emulated by {measured.emulator}, bare as well" if measured.emulator else "native"
     return (
@@ -201,10 +162,10 @@ def _caption(measured: KeptMeasurement) -> str:
     )
 
 
-def _about(measured: KeptMeasurement, places: Sequence[str]) -> str:
-    failed = [name for name, one in measured.outcomes.items() if one.outcome == FAILED]
-    verdict = f"collapsed: {', '.join(failed)}" if failed else "none collapsed"
+def _about(measured: ManifestMeasurement, names: Sequence[str]) -> str:
+    collapsed = [name for name, check in measured.outcomes.items() if check.outcome == FAILED]
+    outcome = f"collapsed: {', '.join(collapsed)}" if collapsed else "none collapsed"
     return (
-        f"Speed in {', '.join(places)} as a share of bare's, for each quantity the median and the "
-        f"range of the rounds; {verdict}. The table below has the numbers."
+        f"Speed in {', '.join(names)} as a share of bare's, for each quantity the median and the "
+        f"range of the rounds; {outcome}. The table below has the numbers."
     )

@@ -1,4 +1,4 @@
-"""The run: programs in all places by turns, round after round, and what they found compared.
+"""The measurement of an image: programs in all places by turns, compared, and on record.
 
 What a machine does besides, and how warm it is, changes within minutes. So places are compared
 within a round, in which a program runs in all of them right after each other, and each round
@@ -7,55 +7,204 @@ begins with another place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
-from builder.model.errors import StepFailed
+from builder import facts
+from builder.artifacts.manifests import write_manifest
+from builder.build.run import Run, now
+from builder.model import FORMATS, SKIPPED
+from builder.model.agreement import BENCH
+from builder.model.errors import BadInput, StepFailed
+from builder.model.manifest import Manifest
+from builder.model.package_indices import states_in
+from builder.model.versions import split_mpi
 from builder.system.process import TAIL_LINES, Completed
 from builder.verify.container_output import LONGEST, last_line
-from builder.verify.measure.measurement import BARE, OneRun, PlaceFacts, Row, Spread, Unreadable
-from builder.verify.measure.programs import Program, Sizes
-from builder.verify.measure.sampling import Sampler, busy_share
-from builder.verify.runners.protocol import Runner
+from builder.verify.evidence import RunEvidence, write_evidence
+from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
+from builder.verify.measure.bare import BARE_FORMAT, bare_kind
+from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
+from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Program, Sizes, Unreadable
+from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
+from builder.verify.proof import emulator_of
+from builder.verify.runners import DEFAULTS, RUNNERS
+from builder.verify.runners.protocol import Container, Kind, Runner
 
-TIMEOUT_S = 900.0
+_TIMEOUT_S = 900.0
 _LOOK_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rounds:
-    """All runs in their order, and how busy others kept the machine before each round (0 to 1)."""
+def measure(
+    run: Run, folder: Path, *, runners: Sequence[str], repeats: int
+) -> tuple[Measured, Manifest]:
+    """Measure the image in an output folder; return the measurement and the updated manifest.
 
-    runs: tuple[OneRun, ...]
-    others: tuple[float, ...]
+    Manifest and evidence in the folder have the measurement, too.
+
+    Raises `BadInput` when the image has none of the programs, or no tarball for bare.
+    """
+    with opened(folder, run.tools) as image:
+        check_runners(image.artifacts, runners)
+        measured = _measured(run, image, runners=runners, repeats=repeats)
+        return measured, record(run, image, folder, measured)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where programs run."""
+def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: int) -> Measured:
+    if BARE_FORMAT not in image.artifacts:
+        raise BadInput(
+            f"--bench: the image has no {BARE_FORMAT} tarball, of which bare is made",
+            hint="build it with --format charliecloud",
+        )
+    started = now()
+    emulator = emulator_of(run, image.target.arch)
+    family = facts.MPI_FAMILIES.get(split_mpi(image.record.cell.mpi)[0])
+    sizes = EMULATED if emulator else Sizes()
+    with contextlib.ExitStack() as stack:
+        opening = _places(run, image, runners, stack)
+        bare = next(opening)
+        programs = programs_in(bare[1], PROGRAMS, mpi=family is not None)
+        if not programs:
+            raise BadInput(
+                f"--bench: {image.record.image} holds none of the programs that measure",
+                hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
+            )
+        places = [bare, *opening]
+        runs, others = run_rounds(
+            places,
+            programs,
+            sizes,
+            launch=family.launch.format(ranks=RANKS) if family else "",
+            repeats=repeats,
+            gpus=gpu_look(run.tools.processes),
+            say=lambda text: run.progress.step(image.target.identifier, text),
+        )
+    root = "the image's root file system, unpacked and entered by chroot"
+    return Measured(
+        image=image.record.image,
+        arch=image.target.arch,
+        host=run.host,
+        emulator=emulator,
+        bare=root if os.geteuid() == 0 else f"{root} in a user namespace",
+        started=started,
+        finished=now(),
+        repeats=repeats,
+        sizes=asdict(sizes),
+        places=tuple(place for place, _ in places),
+        rows=rows_of(runs, programs, [place.name for place, _ in places]),
+        runs=runs,
+        others=others,
+    )
 
-    facts: PlaceFacts
-    runner: Runner
+
+def _places(
+    run: Run, image: OpenImage, runners: Sequence[str], stack: contextlib.ExitStack
+) -> Iterator[Place]:
+    """Open bare, then each format when it is asked for; all have the same folder for files."""
+    tools, target = run.tools, image.target
+    data = image.work / "data"
+    data.mkdir()
+    data.chmod(0o1777)  # each runner has an ordinary user of its own
+    usual = [DEFAULTS[name] for name in FORMATS if name in image.artifacts]
+    for kind in (bare_kind(target.environment), *(RUNNERS[name] for name in runners or usual)):
+        run.progress.step(target.identifier, f"unpacking for {kind.name}")
+        container = Container(
+            artifact=image.artifacts[kind.format].path,
+            work=image.work,
+            tools=tools,
+            directory=target.directory,
+            data=data,
+        )
+        version = run.versions.get(kind.program) or tools.version(kind.program)
+        place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
+        yield place, stack.enter_context(kind.open(container))
+
+
+def _name(kind: Kind) -> str:
+    """Return the name in evidence: the format, with the runner where it is not the usual one."""
+    if kind.name == BARE:
+        return BARE
+    return kind.format if kind.name == DEFAULTS[kind.format] else f"{kind.format}-{kind.name}"
+
+
+def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Manifest:
+    """Write the evidence of each format and the manifest, which is returned.
+
+    There is no evidence of what a busy machine could not tell: that says nothing of the image.
+    """
+    files = [
+        _write_evidence(run, image, folder, place, measured)
+        for place in measured.places
+        if place.name != BARE and measured.collapse_in(place.name).outcome != SKIPPED
+    ]
+    return write_manifest(folder, with_measurement(image.record, measured, files), files)
+
+
+def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[str]) -> Manifest:
+    """Return a manifest with a measurement in the place of an older one.
+
+    Whether the image is verified stays as it is: what is fast may be wrong, and what is slow right.
+    """
+    return replace(
+        manifest,
+        evidence=tuple(sorted({*manifest.evidence, *evidence})),
+        measured=measured.as_json(with_runs=False),
+    )
+
+
+def _write_evidence(
+    run: Run, image: OpenImage, folder: Path, place: PlaceFacts, measured: Measured
+) -> str:
+    format_ = place.name.partition("-")[0]
+    return write_evidence(
+        folder,
+        f"{place.name}{BENCH}",
+        RunEvidence(
+            identifier=measured.image,
+            artifacts=subjects(image.record, image.artifacts[format_]),
+            outcomes=[measured.collapse_in(place.name)],
+            format=format_,
+            runner=place.runner,
+            runner_version=place.version,
+            host=measured.host,
+            started=measured.started,
+            finished=measured.finished,
+            emulator=measured.emulator,
+            no_gpu="no program that is measured uses one",
+            tools=run.versions,
+            indices=states_in(image.record.inputs),
+        ),
+    )
+
+
+# ---- Rounds ----
+
+
+Place = tuple[PlaceFacts, Runner]  # where programs run
 
 
 def programs_in(runner: Runner, programs: Sequence[Program], *, mpi: bool) -> tuple[Program, ...]:
-    """Those programs that an image holds; without an MPI, those that need none.
+    """Return those programs that an image holds; without an MPI, those that need none.
 
     Raises `StepFailed` when the image cannot be entered to look.
     """
-    wanted = [one for one in programs if mpi or not one.needs_mpi]
+    candidates = [program for program in programs if mpi or not program.needs_mpi]
     script = 'for one; do command -v "$one" >/dev/null && echo "$one"; done; exit 0'
-    done = runner.run(["sh", "-c", script, "sh", *(one.path for one in wanted)], timeout_s=_LOOK_S)
-    if done.timed_out:
-        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(done)}"
+    argv = ["sh", "-c", script, "sh", *(program.path for program in candidates)]
+    completed = runner.run(argv, timeout_s=_LOOK_S)
+    if completed.timed_out:
+        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(completed)}"
         raise StepFailed(f"looking for programs in the image: {problem}")
-    if done.returncode:
+    if completed.returncode:
         raise StepFailed(
-            f"looking for programs in the image: exit status {done.returncode}",
-            tail=(done.stderr or done.stdout).splitlines()[-TAIL_LINES:],
+            f"looking for programs in the image: exit status {completed.returncode}",
+            tail=(completed.stderr or completed.stdout).splitlines()[-TAIL_LINES:],
         )
-    there = set(done.stdout.split())
-    return tuple(one for one in wanted if one.path in there)
+    paths = set(completed.stdout.split())
+    return tuple(program for program in candidates if program.path in paths)
 
 
 def run_rounds(
@@ -65,97 +214,94 @@ def run_rounds(
     *,
     launch: str,
     repeats: int,
-    sampler: Callable[[], Sampler] = Sampler,
+    gpus: Gpus,
     others: Callable[[], float] = busy_share,
     say: Callable[[str], None] = lambda _text: None,
-) -> Rounds:
-    """Run everything. A program that failed in a place is not tried there again."""
+) -> tuple[tuple[OneRun, ...], tuple[float, ...]]:
+    """Return all runs in their order, and how busy others were before each round (0 to 1).
+
+    A program that failed in a place is not tried there again.
+    """
     runs: list[OneRun] = []
     busy: list[float] = []
     broken: set[tuple[str, str]] = set()
-    with sampler().gpus:  # asked by one process for as long as all rounds take
+    with gpus:  # asked by one process for as long as all rounds take
         for turn in range(repeats):
             first = turn % len(places)
             busy.append(round(others(), 4))
             for program in programs:
                 say(f"round {turn + 1} of {repeats}: {program.name}")
-                for place in (*places[first:], *places[:first]):
-                    if (place.facts.name, program.name) in broken:
+                script = program.script(sizes, launch)
+                for place, runner in (*places[first:], *places[:first]):
+                    if (place.name, program.name) in broken:
                         continue
-                    one = _one(turn, place, program, program.script(sizes, launch), sampler())
-                    runs.append(one)
-                    if one.problem:
-                        broken.add((one.place, one.program))
-    return Rounds(runs=tuple(runs), others=tuple(busy))
+                    with Sampler(gpus) as sampler:
+                        completed = runner.run(["sh", "-c", script], timeout_s=_TIMEOUT_S)
+                    run = _run_of(completed, turn, place.name, program, sampler.use)
+                    runs.append(run)
+                    if run.problem:
+                        broken.add((run.place, run.program))
+    return tuple(runs), tuple(busy)
 
 
-def _one(turn: int, place: Place, program: Program, script: str, sampler: Sampler) -> OneRun:
-    with sampler:
-        done = place.runner.run(["sh", "-c", script], timeout_s=TIMEOUT_S)
-    values, problem = _read(program, done)
+def _run_of(completed: Completed, turn: int, place: str, program: Program, use: Use) -> OneRun:
+    values: Mapping[str, float] = {}
+    problem = ""
+    if completed.timed_out:
+        problem = f"no result after {_TIMEOUT_S:.0f} s{_waiting(completed)}"
+    elif completed.returncode:
+        output = last_line(completed.stdout) or last_line(completed.stderr)
+        problem = f"exit status {completed.returncode}: {output}"
+    else:
+        try:
+            values = program.read(completed.stdout)
+        except Unreadable as error:
+            problem = str(error)
     return OneRun(
         round=turn,
-        place=place.facts.name,
+        place=place,
         program=program.name,
-        use=sampler.use,
+        use=use,
         values=values,
-        problem=problem,
+        problem=problem[:LONGEST],
     )
 
 
-def _read(program: Program, done: Completed) -> tuple[Mapping[str, float], str]:
-    if done.timed_out:
-        return {}, f"no result after {TIMEOUT_S:.0f} s{_waiting(done)}"[:LONGEST]
-    if done.returncode:
-        said = last_line(done.stdout) or last_line(done.stderr)
-        return {}, f"exit status {done.returncode}: {said}"[:LONGEST]
-    try:
-        return program.read(done.stdout), ""
-    except Unreadable as error:
-        return {}, str(error)[:LONGEST]
-
-
-def _waiting(done: Completed) -> str:
-    """What a command that had to be ended waited for."""
-    return f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
+def _waiting(completed: Completed) -> str:
+    return f"; it was waiting for: {', '.join(completed.waiting)}" if completed.waiting else ""
 
 
 def rows_of(
     runs: Sequence[OneRun], programs: Sequence[Program], places: Sequence[str]
 ) -> tuple[Row, ...]:
-    """Each quantity in each place, compared with bare."""
+    """Return each quantity in each place, compared with bare."""
     rows = []
     for program in programs:
-        mine = [one for one in runs if one.program == program.name]
-        problems = {one.place: one.problem for one in mine if one.problem}
+        own = [run for run in runs if run.program == program.name]
+        problems = {run.place: run.problem for run in own if run.problem}
         for quantity in program.quantities:
-            found = {
-                place: {
-                    one.round: one.values[quantity.name]
-                    for one in mine
-                    if one.place == place and quantity.name in one.values
-                }
-                for place in places
-            }
+            values: dict[str, dict[int, float]] = {place: {} for place in places}
+            for run in own:
+                if run.place in values and quantity.name in run.values:
+                    values[run.place][run.round] = run.values[quantity.name]
             for place in places:
-                ratios = _ratios(found[place], found[BARE], more=quantity.more_is_better)
+                ratios = _ratios(values[place], values[BARE], more=quantity.more_is_better)
                 problem = problems.get(place, "")
                 if not problem and place != BARE and not ratios:
                     problem = f"nothing to compare with: {problems.get(BARE, 'bare did not run')}"
-                rows.append(
-                    Row(
-                        quantity=quantity,
-                        program=program.name,
-                        place=place,
-                        values=Spread.of(list(found[place].values())) if found[place] else None,
-                        ratio=Spread.of(ratios) if ratios and place != BARE else None,
-                        problem=problem,
-                    )
+                row = Row(
+                    quantity=quantity,
+                    program=program.name,
+                    place=place,
+                    values=Spread.of([*values[place].values()]) if values[place] else None,
+                    ratio=Spread.of(ratios) if ratios and place != BARE else None,
+                    problem=problem,
                 )
+                rows.append(row)
     return tuple(rows)
 
 
-def _ratios(here: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
+def _ratios(own: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
     """Return how fast it is, as shares of bare's speed in the same round."""
-    both = [(here[turn], bare[turn]) for turn in sorted(here.keys() & bare.keys())]
-    return [one / other if more else other / one for one, other in both]
+    pairs = [(own[turn], bare[turn]) for turn in sorted(own.keys() & bare.keys())]
+    return [value / other if more else other / value for value, other in pairs]

@@ -3,13 +3,6 @@
 Cells whose base no registry gives are compiled and linted, and that shows little of what goes
 wrong. This room tries the rest: sources, Python and conda packages against their indexes, names of
 packages, edits of real sources, options of compilers, imports, and the libraries that wheels leave
-to the host. Each kind of trial has its module. Nothing of a recipe is executed,
-but its steps on a base that stands in for its own, where that is asked for.
+to the host. Nothing of a recipe is executed but its steps on a base that stands in for its own,
+where that is asked for.
 """
-
-from __future__ import annotations
-
-from builder.verify.rehearse.rehearsal import Rehearsal
-from builder.verify.rehearse.trials import FAILED, KINDS, NOT_TRIED, PASSED, CellTrials, Trial
-
-__all__ = ["FAILED", "KINDS", "NOT_TRIED", "PASSED", "CellTrials", "Rehearsal", "Trial"]

@@ -1,16 +1,17 @@
-"""Options of compilers against the compiler that the image has."""
+"""Options of compilers and of configure, against the compilers and the toolkit of an image."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from builder.facts.software import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
 from builder.model import PlannedImage
+from builder.model.architectures import ARCHITECTURES
 from builder.model.versions import version_order
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trials import FLAGS, Trial, failed, not_tried, passed
+from builder.verify.rehearse.trials import FLAGS, TOOLKIT, Trial, failed, not_tried, passed
 from builder.verify.rehearse.workspace import Workspace
 
 _GCC = frozenset({"cc", "c++", "gcc", "g++", "gfortran", "mpicc", "mpicxx", "mpic++", "mpifort"})
@@ -29,61 +30,73 @@ class FlagTrials:
         self._cuda = image.cuda.version if image.cuda else ""
 
     def of(self, step: Step, workspace: Workspace) -> Iterator[Trial]:
-        if step.program in _GCC:
+        if step.program in {*_GCC, _NVCC}:
             yield from self._trials(step, step.argv[1:], step.program)
-        elif step.program == _NVCC:
-            yield from self._nvcc(step)
         else:
-            named = [word for name in _VARIABLES for word in step.variables.get(name, "").split()]
-            yield from self._trials(step, named, step.program)
-        if folder := _builds_python(step):
-            yield from self._of_setup(step, folder, workspace)
+            words = [word for name in _VARIABLES for word in step.variables.get(name, "").split()]
+            yield from self._trials(step, words, step.program)
+        installs = step.program.startswith("pip") and {"install", "."} <= {*step.argv}
+        if _SETUP in step.argv or installs:
+            yield from self._of_setup(step, workspace)
 
-    def _of_setup(self, step: Step, folder: str, workspace: Workspace) -> Iterator[Trial]:
-        path = posixpath.join(folder, _SETUP)
+    def _of_setup(self, step: Step, workspace: Workspace) -> Iterator[Trial]:
+        path = posixpath.join(step.folder, _SETUP)
         text = workspace.read(path)
-        if text is None:
-            if not workspace.is_at_hand(folder):
-                reason = "its sources are not at hand"
-                yield not_tried(FLAGS, f"options in {path}", reason, step.line)
-            return
-        for number, line in enumerate(text.splitlines(), start=1):
-            found = [] if line.lstrip().startswith("#") else _IN_SOURCES.findall(line)
-            yield from self._trials(step, found, f"{path}:{number}")
+        if text is None and not workspace.is_at_hand(step.folder):
+            yield not_tried(FLAGS, f"options in {path}", "its sources are not at hand", step.line)
+        for number, line in enumerate((text or "").splitlines(), start=1):
+            if not line.lstrip().startswith("#"):
+                yield from self._trials(step, _IN_SOURCES.findall(line), f"{path}:{number}")
 
-    def _trials(
-        self, step: Step, words: Iterator[str] | list[str] | tuple[str, ...], who: str
-    ) -> Iterator[Trial]:
+    def _trials(self, step: Step, words: Iterable[str], place: str) -> Iterator[Trial]:
+        table = NVCC_FLAGS if step.program == _NVCC else GCC_FLAGS
         for word in words:
-            if flag := _known(GCC_FLAGS, word):
-                yield self._against(step, flag, word, who, "gcc", self._gcc)
+            name = f"-{word.lstrip('-')}"
+            if flag := next((flag for flag in table if flag.name == name), None):
+                yield self._trial(step, flag, f"{word} in {place}")
 
-    def _nvcc(self, step: Step) -> Iterator[Trial]:
-        for word in step.argv[1:]:
-            if flag := _known(NVCC_FLAGS, word):
-                yield self._against(step, flag, word, _NVCC, "CUDA", self._cuda)
-
-    def _against(
-        self, step: Step, flag: CompilerFlag, word: str, who: str, name: str, has: str
-    ) -> Trial:
-        subject = f"{word} in {who}"
-        if not has:
+    def _trial(self, step: Step, flag: CompilerFlag, subject: str) -> Trial:
+        name, version = ("CUDA", self._cuda) if step.program == _NVCC else ("gcc", self._gcc)
+        if not version:
             reason = f"which {name} {self._base} has is not known"
             return not_tried(FLAGS, subject, reason, step.line)
         needs = f"{name} takes {flag.name} since {flag.since} ({flag.source})"
-        if version_order(has) < version_order(flag.since):
-            return failed(FLAGS, subject, f"the image has {name} {has}, and {needs}", step.line)
-        return passed(FLAGS, subject, f"{needs}; the image has {has}", step.line)
+        if version_order(version) < version_order(flag.since):
+            return failed(FLAGS, subject, f"the image has {name} {version}, and {needs}", step.line)
+        return passed(FLAGS, subject, f"{needs}; the image has {version}", step.line)
 
 
-def _known(table: tuple[CompilerFlag, ...], word: str) -> CompilerFlag | None:
-    name = f"-{word.lstrip('-')}"
-    return next((flag for flag in table if flag.name == name), None)
+_WITH_CUDA = re.compile(r"--with-cuda(=yes|=/.*)?")
+_BARE = frozenset({"--with-cuda", "--with-cuda=yes"})
+_NVIDIAS = re.compile(r"(?<![\w/])/usr/local/cuda(?![\w.-])")
+_STUBS = re.compile(r"/\S*/lib64/stubs")
+# A step that looks in several places.
+_SEARCHES = frozenset({"for", "if", "then", "do", "test", "["})
+_HEADERS = "https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist"
 
 
-def _builds_python(step: Step) -> str:
-    """The folder whose setup.py a step runs; empty for any other step."""
-    if _SETUP in step.argv:
-        return step.folder
-    is_pip = step.program.startswith("pip") and "install" in step.argv
-    return step.folder if is_pip and "." in step.argv else ""
+def toolkit_trials(image: PlannedImage, step: Step) -> Iterator[Trial]:
+    """Try a step of an image whose toolkit is the distribution's: it is below /usr."""
+    if not image.cuda or image.cuda.route != "distribution" or step.program in _SEARCHES:
+        return
+    words = [*step.argv, *step.variables.values()]
+    options = [*filter(_WITH_CUDA.fullmatch, words)]
+    subject = " ".join(options) or step.program
+    if problem := _misplaced(image, step, " ".join(words), options):
+        yield failed(TOOLKIT, subject, f"{problem} ({_HEADERS})", step.line)
+    elif options:
+        yield passed(TOOLKIT, subject, "the toolkit's headers and stubs are there", step.line)
+
+
+def _misplaced(image: PlannedImage, step: Step, text: str, options: list[str]) -> str:
+    stubs = f"/usr/lib/{ARCHITECTURES[image.cell.arch].triplet}/stubs"
+    if _BARE.intersection(options):
+        return "configure looks for /usr/local/cuda, and the distribution's toolkit is in /usr"
+    if match := _NVIDIAS.search(text):
+        return f"there is no {match[0]}: the distribution's toolkit is in /usr"
+    if match := _STUBS.search(text):
+        return f"there is no {match[0]}: the toolkit's stubs are in {stubs}"
+    # UCX's configure links the driver's library: https://github.com/openucx/ucx (cuda.m4)
+    if options and "/ucx" in step.folder and stubs not in text:
+        return f"UCX looks for stubs below lib64 alone, and they are in {stubs}"
+    return ""

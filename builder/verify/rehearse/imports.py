@@ -1,4 +1,5 @@
-"""What copied Python sources import, against what the image installs."""
+"""Modules that copied Python sources import, and shared libraries that wheels want of the host,
+against what the image installs."""
 
 from __future__ import annotations
 
@@ -7,78 +8,120 @@ import functools
 import io
 import posixpath
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from packaging.utils import canonicalize_name
 
 from builder.facts.software import HOST_LIBRARIES, IN_EVERY_IMAGE
 from builder.model.errors import counted
-from builder.verify.rehearse.index import OutOfReach
-from builder.verify.rehearse.modules import STANDARD
 from builder.verify.rehearse.resolution import Resolved
+from builder.verify.rehearse.servers import OutOfReach
 from builder.verify.rehearse.trials import IMPORTS, LIBRARIES, Trial, failed, not_tried, passed
 from builder.verify.rehearse.workspace import Workspace
 
+# ---- Modules that an image has ----
+
+# Modules that Python had until 3.11 or 3.12: the images' Pythons are older than this machine's.
+_FORMER = frozenset(
+    {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imp", "nntplib", "pipes", "smtpd"}
+    | {"telnetlib", "uu", "xdrlib"}
+)
+STANDARD = frozenset(sys.stdlib_module_names) | _FORMER
+
+# Import names of packages that are called otherwise, by the package's canonical name.
+_OF_PACKAGE: dict[str, tuple[str, ...]] = {
+    "chainer": ("chainer", "chainermn"),
+    "cupy": ("cupy", "cupyx"),
+    "cython": ("Cython", "cython"),
+    "matplotlib": ("matplotlib", "mpl_toolkits", "pylab"),
+    "mlperf-compliance": ("mlperf_compliance",),
+    "nvidia-dali": ("nvidia",),
+    "opencv-python": ("cv2",),
+    "opencv-python-headless": ("cv2",),
+    "pillow": ("PIL",),
+    "pyyaml": ("yaml",),
+    "setuptools": ("pkg_resources", "setuptools"),
+    "tensorflow-cpu": ("tensorflow",),
+}
+# Modules that installing a repository's sources brings, by the repository's name.
+_OF_REPOSITORY: dict[str, tuple[str, ...]] = {
+    "apex": ("amp_C", "apex", "apex_C", "fused_adam_cuda", "fused_layer_norm_cuda", "syncbn"),
+    "cocoapi": ("ext", "pycocotools"),
+    "horovod": ("horovod",),
+    "pytorch": ("caffe2", "torch"),
+    "vision": ("torchvision",),
+}
+
+
+def modules_of_packages(names: Iterable[str]) -> Iterator[str]:
+    """Yield the modules of packages of an index."""
+    for name in map(canonicalize_name, names):
+        if name.startswith("cupy-cuda"):
+            yield from _OF_PACKAGE["cupy"]
+        yield from _OF_PACKAGE.get(name, (name.replace("-", "_"),))
+
+
+def modules_of_source(url: str) -> tuple[str, ...]:
+    """Return the modules that the sources at a URL install as: of a repository, or an archive."""
+    if "#subdirectory=compliance" in url:
+        return ("mlperf_compliance",)
+    return _OF_REPOSITORY.get(posixpath.basename(url.rstrip("/")).removesuffix(".git"), ())
+
+
+def modules_of_distribution(packages: Iterable[str]) -> Iterator[str]:
+    """Yield the modules of the distribution's packages: python3-scipy has scipy."""
+    for package in packages:
+        if package.startswith("python3-"):
+            module = package.partition("=")[0].removeprefix("python3-")
+            yield from _OF_PACKAGE.get("pillow" if module == "pil" else module, (module,))
+
+
+# ---- Imports of copied sources ----
+
 _SHOWN = 6
-# A folder of programs beside those in the folder itself; tests are of nobody's purpose.
+# A folder of programs beside those in the folder itself; tests are not tried.
 _TOOLS = "tools"
 _TEST = re.compile(r"(test_.*|.*_test|test)\.py")
 # How setup.py names what it compiles: Extension("package._C", ...), name="module".
 _COMPILED = re.compile(r"""(?:name\s*=\s*|[Ee]xtension\(\s*)['"]([A-Za-z_]\w*)[\w.]*['"]""")
+# NVIDIA's fork of pycocotools alone has it, in PythonAPI/pycocotools/coco.py, since 2018.
+_USE_EXT = re.compile(r"\buse_ext=True\b")
+_FORK, _FORKED_IN = "github.com/NVIDIA/cocoapi", "https://github.com/NVIDIA/cocoapi/commit/4bb5a0f"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fork:
-    """What sources ask of a module that one publisher's fork of it alone has."""
-
-    pattern: re.Pattern[str]
-    about: str
-    module: str
-    repository: str
-    source: str
-
-
-# PythonAPI/pycocotools/coco.py of that repository, since commit 4bb5a0f of November 2018.
-FORKS = (
-    Fork(
-        pattern=re.compile(r"\buse_ext=True\b"),
-        about="use_ext=True",
-        module="pycocotools",
-        repository="github.com/NVIDIA/cocoapi",
-        source="https://github.com/NVIDIA/cocoapi/commit/4bb5a0f",
-    ),
-)
-
-
-def import_trials(
-    workspace: Workspace, folder: str, modules: Collection[str], line: int = 0
-) -> Iterator[Trial]:
-    """A trial of the Python programs that were copied to a folder, and of what they import there.
-
-    None where there is no program.
-    """
+def import_trials(workspace: Workspace, folder: str, modules: Collection[str]) -> Iterator[Trial]:
+    """Try the imports of the Python programs that were copied to a folder, if there are any."""
     sources = PythonFolder(workspace, folder)
-    reached = sources.reached()
-    if not reached:
-        return
-    lost: dict[str, str] = {}
-    for path in reached:
+    files = sources.reached()
+    known = {*sources.own, *STANDARD, *modules}
+    missing: dict[str, str] = {}
+    for path in files:
         for name, number in sources.imported(path):
-            if name not in sources.own and name not in STANDARD and name not in modules:
-                lost.setdefault(name, f"{path}:{number}")
-        yield from _forks(workspace, sources.text(path), f"{folder}/{path}", line)
-    subject = f"imports of {counted(len(reached), 'file')} in {folder}"
-    if lost:
-        found = [f"{name} ({place})" for name, place in sorted(lost.items())]
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        text = f"nothing installs {', '.join(found[:_SHOWN])}{more}"
-        yield failed(IMPORTS, subject, text, line, "add the packages that have these modules")
-    else:
-        yield passed(IMPORTS, subject, "every module is installed", line)
+            module = name.partition(".")[0]
+            if module not in known:
+                missing.setdefault(module, f"{path}:{number}")
+        if _USE_EXT.search(sources.text(path)):
+            yield _fork_trial(workspace, f"use_ext=True in {folder}/{path}")
+    subject = f"imports of {counted(len(files), 'file')} in {folder}"
+    if missing:
+        places = [f"{name} ({place})" for name, place in sorted(missing.items())]
+        more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+        text = f"nothing installs {', '.join(places[:_SHOWN])}{more}"
+        yield failed(IMPORTS, subject, text, hint="add the packages that have these modules")
+    elif files:
+        yield passed(IMPORTS, subject, "every module is installed")
+
+
+def _fork_trial(workspace: Workspace, subject: str) -> Trial:
+    if any(_FORK in clone.url for clone in workspace.cloned):
+        return passed(IMPORTS, subject, f"pycocotools is that of {_FORK}")
+    text = f"only {_FORK} has that in its pycocotools ({_FORKED_IN})"
+    return failed(IMPORTS, subject, text)
 
 
 class PythonFolder:
@@ -97,108 +140,84 @@ class PythonFolder:
         return self._workspace.read(posixpath.join(self._folder, path)) or ""
 
     def reached(self) -> list[str]:
-        """The programs, and the folder's own modules that they cannot be imported without."""
-        waiting = [path for path in self._paths if self._is_program(path)]
+        """Return the programs, and the folder's own files that they cannot do without."""
+        waiting = [path for path in self._paths if _is_program(path)]
         seen = set(waiting)
         while waiting:
-            for path in self._imported_files(waiting.pop()):
-                if path not in seen:
-                    seen.add(path)
-                    waiting.append(path)
+            for name, _ in self.imported(waiting.pop()):
+                parts = name.split(".")
+                stems = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+                files = {file for stem in stems for file in (f"{stem}.py", f"{stem}/__init__.py")}
+                new = (files & self._paths) - seen
+                waiting += new
+                seen |= new
         return sorted(seen)
 
     def imported(self, path: str) -> Iterator[tuple[str, int]]:
-        """The modules of others that a file imports, each with its line."""
-        for name, number in _imported(self.text(path), posixpath.dirname(path)):
-            yield name.partition(".")[0], number
+        """Yield the modules that a file cannot be imported without, in full, with their lines.
 
-    def _is_program(self, path: str) -> bool:
-        folder, name = posixpath.split(path)
-        return folder in {"", _TOOLS} and name != "setup.py" and not _TEST.fullmatch(name)
-
-    def _imported_files(self, path: str) -> Iterator[str]:
-        for name, _ in _imported(self.text(path), posixpath.dirname(path)):
-            parts = name.split(".")
-            for count in range(1, len(parts) + 1):
-                stem = "/".join(parts[:count])
-                yield from {f"{stem}.py", f"{stem}/__init__.py"} & self._paths
-
-
-def _forks(workspace: Workspace, text: str, path: str, line: int) -> Iterator[Trial]:
-    for fork in FORKS:
-        if not fork.pattern.search(text):
-            continue
-        subject = f"{fork.about} in {path}"
-        if any(fork.repository in clone.url for clone in workspace.cloned):
-            yield passed(IMPORTS, subject, f"{fork.module} is that of {fork.repository}", line)
-        else:
-            told = f"only {fork.repository} has that in its {fork.module} ({fork.source})"
-            yield failed(IMPORTS, subject, told, line)
+        A module that is imported within a function or a `try` may be absent.
+        """
+        folders = posixpath.dirname(path).split("/")
+        try:
+            tree = ast.parse(self.text(path))
+        except (SyntaxError, ValueError):
+            return  # of another Python than this machine's
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = folders[: len(folders) - node.level + 1] if node.level else []
+                package = ".".join([*above, *filter(None, [node.module])])
+                yield from ((f"{package}.{alias.name}", node.lineno) for alias in node.names)
 
 
-def _imported(text: str, folder: str) -> Iterator[tuple[str, int]]:
-    """The modules that a file cannot be imported without, in full, with their lines.
+def _is_program(path: str) -> bool:
+    folder, name = posixpath.split(path)
+    return folder in {"", _TOOLS} and name != "setup.py" and not _TEST.fullmatch(name)
 
-    What is imported within a function or a `try` may be absent. `folder` is the file's.
-    """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return  # of another Python than this machine's
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = folder.split("/")[: len(folder.split("/")) - node.level + 1]
-            package = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
-            yield from ((f"{package}.{alias.name}", node.lineno) for alias in node.names)
 
+# ---- Shared libraries ----
 
 LARGEST_WHEEL = 64 << 20  # bytes; a larger one would take longer to fetch than all other trials
-
-ReadWheel = Callable[[str], bytes]
-SizeOf = Callable[[str], int]
 
 
 class LibraryTrials:
     """Tries the wheels of many images; each wheel is read once."""
 
-    def __init__(self, read: ReadWheel, size_of: SizeOf) -> None:
+    def __init__(self, read: Callable[[str], bytes], size_of: Callable[[str], int]) -> None:
         self._read, self._size_of = read, size_of
         self._needed = functools.cache(self._needed_by)
 
     def of(
         self, packages: Iterable[Resolved], installed: Collection[str], line: int
     ) -> Iterator[Trial]:
-        """A trial for each wheel that holds programs; `installed` are the run-time packages."""
+        """Try each wheel that holds programs; `installed` are the run-time packages."""
         for package in packages:
-            name = posixpath.basename(package.url)
-            if package.source is not None or name.endswith("-none-any.whl"):
-                continue
-            yield self._trial(name, package.url, installed, line)
+            if package.source is None and not package.url.endswith("-none-any.whl"):
+                yield self._trial(package.url, installed, line)
 
-    def _trial(self, name: str, url: str, installed: Collection[str], line: int) -> Trial:
-        needed = self._needed(url)
+    def _trial(self, url: str, installed: Collection[str], line: int) -> Trial:
+        name, needed = posixpath.basename(url), self._needed(url)
         if isinstance(needed, str):
             return not_tried(LIBRARIES, name, needed, line)
-        lost, unknown = [], []
+        lacking, unknown = [], []
         for soname in sorted(needed):
             library = HOST_LIBRARIES.get(soname)
             if library is None:
                 unknown.append(soname)
             elif not {library.deb, library.rpm, *library.with_it} & {*installed}:
-                lost.append(f"{soname} ({library.deb}; {library.rpm})")
-        if lost:
-            text = f"no package of the image brings {', '.join(lost)}"
+                lacking.append(f"{soname} ({library.deb}; {library.rpm})")
+        if lacking:
+            text = f"no package of the image brings {', '.join(lacking)}"
             return failed(LIBRARIES, name, text, line, "name the packages under runtime")
         if unknown:
             reason = f"which packages bring {', '.join(unknown)} is in no table"
             return not_tried(LIBRARIES, name, reason, line)
-        found = f"; {', '.join(sorted(needed))} come with packages" if needed else ""
-        return passed(LIBRARIES, name, f"it finds its libraries{found}", line)
+        packaged = f"; {', '.join(sorted(needed))} come with packages" if needed else ""
+        return passed(LIBRARIES, name, f"it finds its libraries{packaged}", line)
 
     def _needed_by(self, url: str) -> frozenset[str] | str:
-        """What the libraries of a wheel are linked to outside of it; a text that says why not."""
         size = self._size_of(url)
         if size > LARGEST_WHEEL:
             return f"the wheel has {size >> 20} MiB, and is not read for this"
@@ -209,7 +228,7 @@ class LibraryTrials:
 
 
 def needed_outside(wheel: bytes) -> set[str]:
-    """What the programs of a wheel are linked to, but for its own libraries and every image's."""
+    """Return what the programs of a wheel are linked to, but for its own and every image's."""
     own: set[str] = set()
     needed: set[str] = set()
     with zipfile.ZipFile(io.BytesIO(wheel)) as zipped:
@@ -230,6 +249,5 @@ def _linked_to(program: bytes) -> set[str]:
         str(tag.needed)  # type: ignore[attr-defined]  # of this kind of tag alone
         for section in elf.iter_sections()
         if isinstance(section, DynamicSection)
-        for tag in section.iter_tags()
-        if tag.entry.d_tag == "DT_NEEDED"
+        for tag in section.iter_tags("DT_NEEDED")
     }

@@ -6,7 +6,8 @@ https://packaging.python.org/en/latest/specifications/simple-repository-api/
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import requests
@@ -20,19 +21,13 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builder.model.exact_json import part
-from builder.system.web import innermost, server_of
+from builder.system.web import server_of
+from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl, read_url
 
 _JSON = "application/vnd.pypi.simple.v1+json"
-_TIMEOUT_S = 60.0
-_NOT_FOUND = 404
-_LARGEST = 100 << 20  # bytes of a file that is read whole
-
-
-class OutOfReach(Exception):
-    """Why an index, or a file of it, cannot be read: in one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,91 +43,76 @@ class IndexFile:
     size: int
 
     def runs_on(self, python: str) -> bool:
-        """Return whether it says that it is for a version of Python."""
-        return not self.requires_python or _specifiers(self.requires_python).contains(python)
+        """Return whether it is for a version of Python; a malformed requirement excludes none."""
+        try:
+            return SpecifierSet(self.requires_python).contains(python)
+        except InvalidSpecifier:
+            return True
 
 
 # A page of an index as JSON, by project; None where the index has no such project.
-ReadPage = Callable[[str], dict[str, object] | None]
-ReadFile = Callable[[str], bytes]
+ReadPage = Callable[[str], Mapping[str, object] | None]
 
 
 class Index:
-    """An index at a URL. Pages are read once: answers hold for one rehearsal, and are not kept."""
+    """An index. Pages and files are read once: an answer holds for one rehearsal."""
 
-    def __init__(self, read_page: ReadPage, read_file: ReadFile) -> None:
+    def __init__(self, read_page: ReadPage, read_file: ReadUrl) -> None:
         self.files = functools.cache(lambda project: _files(read_page(project)))
         self.read = functools.cache(read_file)
 
     def fitting(self, requirement: Requirement, python: str) -> list[IndexFile]:
-        """The files of all versions that meet a requirement, for a Python, the newest first.
+        """Return the files that meet a requirement, for a Python, the newest version first.
 
-        Yanked files are taken where they are named, as pip does, and pre-releases also where
+        Yanked files are taken if a version is pinned, as pip does, and pre-releases also if
         nothing else meets the requirement.
         """
-        files = self.files(canonicalize_name(requirement.name))
-        is_pinned = any(one.operator in {"==", "==="} for one in requirement.specifier)
+        is_pinned = any(part.operator in {"==", "==="} for part in requirement.specifier)
         usable = [
-            file for file in files if file.runs_on(python) and (is_pinned or not file.is_yanked)
+            file
+            for file in self.files(canonicalize_name(requirement.name))
+            if file.runs_on(python) and (is_pinned or not file.is_yanked)
         ]
         versions = {*requirement.specifier.filter({file.version for file in usable})}
         fitting = [file for file in usable if file.version in versions]
         return sorted(fitting, key=lambda file: file.version, reverse=True)
 
+    def size_of(self, url: str) -> int:
+        """Return the size of the file at a URL in bytes; 0 if the index does not say."""
+        project = canonicalize_name(url.rpartition("/")[2].partition("-")[0])
+        return next((file.size for file in self.files(project) if file.url == url), 0)
+
 
 def remote_index(url: str) -> Index:
-    """The index at a URL (`https://index.example/simple`)."""
+    """Return the index at a URL (`https://index.example/simple`)."""
     session = requests.Session()
 
-    def read_page(project: str) -> dict[str, object] | None:
-        answer = _get(session, f"{url.rstrip('/')}/{project}/", {"Accept": _JSON})
-        if answer.status_code == _NOT_FOUND:
-            return None
+    def read_page(project: str) -> Mapping[str, object] | None:
         try:
-            answer.raise_for_status()
-            page: dict[str, object] = answer.json()
-        except (requests.RequestException, ValueError) as error:
+            data = read_url(f"{url.rstrip('/')}/{project}/", accept=_JSON, session=session)
+            page: Mapping[str, object] = json.loads(data)
+        except NotOnServer:
+            return None
+        except ValueError as error:
             raise OutOfReach(f"{server_of(url)} gives no JSON page of {project}") from error
         return page
 
-    def read_file(file_url: str) -> bytes:
-        answer = _get(session, file_url, {}, stream=True)
-        try:
-            answer.raise_for_status()
-        except requests.RequestException as error:
-            raise OutOfReach(f"{server_of(file_url)}: {innermost(error)}") from error
-        if int(answer.headers.get("Content-Length") or 0) > _LARGEST:
-            raise OutOfReach(f"larger than {_LARGEST >> 20} MiB")
-        return answer.content
-
-    return Index(read_page, read_file)
+    return Index(read_page, functools.partial(read_url, session=session))
 
 
-def _get(
-    session: requests.Session, url: str, headers: dict[str, str], *, stream: bool = False
-) -> requests.Response:
-    try:
-        return session.get(url, headers=headers, timeout=_TIMEOUT_S, stream=stream)
-    except requests.RequestException as error:
-        raise OutOfReach(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
+def _files(page: Mapping[str, object] | None) -> tuple[IndexFile, ...]:
+    return tuple(file for row in part(page, "files") or () if (file := _file(row)))
 
 
-def _files(page: dict[str, object] | None) -> tuple[IndexFile, ...]:
-    rows = part(page, "files") or ()
-    return tuple(file for row in rows if (file := _file(row)))
-
-
-def _file(row: dict[str, object]) -> IndexFile | None:
-    """A row of a page as a file; None for eggs, installers and what has no valid name."""
-    name = str(row["filename"])
+def _file(row: Mapping[str, object]) -> IndexFile | None:
+    """Return the file of a row; None for eggs, installers and an invalid name."""
+    name, tags = str(row["filename"]), frozenset[Tag]()
     try:
         if name.endswith(".whl"):
             _, version, _, tags = parse_wheel_filename(name)
-        elif name.endswith((".tar.gz", ".zip")):
-            version, tags = parse_sdist_filename(name)[1], frozenset()
         else:
-            return None
-    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+            _, version = parse_sdist_filename(name)
+    except (InvalidWheelFilename, InvalidSdistFilename):
         return None
     return IndexFile(
         name=name,
@@ -143,12 +123,3 @@ def _file(row: dict[str, object]) -> IndexFile | None:
         is_yanked=bool(row.get("yanked")),
         size=int(str(row.get("size") or 0)),
     )
-
-
-@functools.cache
-def _specifiers(text: str) -> SpecifierSet:
-    """What a file says of Python; where it says it wrongly, nothing speaks against the file."""
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        return SpecifierSet()

@@ -1,20 +1,19 @@
-"""Which packages a distribution has, by the lists of repositories that this machine may read."""
+"""Packages of a distribution, against the lists of repositories that this machine may read."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from builder.model import BaseImage, PlannedImage
-from builder.model.architectures import ARCHITECTURES
-from builder.verify.rehearse.index import OutOfReach
-from builder.verify.rehearse.repository_files import NotInRepository, ReadUrl, lines, unpacked
-from builder.verify.rehearse.rpm_lists import rpm_names
+from builder.verify.rehearse.repositories import apt_names, rpm_names
+from builder.verify.rehearse.servers import NotOnServer, OutOfReach, ReadUrl
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import PACKAGES, Trial, failed, not_tried, passed
 
@@ -30,26 +29,26 @@ STAND_INS = {
     "22.04": ("bookworm",),
     "24.04": ("trixie",),
 }
+_INSTALLERS = frozenset({"apt-get", "dnf", "yum", "microdnf"})
+_SHOWN = 6
+# The files that lists of RPMs name: https://github.com/rpm-software-management/createrepo_c
+_LISTED_FOLDERS = ("/etc/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/")
+_VERSION = re.compile(r"-\d[^-]*$")  # or a release, in NAME-VERSION-RELEASE
+
+# SUITE/COMPONENT of what apt reads: the required ones, and those that a mirror may lack.
+_Components = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Suites:
-    """SUITE/COMPONENT of what apt reads. A mirror may lack the `optional` ones: few packages."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+def _of_debian(suite: str) -> _Components:
+    return tuple(f"{suite}/{name}" for name in ("main", "contrib", "non-free")), ()
 
 
-def _of_debian(suite: str) -> _Suites:
-    return _Suites(required=tuple(f"{suite}/{name}" for name in ("main", "contrib", "non-free")))
-
-
-def _of_ubuntu(suite: str) -> _Suites:
+def _of_ubuntu(suite: str) -> _Components:
     """Ubuntu's own image has updates and security enabled, and all four components."""
-    components = ("universe", "main", "restricted", "multiverse")
     pockets = [f"{suite}{pocket}" for pocket in ("", "-updates", "-security")]
-    places = [f"{pocket}/{component}" for pocket in pockets for component in components]
-    return _Suites(required=tuple(places[:2]), optional=tuple(places[2:]))
+    names = ("universe", "main", "restricted", "multiverse")
+    components = tuple(f"{pocket}/{name}" for pocket in pockets for name in names)
+    return components[:2], components[2:]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +64,6 @@ class Archives:
     ubuntu: tuple[str, ...] = ()
 
     def of(self, base: BaseImage) -> tuple[str, ...]:
-        """Those of a base."""
         if named := self.named.get(base.name):
             return named
         if base.distribution == UBUNTU:
@@ -73,125 +71,19 @@ class Archives:
         return (self.debian,) if self.debian and base.bootstrap else ()
 
 
-class PackageLists:
-    """Names of packages; each list is read once."""
+class PackageTrials:
+    """Tries the packages that images install against lists of packages; each is read once."""
 
     def __init__(self, read: ReadUrl, archives: Archives) -> None:
         self._read, self._archives = read, archives
         self._of_apt = functools.cache(self._names_for_apt)
         self._of_rpm = functools.cache(self._names_of_rpms)
 
-    def of(self, image: PlannedImage) -> frozenset[str] | str:
-        """The names of a base's packages; a text that says why they are not known."""
-        base, arch = image.base, image.cell.arch
-        urls = self._archives.of(base)
-        if not urls:
-            return f"no list of the packages of {base.name} can be read here"
-        if base.bootstrap:
-            return self._of_apt(urls, _of_debian(base.bootstrap.suite), arch)
-        if base.distribution == UBUNTU:
-            suite = UBUNTU_SUITES.get(base.version, base.version)
-            return self._of_apt(urls, _of_ubuntu(suite), arch)
-        return self._of_rpm(urls, arch)
-
-    def stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
-        """Debian's release in place of an Ubuntu release, and its names; None for other bases."""
-        base, debian = image.base, self._archives.debian
-        suites = STAND_INS.get(base.version, ()) if base.distribution == UBUNTU and debian else ()
-        for suite in suites:
-            names = self._of_apt((debian,), _of_debian(suite), image.cell.arch)
-            if isinstance(names, frozenset):
-                return suite, names
-        return None
-
-    def _names_for_apt(
-        self, archives: tuple[str, ...], suites: _Suites, arch: str
-    ) -> frozenset[str] | str:
-        """Those of the first archive that has the architecture: Ubuntu's ports have their own."""
-        reasons = []
-        for archive in archives:
-            try:
-                return frozenset(self._names_of_archive(archive, suites, arch))
-            except OutOfReach as reason:
-                reasons.append(f"the mirror's list of {suites.required[0]}: {reason}")
-        return "; ".join(dict.fromkeys(reasons))
-
-    def _names_of_archive(self, archive: str, suites: _Suites, arch: str) -> set[str]:
-        names: set[str] = set()
-        for place in suites.required:
-            names |= apt_names(self._read, archive, place, arch)
-        for place in suites.optional:
-            try:
-                names |= apt_names(self._read, archive, place, arch)
-            except NotInRepository:
-                continue
-        return names
-
-    def _names_of_rpms(self, repositories: tuple[str, ...], arch: str) -> frozenset[str] | str:
-        """Those of all repositories; without one of them, a missing name would prove nothing."""
-        names: set[str] = set()
-        for number, repository in enumerate(repositories, start=1):
-            try:
-                names |= rpm_names(self._read, repository, arch)
-            except OutOfReach as reason:
-                return f"repository {number} of {len(repositories)}: {reason}"
-        return frozenset(names)
-
-
-_ENDINGS = (".xz", ".gz", "")  # of which a repository has one at least
-_FIELDS = (b"Package: ", b"Provides: ")
-
-
-def apt_names(read: ReadUrl, archive: str, place: str, arch: str) -> set[str]:
-    """The packages of SUITE/COMPONENT in an archive, and what they provide. Raises `OutOfReach`."""
-    folder = f"{archive}/dists/{place}/binary-{ARCHITECTURES[arch].debian}"
-    for ending in _ENDINGS:
-        try:
-            data = read(f"{folder}/Packages{ending}")
-        except NotInRepository:
-            continue
-        return {*_names(data)}
-    raise NotInRepository(f"it has no {folder.removeprefix(archive).lstrip('/')}/Packages")
-
-
-def _names(data: bytes) -> Iterator[str]:
-    for line in lines(unpacked(data)):
-        if line.startswith(_FIELDS):
-            for name in line.decode(errors="replace").partition(":")[2].split(","):
-                if words := name.split():
-                    yield words[0].partition(":")[0]
-
-
-_APT = "apt-get"
-_INSTALLERS = frozenset({_APT, "dnf", "yum", "microdnf"})
-_SHOWN = 6
-NVIDIAS = ("cuda-", "libcublas", "libcudnn", "libnccl")
-_FILES = (".rpm", ".deb")
-# The files that lists of RPMs name: https://github.com/rpm-software-management/createrepo_c
-_LISTED_FOLDERS = ("/etc/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/")
-
-
-class Lists(Protocol):
-    """Names of packages by base and architecture."""
-
-    def of(self, image: PlannedImage) -> frozenset[str] | str:
-        """The names of a base's packages; a text that says why they are not known."""
-
-    def stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
-        """A release of the same family in its place, and its names; None if there is none."""
-
-
-class PackageTrials:
-    """Tries the packages that images install against lists of packages."""
-
-    def __init__(self, lists: Lists) -> None:
-        self._lists = lists
-
     def of(self, steps: Iterable[Step], image: PlannedImage) -> Iterator[Trial]:
         requests = {step.line: names for step in steps if (names := installed_by(step))}
         if not requests:
             return
-        known = self._lists.of(image)
+        known = self._known(image)
         for line, names in requests.items():
             for reason, group in itertools.groupby(sorted(names, key=_unlisted), key=_unlisted):
                 own = [*group]
@@ -203,8 +95,8 @@ class PackageTrials:
                     yield _by_list(image, own, known, line)
 
     def _by_stand_in(self, image: PlannedImage, names: list[str], reason: str, line: int) -> Trial:
-        """Against a release of the same family: what that lacks, the base may have all the same."""
-        stand_in = self._lists.stand_in(image)
+        """Try a release of the same family; the base may have a package that it lacks."""
+        stand_in = self._stand_in(image)
         if stand_in is None:
             return not_tried(PACKAGES, shown(names), reason, line)
         suite, known = stand_in
@@ -214,12 +106,63 @@ class PackageTrials:
         text = f"each is in the list of Debian's {suite}, which stands in for {image.base.name}"
         return passed(PACKAGES, shown(names), text, line)
 
+    def _known(self, image: PlannedImage) -> frozenset[str] | str:
+        """Return the names of a base's packages, or the reason why they are not known."""
+        base, arch = image.base, image.cell.arch
+        urls = self._archives.of(base)
+        if not urls:
+            return f"no list of the packages of {base.name} can be read here"
+        if base.bootstrap:
+            return self._of_apt(urls, _of_debian(base.bootstrap.suite), arch)
+        if base.distribution == UBUNTU:
+            suite = UBUNTU_SUITES.get(base.version, base.version)
+            return self._of_apt(urls, _of_ubuntu(suite), arch)
+        return self._of_rpm(urls, arch)
+
+    def _stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
+        """Return Debian's release in place of an Ubuntu release, and its names."""
+        base, debian = image.base, self._archives.debian
+        suites = STAND_INS.get(base.version, ()) if base.distribution == UBUNTU and debian else ()
+        for suite in suites:
+            names = self._of_apt((debian,), _of_debian(suite), image.cell.arch)
+            if isinstance(names, frozenset):
+                return suite, names
+        return None
+
+    def _names_for_apt(
+        self, archives: tuple[str, ...], components: _Components, arch: str
+    ) -> frozenset[str] | str:
+        """Read the first archive that has the architecture: Ubuntu's ports have their own."""
+        required, optional = components
+        reasons = []
+        for archive in archives:
+            names: set[str] = set()
+            try:
+                for component in (*required, *optional):
+                    may_lack = (NotOnServer,) if component in optional else ()
+                    with contextlib.suppress(*may_lack):
+                        names |= apt_names(self._read, archive, component, arch)
+                return frozenset(names)
+            except OutOfReach as reason:
+                reasons.append(f"the mirror's list of {required[0]}: {reason}")
+        return "; ".join(dict.fromkeys(reasons))
+
+    def _names_of_rpms(self, repositories: tuple[str, ...], arch: str) -> frozenset[str] | str:
+        """Read all repositories; without one of them, a missing name would prove nothing."""
+        names: set[str] = set()
+        for number, repository in enumerate(repositories, start=1):
+            try:
+                names |= rpm_names(self._read, repository, arch)
+            except OutOfReach as reason:
+                return f"repository {number} of {len(repositories)}: {reason}"
+        return frozenset(names)
+
 
 def _unlisted(name: str) -> str:
-    """Why no list of the distribution has a name; empty for a name that one may have."""
-    if name.startswith(NVIDIAS):
+    """Return why no list of the distribution has a name; empty for a name that one may have."""
+    if name.startswith(("cuda-", "libcublas", "libcudnn", "libnccl")):
         return "the lists of NVIDIA's repositories are not kept here"
-    if name.endswith(_FILES) or "://" in name:
+    if name.endswith((".rpm", ".deb")) or "://" in name:
         return "a file, which no list names"
     if "/" in name and not name.startswith(_LISTED_FOLDERS):
         return "lists of packages name no files of that folder"
@@ -236,43 +179,31 @@ def _by_list(image: PlannedImage, names: list[str], known: frozenset[str], line:
 
 
 def _is_known(name: str, known: frozenset[str], arch: str) -> bool:
-    """Whether a list has a name, as dnf and apt take them: with version, architecture or `*`."""
-    if name in known:
+    """Look a name up as dnf and apt do: with version, architecture or `*`."""
+    if name in known or fnmatch.filter(known, name):
         return True
-    if any(letter in name for letter in "*?["):
-        return bool(fnmatch.filter(known, name))
-    for ending in (f".{arch}", ".noarch"):
-        name = name.removesuffix(ending)
-    return name in known or any(before in known for before in _without_version(name))
-
-
-def _without_version(name: str) -> Iterator[str]:
-    """What is before the version and the release in NAME-VERSION and NAME-VERSION-RELEASE."""
-    words = name.split("-")
-    for count in (1, 2):
-        endings = words[-count:]
-        if len(words) > count and all(word[:1].isdigit() for word in endings):
-            yield "-".join(words[:-count])
+    bare = name.removesuffix(f".{arch}").removesuffix(".noarch")
+    without_release = _VERSION.sub("", bare)
+    return not known.isdisjoint({bare, without_release, _VERSION.sub("", without_release)})
 
 
 def _hint(unknown: list[str], known: frozenset[str]) -> str:
-    names = (difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in unknown)
-    guesses = [f'"{close[0]}"' for close in names if close]
-    if guesses:
+    matches = (difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in unknown)
+    if guesses := [f'"{match[0]}"' for match in matches if match]:
         return f"did you mean {', '.join(guesses)}?"
     return "if another repository has it, name that too: packages in site.yaml"
 
 
 def _place(image: PlannedImage, name: str) -> str:
-    """Where a recipe or the base names a package; empty where a block installs it by itself."""
+    """Return where a recipe or the base names a package; empty if a block installs it by itself."""
     for stage in image.stages:
         for use in (*stage.development, *stage.runtime):
             for argument, value in use.arguments.items():
                 if name in _texts(value):
                     return f" ({use.where.file}:{use.lines.get(argument, use.where.line)})"
-    mpi = image.mpi
-    of_base = mpi is not None and name in (*mpi.development, *mpi.runtime)
-    return f" ({image.base.where.file}: mpi)" if of_base else ""
+    if image.mpi and name in (*image.mpi.development, *image.mpi.runtime):
+        return f" ({image.base.where.file}: mpi)"
+    return ""
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -285,14 +216,15 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def installed_by(step: Step) -> tuple[str, ...]:
-    """The names of the packages that a step installs, without versions."""
+    """Return the names of the packages that a step installs, without versions."""
     if step.program not in _INSTALLERS or "install" not in step.argv:
         return ()
     words = step.argv[step.argv.index("install") + 1 :]
     names = (word.partition("=")[0] for word in words if not word.startswith("-"))
-    return tuple(name for name in names if name)
+    return tuple(filter(None, names))
 
 
 def shown(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"

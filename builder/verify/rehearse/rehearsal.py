@@ -1,25 +1,46 @@
-"""One cell's rehearsal: every step of its spec, handed to the trials that know something of it."""
+"""Rehearsals of cells: every step of a spec, handed to the trials that know something of it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+import functools
+import json
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from builder.compile.lint.reading import read
-from builder.model import PlannedImage, Spec
-from builder.model.architectures import ARCHITECTURES
-from builder.verify.rehearse import modules
-from builder.verify.rehearse.conda_pins import CondaTrials
-from builder.verify.rehearse.flags import FlagTrials
-from builder.verify.rehearse.imports import LibraryTrials, import_trials
-from builder.verify.rehearse.packages import PackageTrials, installed_by
+from builder.build.mirror import apt_archives, find_mirror
+from builder.compile.lint.reading import read, read_dockerfile
+from builder.load.faults import Faults
+from builder.load.site import read_site
+from builder.model import Spec
+from builder.model.errors import MissingPrerequisite
+from builder.sources.pip_index import own_index
+from builder.sources.store import SourceStore
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
+from builder.verify.rehearse.imports import (
+    LibraryTrials,
+    import_trials,
+    modules_of_distribution,
+    modules_of_packages,
+    modules_of_source,
+)
+from builder.verify.rehearse.index import remote_index
+from builder.verify.rehearse.packages import (
+    UBUNTU_SUITES,
+    Archives,
+    PackageTrials,
+    installed_by,
+)
 from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
-from builder.verify.rehearse.python_pins import PythonTrials
-from builder.verify.rehearse.source_urls import SourceTrials
+from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
+from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
+from builder.verify.rehearse.servers import OutOfReach, Servers, SourceTrials, read_url
 from builder.verify.rehearse.steps import Step, steps_of
-from builder.verify.rehearse.trials import TOOLKIT, CellTrials, Trial, failed, in_order, passed
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.trials import CellTrials, Trial, in_order
+from builder.verify.rehearse.workspace import Clones, Tree, Workspace, archive_tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,13 +55,17 @@ class Rehearsal:
     new_workspace: Callable[[Spec], Workspace]
 
     def of(self, spec: Spec) -> CellTrials:
-        """Every trial of one cell. Nothing is built, and nothing of a recipe is executed."""
+        """Make every trial of one cell. Nothing is built, and nothing of a recipe is executed."""
         image, steps = spec.image, steps_of(read(spec, locked=False))
-        workspace = self.new_workspace(spec)
-        trials = [*self._of_sources(image, steps, workspace)]
+        workspace, flags = self.new_workspace(spec), FlagTrials(image)
+        trials: list[Trial] = []
+        for step in steps:
+            workspace.follow(step)
+            trials += [*flags.of(step, workspace), *toolkit_trials(image, step)]
         target = target_of(image)
         commands = tuple(pip_installs(steps, target)) if target else ()
         trials += [
+            *workspace.trials,
             *self.sources.locked(spec.sources),
             *self.sources.of(steps),
             *self.packages.of(steps, image),
@@ -53,19 +78,8 @@ class Rehearsal:
             image=image.identifier, content_key=image.content_key, trials=in_order(trials)
         )
 
-    def _of_sources(
-        self, image: PlannedImage, steps: tuple[Step, ...], workspace: Workspace
-    ) -> Iterator[Trial]:
-        """What clones, patches and compilers' options come to, step by step."""
-        flags, toolkit = FlagTrials(image), ToolkitTrials(image)
-        for step in steps:
-            workspace.follow(step)
-            yield from flags.of(step, workspace)
-            yield from toolkit.of(step)
-        yield from workspace.trials
-
     def _of_libraries(
-        self, steps: tuple[Step, ...], commands: tuple[PipInstall, ...]
+        self, steps: Sequence[Step], commands: Sequence[PipInstall]
     ) -> Iterator[Trial]:
         installed = {name for step in steps if step.final for name in installed_by(step)}
         for command in commands:
@@ -73,62 +87,99 @@ class Rehearsal:
             yield from self.libraries.of(packages, installed, command.step.line)
 
     def _of_imports(
-        self, steps: tuple[Step, ...], commands: tuple[PipInstall, ...], workspace: Workspace
+        self, steps: Sequence[Step], commands: Sequence[PipInstall], workspace: Workspace
     ) -> Iterator[Trial]:
-        names = {*modules.of_distribution(name for step in steps for name in installed_by(step))}
+        packages = [name for step in steps for name in installed_by(step)]
+        modules = {*modules_of_distribution(packages)}
         for command in commands:
             resolved = [package.name for package in self.python.packages(command)]
-            names |= {*modules.of_packages(resolved or _named(command))}
-            names |= {name for url in command.others for name in modules.of_archive(url)}
-        names |= {name for clone in workspace.cloned for name in modules.of_repository(clone.url)}
+            named = [name.partition("==")[0] for name in command.requirements]
+            modules |= {*modules_of_packages(resolved or named)}
+        urls = [clone.url for clone in workspace.cloned]
+        urls += [url for command in commands for url in command.others]
+        modules |= {name for url in urls for name in modules_of_source(url)}
         for folder in workspace.copied():
-            yield from import_trials(workspace, folder, names)
+            yield from import_trials(workspace, folder, modules)
 
 
-def _named(command: PipInstall) -> list[str]:
-    return [name.partition("==")[0] for name in command.requirements]
+# ---- This machine's servers, stores and clones ----
 
 
-_BARE = re.compile(r"--with-cuda(=yes)?")
-_WITH = re.compile(r"--with-cuda=(?P<home>/.*)")
-_NVIDIAS = re.compile(r"(?<![\w/])/usr/local/cuda(?![\w.-])")
-_STUBS = re.compile(r"/\S*/lib64/stubs")
-# A step that looks in several places.
-_SEARCHES = frozenset({"for", "if", "then", "do", "test", "["})
-_HEADERS = "https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist"
+def rehearsal_here(
+    project: Path, clones_in: Sequence[Path], home: Home, servers: Servers
+) -> Rehearsal:
+    """Return a rehearsal that asks the servers which this machine and the site name.
+
+    Raises `MissingPrerequisite` where pip names no package index.
+    """
+    processes = Processes()
+    index_url = own_index(processes)
+    if not index_url:
+        raise MissingPrerequisite(
+            "this machine's pip names no package index", hint="pip config set global.index-url URL"
+        )
+    index = remote_index(index_url)
+    store = SourceStore(path=home.sources)
+    clones = Clones(processes, (*clones_in, home.path / "clones"))
+    resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
+    return Rehearsal(
+        python=PythonTrials(resolver, servers.ask),
+        conda=CondaTrials(_read_channel),
+        sources=SourceTrials(servers.ask, lambda source: store.place(source.sha256)),
+        packages=PackageTrials(read_url, package_archives(project)),
+        libraries=LibraryTrials(index.read, index.size_of),
+        new_workspace=lambda spec: _workspace(processes, clones, store, spec),
+    )
 
 
-class ToolkitTrials:
-    """Tries the steps of images whose toolkit is the distribution's: it is below /usr."""
+def _workspace(processes: Processes, clones: Clones, store: SourceStore, spec: Spec) -> Workspace:
+    places = {source.file: store.place(source.sha256) for source in spec.sources}
+    stored = {name: path for name, path in places.items() if path.exists()}
+    copied = copied_texts(spec)
 
-    def __init__(self, image: PlannedImage) -> None:
-        cuda = image.cuda
-        self._is_concerned = cuda is not None and cuda.route == "distribution"
-        self._stubs = f"/usr/lib/{ARCHITECTURES[image.cell.arch].triplet}/stubs"
+    @functools.cache
+    def archive(name: str) -> Tree | None:
+        return archive_tree(stored[name]) if name in stored else None
 
-    def of(self, step: Step) -> Iterator[Trial]:
-        if not self._is_concerned or step.program in _SEARCHES:
-            return
-        words = [*step.argv, *step.variables.values()]
-        options = [word for word in words if _BARE.fullmatch(word) or _WITH.fullmatch(word)]
-        text = " ".join(words)
-        subject = " ".join(options) or step.program
-        if problem := self._problem(text, options) or self._of_ucx(step, text, options):
-            yield failed(TOOLKIT, subject, f"{problem} ({_HEADERS})", step.line)
-        elif options:
-            yield passed(TOOLKIT, subject, "the toolkit's headers and stubs are there", step.line)
+    def text(path: str) -> str | None:
+        file = stored.get(posixpath.basename(path))
+        return copied.get(path) or (file.read_text(errors="replace") if file else None)
 
-    def _of_ucx(self, step: Step, text: str, options: list[str]) -> str:
-        """UCX's configure links the driver's library: https://github.com/openucx/ucx (cuda.m4)."""
-        if options and "/ucx" in step.folder and self._stubs not in text:
-            return f"UCX looks for stubs below lib64 alone, and they are in {self._stubs}"
-        return ""
+    return Workspace(clones=clones.tree, archives=archive, texts=text, processes=processes)
 
-    def _problem(self, text: str, options: list[str]) -> str:
-        if any(map(_BARE.fullmatch, options)):
-            return "configure looks for /usr/local/cuda, and the distribution's toolkit is in /usr"
-        if found := _NVIDIAS.search(text):
-            return f"there is no {found[0]}: the distribution's toolkit is in /usr"
-        if found := _STUBS.search(text):
-            return f"there is no {found[0]}: the toolkit's stubs are in {self._stubs}"
-        return ""
+
+def copied_texts(spec: Spec) -> dict[str, str]:
+    """Return the texts of a spec's files, at the paths where its COPY instructions put them."""
+    texts = {}
+    for instruction in read_dockerfile(spec.dockerfile).named("COPY"):
+        if "--from" in instruction.flags:
+            continue
+        *sources, target = instruction.words
+        for source in sources:
+            is_folder = target.endswith("/") or len(sources) > 1
+            path = posixpath.join(target, posixpath.basename(source)) if is_folder else target
+            if source in spec.files:
+                texts[posixpath.normpath(path)] = spec.files[source]
+    return texts
+
+
+def package_archives(project: Path) -> Archives:
+    """Return the repositories that the site names, and those that this machine's apt uses."""
+    try:
+        debian = find_mirror().main
+    except MissingPrerequisite:
+        debian = ""
+    ubuntu = apt_archives({*UBUNTU_SUITES.values()})
+    return Archives(named=read_site(project, Faults()).packages, debian=debian, ubuntu=ubuntu)
+
+
+def _read_channel(channel: str, subdir: str) -> Mapping[str, object] | str:
+    """Return a channel's index; a name alone stands for one of Anaconda's channels."""
+    url = channel if "://" in channel else f"https://conda.anaconda.org/{channel}"
+    try:
+        index: Mapping[str, object] = json.loads(
+            read_url(f"{url.rstrip('/')}/{subdir}/repodata.json")
+        )
+    except (OutOfReach, ValueError) as error:
+        return str(error)
+    return index

@@ -7,15 +7,14 @@ the base, too. What the stand-in is known to lack is no failure: the step counts
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from builder.compile.lint.dockerfile import DockerStage, Instruction
-from builder.compile.lint.reading import Reading, read
+from builder.compile.lint.reading import DockerStage, Instruction, read
 from builder.model import Spec
 from builder.verify.rehearse.packages import installed_by, shown
-from builder.verify.rehearse.source_urls import URL, Ask
+from builder.verify.rehearse.servers import URL, Ask
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import PASSED, STEPS, Trial, failed, not_tried, passed
 
@@ -33,7 +32,7 @@ _NO_PACKAGE = re.compile(
     r" (?:glob|regex) ')(?P<name>[^'\s]+)"
 )
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>\S+)")
-# What the engine adds to the output of a step.
+# Lines that the engine adds to the output of a step.
 _OF_ENGINE = re.compile(
     r"^(?:\[\d+/\d+\] )?STEP \d+/|^--> |^error: |^error building|subprocess exited"
     r"|exit status \d+$",
@@ -43,7 +42,7 @@ _OF_ENGINE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepEnd:
-    """How a step ended; `tail` is the end of its output if it failed."""
+    """The end of a step; `tail` is the end of its output if it failed."""
 
     has_passed: bool
     tail: tuple[str, ...] = ()
@@ -68,15 +67,15 @@ class StandIn(Protocol):
 
 @dataclass(slots=True)
 class _Stage:
-    """What has become of a stage: instructions that wait for a step, lines of steps it lacks."""
+    """A stage as it grows: instructions that wait for a step, lines of steps that it lacks."""
 
     name: str
     waiting: list[str] = field(default_factory=list)
-    lacking: tuple[int, ...] = ()
+    lacking: dict[int, None] = field(default_factory=dict)
 
 
 def step_trials(spec: Spec, stand_in: StandIn, ask: Ask) -> Iterator[Trial]:
-    """Run every step of a spec that can run on a stand-in; a trial for each.
+    """Run every step of a spec that can run on a stand-in; yield a trial for each.
 
     Copying is a step, too; it has a trial only where it fails or does not run.
     """
@@ -89,53 +88,53 @@ class _Course:
     def __init__(self, spec: Spec, stand_in: StandIn, ask: Ask) -> None:
         self._image, self._stand_in, self._ask = spec.image, stand_in, ask
         self._reading = read(spec, locked=False)
-        self._steps = _by_layer(self._reading)
-        self._sources = [one for one in spec.sources if one.url not in stand_in.sources]
+        self._steps = steps_of(self._reading)
+        self._missing = [source for source in spec.sources if source.url not in stand_in.sources]
         self._stages: dict[str, _Stage] = {}
         self._where = f"on {stand_in.name} in place of {spec.image.base.name}"
 
     def trials(self) -> Iterator[Trial]:
         stages = iter(self._reading.docker.stages)
         stage = _Stage("")
-        for number, one in enumerate(self._reading.docker.instructions):
-            if one.name == "FROM":
-                stage = self._begun(next(stages))
-            elif one.name in _HELD:
-                stage.waiting.append(_text(one))
-            elif one.name in _RUN:
-                trial = self._tried(stage, one, _subject(one, self._steps.get(number, ())))
-                if one.name == "RUN" or trial.outcome != PASSED:
+        for number, instruction in enumerate(self._reading.docker.instructions):
+            if instruction.name == "FROM":
+                stage = self._begin(next(stages))
+            elif instruction.name in _HELD:
+                stage.waiting.append(_text(instruction))
+            elif instruction.name in _RUN:
+                steps = [step for step in self._steps if step.layer == number]
+                trial = self._trial(stage, instruction, _subject(instruction, steps))
+                if instruction.name == "RUN" or trial.outcome != PASSED:
                     yield trial
 
-    def _begun(self, stage: DockerStage) -> _Stage:
-        self._stand_in.begin(stage)
-        begun = _Stage(stage.name)
-        if parent := self._stages.get(stage.source):
-            begun.waiting, begun.lacking = [*parent.waiting], parent.lacking
-        return self._stages.setdefault(stage.name, begun)
+    def _begin(self, docker_stage: DockerStage) -> _Stage:
+        self._stand_in.begin(docker_stage)
+        stage = _Stage(docker_stage.name)
+        if parent := self._stages.get(docker_stage.source):
+            stage.waiting, stage.lacking = [*parent.waiting], {**parent.lacking}
+        return self._stages.setdefault(docker_stage.name, stage)
 
-    def _tried(self, stage: _Stage, one: Instruction, subject: str) -> Trial:
-        """A step's trial; the stage goes on without a step that did not run, or failed."""
-        text = _text(one)
-        for name in _COPIED_FROM.findall(one.flags):
-            copied = self._stages.get(name)
-            stage.lacking = _distinct(stage.lacking, copied.lacking if copied else ())
-        if reason := self._lacking(one, text):
-            trial = not_tried(STEPS, subject, reason, one.line)
+    def _trial(self, stage: _Stage, instruction: Instruction, subject: str) -> Trial:
+        """Try a step; the stage goes on without a step that did not run, or failed."""
+        text, line = _text(instruction), instruction.line
+        for name in _COPIED_FROM.findall(instruction.flags):
+            if name in self._stages:
+                stage.lacking |= self._stages[name].lacking
+        if reason := self._lacks(instruction, text):
+            trial = not_tried(STEPS, subject, reason, line)
         else:
             end = self._stand_in.run(stage.name, "\n".join([*stage.waiting, text]))
             if end.has_passed:
                 stage.waiting.clear()
-                return passed(STEPS, subject, self._where, one.line)
-            trial = self._failed(stage, subject, end, one.line)
-        stage.lacking = _distinct(stage.lacking, (one.line,))
+                return passed(STEPS, subject, self._where, line)
+            trial = self._failed(stage, subject, end, line)
+        stage.lacking[line] = None
         return trial
 
-    def _lacking(self, one: Instruction, text: str) -> str:
-        """What a step needs that is known not to be there; empty if it can run."""
-        if one.name != "RUN":
-            absent = (source for source in self._sources if source.in_context in one.words)
-            return next((f"the store has not fetched {source.url}" for source in absent), "")
+    def _lacks(self, instruction: Instruction, text: str) -> str:
+        if instruction.name != "RUN":
+            missing = (each for each in self._missing if each.in_context in instruction.words)
+            return next((f"the store has not fetched {each.url}" for each in missing), "")
         if self._image.cuda and _CUDA.search(text):
             return f"it needs CUDA, which {self._stand_in.name} does not have"
         answers = (self._ask(url) for url in URL.findall(text))
@@ -154,45 +153,35 @@ class _Course:
         return failed(STEPS, subject, f"{self._where}: {last}", line, hint)
 
     def _known(self, tail: Sequence[str]) -> str:
-        """Why a step failed, where it is the stand-in or the network that is to blame."""
+        """Return why a step failed, where the stand-in or the network is to blame."""
         text, name = "\n".join(tail), self._stand_in.name
-        if found := _NO_PACKAGE.findall(text):
-            return f"{name} has no package {', '.join(dict.fromkeys(found))}"
+        if packages := _NO_PACKAGE.findall(text):
+            return f"{name} has no package {', '.join(dict.fromkeys(packages))}"
         if wheel := _NO_WHEEL.search(text):
             return f"pip on {name} finds no {wheel['name']}; for the base's own Python see `python`"
-        if any(_UNREACHABLE.search(line) for line in tail):
+        if _UNREACHABLE.search(text):
             return f"it needs a server that cannot be reached: {_last(tail)}"
         return ""
 
 
-def _by_layer(reading: Reading) -> Mapping[int, Sequence[Step]]:
-    found: dict[int, list[Step]] = {}
-    for step in steps_of(reading):
-        found.setdefault(step.layer, []).append(step)
-    return found
+def _text(instruction: Instruction) -> str:
+    return "\n".join(text for _, text in instruction.lines)
 
 
-def _distinct(lines: Sequence[int], more: Sequence[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys([*lines, *more]))
-
-
-def _text(one: Instruction) -> str:
-    return "\n".join(text for _, text in one.lines)
-
-
-def _subject(one: Instruction, steps: Iterable[Step]) -> str:
-    """A step in a few words: the packages that it installs, else the programs that it calls."""
-    if one.name != "RUN":
-        return f"{one.name} {' '.join(one.value.split())}"
+def _subject(instruction: Instruction, steps: Sequence[Step]) -> str:
+    """Name a step in a few words: the packages that it installs, else its programs."""
+    if instruction.name != "RUN":
+        return f"{instruction.name} {' '.join(instruction.value.split())}"
     if names := [name for step in steps for name in installed_by(step)]:
         return f"install {shown(names)}"
     return f"RUN {shown([*dict.fromkeys(step.program for step in steps)])}"
 
 
 def _last(tail: Sequence[str]) -> str:
-    """The last line that a step itself printed, or else the engine's."""
+    """Return the last line that a step itself printed, or else the engine's."""
     lines = [line.strip() for line in tail if line.strip()]
     if own := [line for line in lines if not _OF_ENGINE.search(line)]:
         return own[-1]
-    *_, what, why = ["", *(lines or ["it printed nothing"])[-1].split(": ")]
-    return f"{what}: {why}" if what.startswith('"') else why  # a path, or a step's text
+    *_, subject, reason = ["", *(lines or ["it printed nothing"])[-1].split(": ")]
+    # a path, or a step's text
+    return f"{subject}: {reason}" if subject.startswith('"') else reason

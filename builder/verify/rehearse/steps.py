@@ -7,11 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.compile.lint.commands import SHELL, Command, words_of
-from builder.compile.lint.findings import DOCKERFILE
-from builder.compile.lint.reading import Reading
+from builder.compile.lint.reading import DOCKERFILE, SHELL, Reading, SpecCommand, words_of
 
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _HOME = "/"
 _GROUPING = frozenset({"{", "}", ";"})
 
@@ -21,8 +19,8 @@ class Step:
     """One command of a Dockerfile's RUN. `folder` is where it runs; `variables` are set for it.
 
     `argv` is without the assignments before the command. `line` is in the Dockerfile; `layer`
-    numbers the RUN, `stage` the FROM, and the last stage is `final`. What `has_fallback` may fail:
-    another command stands behind `||`.
+    numbers the RUN, and the last stage is `final`. What `has_fallback` may fail: another command
+    stands behind `||`.
     """
 
     argv: tuple[str, ...]
@@ -30,7 +28,6 @@ class Step:
     folder: str
     line: int
     layer: int
-    stage: int
     final: bool
     has_fallback: bool = False
 
@@ -40,12 +37,12 @@ class Step:
         return posixpath.basename(self.argv[0])
 
     def path(self, name: str) -> str:
-        """The absolute path of what the command calls by a relative one."""
+        """Return the absolute path of what the command calls by a relative one."""
         return posixpath.normpath(posixpath.join(self.folder, name))
 
 
 def steps_of(reading: Reading) -> tuple[Step, ...]:
-    """Every command of the Dockerfile; `cd` and `export` hold until the RUN ends."""
+    """Return every command of the Dockerfile; `cd` and `export` hold until the RUN ends."""
     return tuple(_steps(reading))
 
 
@@ -57,11 +54,11 @@ def _steps(reading: Reading) -> Iterator[Step]:
         if command.layer != layer:
             layer, folder, exported = command.layer, _HOME, {}
         for words, has_fallback in _alternatives(command):
-            variables, argv = _split(words)
+            variables, argv = _assignments(words)
             if not argv:
                 exported |= variables
             elif argv[0] == "export":
-                exported |= _assignments(argv[1:])
+                exported |= _assignments(tuple(filter(_ASSIGNMENT.fullmatch, argv)))[0]
             elif argv[0] == "cd" and len(argv) > 1:
                 folder = _HOME if argv[1] == "-" else posixpath.join(folder, argv[1])
             else:
@@ -71,14 +68,13 @@ def _steps(reading: Reading) -> Iterator[Step]:
                     folder=posixpath.normpath(folder),
                     line=command.line,
                     layer=command.layer,
-                    stage=command.stage,
                     final=command.final,
                     has_fallback=has_fallback,
                 )
 
 
-def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """The commands of a group `{ a || b ; }`, each with whether another one stands behind it."""
+def _alternatives(command: SpecCommand) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the commands of a group `{ a || b ; }`, each with whether another stands behind it."""
     words: list[str] = []
     for word in words_of(command.text):
         if word == "||":
@@ -89,11 +85,11 @@ def _alternatives(command: Command) -> Iterator[tuple[tuple[str, ...], bool]]:
     yield tuple(words), False
 
 
-def _split(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    count = next((n for n, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
-    return _assignments(words[:count]), tuple(words[count:])
-
-
-def _assignments(words: tuple[str, ...]) -> dict[str, str]:
-    found = (_ASSIGNMENT.fullmatch(word) for word in words)
-    return {match["name"]: match["value"] for match in found if match}
+def _assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    variables: dict[str, str] = {}
+    for count, word in enumerate(words):
+        match = _ASSIGNMENT.fullmatch(word)
+        if match is None:
+            return variables, words[count:]
+        variables[match[1]] = match[2]
+    return variables, ()

@@ -1,30 +1,35 @@
-"""What a rehearsal finds of a cell: what was tried with which result, and what was not and why."""
+"""The trials of a cell: what was tried with which result, and what was not and why.
+
+How many ended how is recorded for `explain`; a record holds for one content key.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-PASSED, FAILED, NOT_TRIED = "passed", "failed", "not tried"
-OUTCOMES = (PASSED, FAILED, NOT_TRIED)
+from builder.artifacts.manifests import read_manifest
+from builder.model import PlannedImage
+from builder.model.records import read, write
+from builder.system.files import write_atomically
+from builder.system.home import Home
 
-# The kinds of trials, in the order in which results are shown.
+# In the order in which results are shown.
+OUTCOMES = ("failed", "not tried", "passed")
+FAILED, NOT_TRIED, PASSED = OUTCOMES
+# The kinds of trials, in that order, too.
 KINDS = (
-    "sources",
-    "clones",
-    "packages",
-    "python",
-    "conda",
-    "patches",
-    "flags",
-    "toolkit",
-    "imports",
-    "libraries",
-    "steps",
+    *("sources", "clones", "packages", "python", "conda", "patches"),
+    *("flags", "toolkit", "imports", "libraries", "steps"),
 )
 SOURCES, CLONES, PACKAGES, PYTHON, CONDA, PATCHES, FLAGS, TOOLKIT, IMPORTS, LIBRARIES, STEPS = KINDS
+# What a spec asks for by itself, whatever servers answer.
+_ASKED = frozenset({SOURCES, CLONES, PACKAGES, PYTHON, CONDA})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +48,22 @@ class Trial:
     hint: str = ""
 
 
-# What a spec asks for by itself, whatever servers answer.
-_ASKED = frozenset({SOURCES, CLONES, PACKAGES, PYTHON, CONDA})
+def passed(kind: str, subject: str, text: str, line: int = 0) -> Trial:
+    return Trial(kind=kind, subject=subject, outcome=PASSED, text=text, line=line)
+
+
+def failed(kind: str, subject: str, text: str, line: int = 0, hint: str = "") -> Trial:
+    return Trial(kind=kind, subject=subject, outcome=FAILED, text=text, line=line, hint=hint)
+
+
+def not_tried(kind: str, subject: str, reason: str, line: int = 0) -> Trial:
+    return Trial(kind=kind, subject=subject, outcome=NOT_TRIED, text=reason, line=line)
+
+
+def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return trials by kind and place, each once."""
+    distinct = dict.fromkeys(trials)
+    return tuple(sorted(distinct, key=lambda trial: (KINDS.index(trial.kind), trial.line)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +84,6 @@ class CellTrials:
         return hashlib.sha256("\n".join(sorted(asked)).encode()).hexdigest()
 
     def with_more(self, trials: Iterable[Trial]) -> CellTrials:
-        """The same cell with more trials."""
         return dataclasses.replace(self, trials=in_order([*self.trials, *trials]))
 
     @property
@@ -73,19 +91,59 @@ class CellTrials:
         return bool(self.of(FAILED))
 
 
-def passed(kind: str, subject: str, text: str, line: int = 0) -> Trial:
-    return Trial(kind=kind, subject=subject, outcome=PASSED, text=text, line=line)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RehearsalRecord:
+    """How many trials of a cell had which outcome, and on which day (ISO date)."""
+
+    content_key: str
+    date: str
+    passed: int
+    failed: int
+    not_tried: int
+
+    def __str__(self) -> str:
+        tried = f"{self.passed + self.failed} trials"
+        outcome = f"{self.failed} failed" if self.failed else "none failed"
+        return f"rehearsed on {self.date}: {tried}, {outcome}; {self.not_tried} could not be tried"
 
 
-def failed(kind: str, subject: str, text: str, line: int = 0, hint: str = "") -> Trial:
-    return Trial(kind=kind, subject=subject, outcome=FAILED, text=text, line=line, hint=hint)
+def write_record(folder: Path, cell: CellTrials, date: str) -> None:
+    """Record a rehearsal in place of an earlier one of the same content key.
+
+    Steps that ran on another base are left out: they say nothing of the image.
+    """
+    counts = Counter(trial.outcome for trial in cell.trials if trial.kind != STEPS)
+    record = RehearsalRecord(
+        content_key=cell.content_key,
+        date=date,
+        passed=counts[PASSED],
+        failed=counts[FAILED],
+        not_tried=counts[NOT_TRIED],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{cell.content_key}.json", json.dumps(write(record)) + "\n")
 
 
-def not_tried(kind: str, subject: str, reason: str, line: int = 0) -> Trial:
-    return Trial(kind=kind, subject=subject, outcome=NOT_TRIED, text=reason, line=line)
+def read_record(folder: Path, content_key: str) -> RehearsalRecord | None:
+    """Read the record of an image as it is now, if it was rehearsed."""
+    try:
+        record = read(RehearsalRecord, json.loads((folder / f"{content_key}.json").read_text()))
+    except (OSError, ValueError):
+        return None
+    return record if record.content_key == content_key else None
 
 
-def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """Trials by kind and place, each once."""
-    distinct = dict.fromkeys(trials)
-    return tuple(sorted(distinct, key=lambda trial: (KINDS.index(trial.kind), trial.line)))
+def seen_of(out: Path, home: Home, image: PlannedImage) -> str:
+    """Return in a few words the most that this machine has seen of an image as it is now.
+
+    An image with CUDA that was built is proven as far as that goes here.
+    """
+    manifest = read_manifest(out / image.identifier)
+    if manifest is None or manifest.content_key != image.content_key:
+        record = read_record(home.rehearsals, image.content_key)
+        return str(record or "compiled only: neither built nor rehearsed here")
+    if manifest.outcome != "verified":
+        return f"built here: {manifest.outcome}"
+    emulated = ", emulated" if manifest.emulated else ""
+    without = ", without a GPU" if image.cuda and manifest.proven_on_gpu is not True else ""
+    return f"built and proven here{emulated}{without}"

@@ -7,30 +7,106 @@ Patches are applied to the texts that they name, in a temporary folder.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import posixpath
 import re
 import shutil
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.model.errors import StepFailed
 from builder.system.process import Processes
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trees import Tree
 from builder.verify.rehearse.trials import CLONES, PATCHES, Trial, failed, not_tried, passed
 
-_SED_TIMEOUT_S = 60.0
+_EDIT_TIMEOUT_S = 60.0
+_BUILD_FOLDERS = ("/var/tmp/", "/tmp/")  # noqa: S108 - paths in the image
+_GIT_TIMEOUT_S = 300.0
+
+# ---- Source trees: of Git repositories, and of locked archives ----
+
+Tree = Mapping[str, str]  # texts by their paths in a source tree
+
+
+def archive_tree(path: Path) -> Tree:
+    """Return the texts of an archive, by path below its folder's parent."""
+    with tarfile.open(path) as tar:
+        return {
+            member.name.removeprefix("./"): file.read().decode(errors="replace")
+            for member in tar
+            if member.isfile() and (file := tar.extractfile(member))
+        }
+
+
+class GitTree(Tree):
+    """A commit of a Git repository, bare or not; each text is read when it is asked for."""
+
+    def __init__(self, processes: Processes, git: Sequence[str], commit: str) -> None:
+        self._processes, self._git, self._commit = processes, git, commit
+        self._texts: dict[str, str] = {}
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        names = self._output("ls-tree", "-r", "--name-only", "-z", self._commit)
+        return frozenset(names.split("\0")) - {""}
+
+    def __getitem__(self, path: str) -> str:
+        if path not in self._names:
+            raise KeyError(path)
+        if path not in self._texts:
+            self._texts[path] = self._output("show", f"{self._commit}:{path}")
+        return self._texts[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _output(self, *argv: str) -> str:
+        with self._processes.reading_from([*self._git, *argv]) as stream:
+            return stream.read().decode(errors="replace")
+
+
+class Clones:
+    """Git repositories that this machine has: below `folders`, as OWNER/NAME.git or OWNER/NAME."""
+
+    def __init__(self, processes: Processes, folders: Sequence[Path]) -> None:
+        self._processes, self._folders = processes, folders
+        self.tree = functools.cache(self._tree)
+
+    def _tree(self, url: str, ref: str) -> Tree | str:
+        match = re.fullmatch(r"https://[^/]+/([^/]+)/([^/]+?)(?:\.git)?/?", url)
+        if match is None:
+            return f"{url} names no owner and repository"
+        owner, name = match.groups()
+        for folder, path in itertools.product(self._folders, (f"{name}.git", f"{name}/.git")):
+            repository = folder / owner / path
+            if repository.exists():
+                git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
+                argv = [*git, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"]
+                try:
+                    completed = self._processes.capture(argv, timeout_s=_GIT_TIMEOUT_S)
+                except StepFailed:
+                    return f"the copy in {repository} has no {ref}"
+                return GitTree(self._processes, git, completed.stdout.strip())
+        return f"no copy of {owner}/{name} is at hand (--clones names folders that have one)"
+
+
+# ---- The files in an image ----
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Mount:
-    """Where a folder of a source tree is in the image; `origin` names the tree for people."""
+    """The place in the image of a folder of a source tree."""
 
     place: str
     tree: Tree
     folder: str
-    origin: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,23 +118,18 @@ class Clone:
     line: int
 
 
-FindTree = Callable[[str, str], Tree | str]  # of a repository's URL and a ref
-FindArchive = Callable[[str], Tree | None]  # of an archive's file name
-FindText = Callable[[str], str | None]  # of what the spec copies or downloads to a path
-
-
-def _no_text(_: str) -> None:
-    return None
-
-
 @dataclass(kw_only=True, slots=True)
 class Workspace:
-    """Follows steps in their order; `trials` are what they were tried for."""
+    """Follows steps in their order; `trials` are what they were tried for.
 
-    clones: FindTree
-    archives: FindArchive
+    `clones` finds a repository by URL and ref, or says why not; `archives` an archive by its file
+    name; `texts` what the spec copies or downloads to a path.
+    """
+
+    clones: Callable[[str, str], Tree | str]
+    archives: Callable[[str], Tree | None]
     processes: Processes
-    texts: FindText = _no_text
+    texts: Callable[[str], str | None] = lambda _: None
     trials: list[Trial] = field(default_factory=list)
     cloned: list[Clone] = field(default_factory=list)
     _mounts: list[_Mount] = field(default_factory=list)
@@ -69,7 +140,9 @@ class Workspace:
     def follow(self, step: Step) -> None:
         """Take up what a step does to source files."""
         if command := patch_command(step):
-            self._patch(step, command)
+            subject = f"{command.file} in {command.folder}"
+            outcome, text = self._patch(command)
+            self.trials.append(outcome(PATCHES, subject, text, step.line))
         elif step.program == "git":
             self._git(step)
         elif step.program == "tar":
@@ -82,35 +155,36 @@ class Workspace:
             self._edit(step)
 
     def read(self, path: str) -> str | None:
-        """A text at a place in the image; None where no source tree at hand has one there."""
+        """Return the text at a place in the image, if a source tree at hand has one there."""
         if path in self._removed:
             return None
         if path in self._edited:
             return self._edited[path]
-        found = self._at(path)
-        return found[0].tree.read(found[1]) if found else None
+        match = self._at(path)
+        return match[0].tree.get(match[1]) if match else None
 
     def is_at_hand(self, folder: str) -> bool:
         """Return whether a folder's files are those of a source tree that is at hand."""
         return self._at(folder) is not None
 
     def files_below(self, folder: str) -> Iterator[str]:
-        """The paths in the image of the files of a folder, relative to it."""
-        if (found := self._at(folder)) is None:
+        """Yield the paths of the files of a folder in the image, relative to it."""
+        if (match := self._at(folder)) is None:
             return
-        mount, inside = found
+        mount, inside = match
         prefix = f"{inside}/" if inside else ""
-        for name in sorted(mount.tree.names()):
+        for name in sorted(mount.tree):
             path = name.removeprefix(prefix)
             if name.startswith(prefix) and posixpath.join(folder, path) not in self._removed:
                 yield path
 
     def copied(self) -> tuple[str, ...]:
-        """The places outside of build folders that have files of a source tree."""
-        return tuple(mount.place for mount in self._mounts if not _is_temporary(mount.place))
+        """Return the places outside of build folders that have files of a source tree."""
+        places = (mount.place for mount in self._mounts)
+        return tuple(place for place in places if not place.startswith(_BUILD_FOLDERS))
 
     def _at(self, path: str) -> tuple[_Mount, str] | None:
-        """The newest source tree that has a place, and the path in it."""
+        """Return the newest source tree that has a place, and the path in it."""
         for mount in reversed(self._mounts):
             if path == mount.place or path.startswith(f"{mount.place}/"):
                 inside = path.removeprefix(mount.place).strip("/")
@@ -120,20 +194,17 @@ class Workspace:
     def _git(self, step: Step) -> None:
         if "clone" in step.argv:
             url = next((word for word in step.argv if "://" in word), "")
-            place = step.path(step.argv[-1])
             ref = _after(step.argv, "--branch") or "HEAD"
-            clone = Clone(url=url, ref=ref, line=step.line)
-            self._places[place] = clone
-            self._mount_clone(place, clone)
-        elif "checkout" in step.argv and (clone_here := self._places.get(step.folder)):
-            taken = Clone(url=clone_here.url, ref=step.argv[-1], line=clone_here.line)
-            self._places[step.folder] = taken
-            self.cloned.remove(clone_here)
+            self._mount_clone(step.path(step.argv[-1]), Clone(url=url, ref=ref, line=step.line))
+        elif "checkout" in step.argv and (clone := self._places.get(step.folder)):
+            self.cloned.remove(clone)
             self.trials.pop()
             self._mounts = [mount for mount in self._mounts if mount.place != step.folder]
+            taken = Clone(url=clone.url, ref=step.argv[-1], line=clone.line)
             self._mount_clone(step.folder, taken)
 
     def _mount_clone(self, place: str, clone: Clone) -> None:
+        self._places[place] = clone
         self.cloned.append(clone)
         tree = self.clones(clone.url, clone.ref)
         subject = f"git clone {clone.url} {clone.ref}"
@@ -141,109 +212,93 @@ class Workspace:
             self.trials.append(not_tried(CLONES, subject, tree, clone.line))
         else:
             self.trials.append(passed(CLONES, subject, "the commit is there", clone.line))
-            self._mounts.append(_Mount(place=place, tree=tree, folder="", origin=clone.url))
+            self._mounts.append(_Mount(place=place, tree=tree, folder=""))
 
     def _unpack(self, step: Step) -> None:
         name = posixpath.basename(_after(step.argv, "-f"))
         tree = self.archives(name) if name else None
         if tree is not None:
-            folder = step.path(_after(step.argv, "-C") or step.folder)
-            self._mounts.append(_Mount(place=folder, tree=tree, folder="", origin=name))
+            place = step.path(_after(step.argv, "-C") or step.folder)
+            self._mounts.append(_Mount(place=place, tree=tree, folder=""))
 
     def _copy(self, step: Step) -> None:
         words = [word for word in step.argv[1:] if not word.startswith("-")]
         if len(words) != 2:  # noqa: PLR2004 - from and to
             return
         source, target = step.path(words[0]), step.path(words[1])
-        if found := self._at(source):
-            mount, inside = found
+        if match := self._at(source):
             if not words[0].endswith((".", "/.")):
                 target = posixpath.join(target, posixpath.basename(source))
-            copied = _Mount(place=target, tree=mount.tree, folder=inside, origin=mount.origin)
-            self._mounts.append(copied)
+            self._mounts.append(_Mount(place=target, tree=match[0].tree, folder=match[1]))
         for path, text in [*self._edited.items()]:
             if path.startswith(f"{source}/"):
                 self._edited[target + path.removeprefix(source)] = text
 
     def _edit(self, step: Step) -> None:
-        """Try a sed -i on the files that it names."""
-        words = [word for word in step.argv[1:] if word != "-i"]
-        expressions = [words[n + 1] for n, word in enumerate(words[:-1]) if word == "-e"]
-        rest = [w for n, w in enumerate(words) if w != "-e" and (not n or words[n - 1] != "-e")]
-        files = [word for word in rest if not word.startswith("-")]
-        if not expressions and files:
+        words, options = iter(step.argv[1:]), list[str]()
+        expressions, files = list[str](), list[str]()
+        for word in words:
+            if word == "-e":
+                expressions.append(next(words, ""))
+            elif not word.startswith("-"):
+                files.append(word)
+            elif word != "-i":
+                options.append(word)
+        if not expressions:
             expressions, files = files[:1], files[1:]
-        options = [word for word in rest if word.startswith("-")]
-        for name in files:
-            self._edit_file(step, step.path(name), [*options, *_with_e(expressions)])
+        options += [word for expression in expressions for word in ("-e", expression)]
+        for path in map(step.path, files):
+            # Not of the distribution, nor of a source tree that is not at hand.
+            if self.is_at_hand(posixpath.dirname(path)):
+                outcome, text = self._edit_file(path, options)
+                subject = f"sed {' '.join(options)} {path}"
+                self.trials.append(outcome(PATCHES, subject, text, step.line))
 
-    def _edit_file(self, step: Step, path: str, options: list[str]) -> None:
-        if not self.is_at_hand(posixpath.dirname(path)):
-            return  # a file of the distribution, or of a source tree that is not at hand
-        subject = f"sed {' '.join(options)} {path}"
+    def _edit_file(self, path: str, options: list[str]) -> tuple[Callable[..., Trial], str]:
         before = self.read(path)
         if before is None:
-            self.trials.append(failed(PATCHES, subject, "the source has no such file", step.line))
-            return
-        after = self._sed(options, before)
-        if after is None:
-            self.trials.append(not_tried(PATCHES, subject, "sed refuses it here", step.line))
-        elif after == before:
-            text = "it changes nothing in the source"
-            self.trials.append(failed(PATCHES, subject, text, step.line))
-        else:
-            self._edited[path] = after
-            self.trials.append(passed(PATCHES, subject, "it changes the source", step.line))
-
-    def _patch(self, step: Step, command: PatchCommand) -> None:
-        """Try a patch on the files that it names."""
-        subject = f"{command.file} in {command.folder}"
-        result = self._patched(command)
-        if isinstance(result, Trial):
-            self.trials.append(replace(result, subject=subject, line=step.line))
-            return
-        for name, text in result.items():
-            path = posixpath.join(command.folder, name)
-            if text is None:
-                self._removed.add(path)
-            else:
-                self._edited[path] = text
-        self.trials.append(passed(PATCHES, subject, "it applies to the source", step.line))
-
-    def _patched(self, command: PatchCommand) -> dict[str, str | None] | Trial:
-        patch = self.read(command.file) or self.texts(command.file)
-        if not self.is_at_hand(command.folder):
-            return not_tried(PATCHES, "", "its sources are not at hand")
-        if patch is None or not is_applicable():
-            lacks = "the patch is not at hand" if patch is None else "this machine has no patch"
-            return not_tried(PATCHES, "", lacks)
-        named = command.sources(patch)
-        if not named or any(".." in name.split("/") or not name for name in named):
-            return failed(PATCHES, "", "it names no files of the source: not a unified patch")
-        paths = {name: posixpath.join(command.folder, name) for name in named}
-        sources = {name: text for name in named if (text := self.read(paths[name])) is not None}
-        if lost := [name for name, is_there in named.items() if is_there and name not in sources]:
-            return failed(PATCHES, "", f"the source has no {', '.join(lost)}")
-        result = patched(self.processes, command, patch, sources)
-        return failed(PATCHES, "", result) if isinstance(result, str) else result
-
-    def _sed(self, options: list[str], text: str) -> str | None:
+            return failed, "the source has no such file"
         with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
             file = Path(folder, "text")
-            file.write_text(text, encoding="utf-8")
+            file.write_text(before, encoding="utf-8")
             argv = ["sed", "--sandbox", *options, str(file)]
-            done = self.processes.capture(argv, check=False, timeout_s=_SED_TIMEOUT_S)
-        return None if done.returncode else done.stdout
+            completed = self.processes.capture(argv, check=False, timeout_s=_EDIT_TIMEOUT_S)
+        if completed.returncode:
+            return not_tried, "sed refuses it here"
+        if completed.stdout == before:
+            return failed, "it changes nothing in the source"
+        self._edited[path] = completed.stdout
+        return passed, "it changes the source"
 
-
-def _with_e(expressions: list[str]) -> Iterator[str]:
-    for expression in expressions:
-        yield from ("-e", expression)
+    def _patch(self, command: PatchCommand) -> tuple[Callable[..., Trial], str]:
+        patch = self.read(command.file) or self.texts(command.file)
+        if not self.is_at_hand(command.folder):
+            return not_tried, "its sources are not at hand"
+        if patch is None or not shutil.which("patch"):
+            lacks = "the patch is not at hand" if patch is None else "this machine has no patch"
+            return not_tried, lacks
+        is_changed = command.sources(patch)
+        if not is_changed or any(not name or ".." in name.split("/") for name in is_changed):
+            return failed, "it names no files of the source: not a unified patch"
+        paths = {name: posixpath.join(command.folder, name) for name in is_changed}
+        texts = {name: self.read(path) for name, path in paths.items()}
+        sources = {name: text for name, text in texts.items() if text is not None}
+        if missing := [name for name, old in is_changed.items() if old and name not in sources]:
+            return failed, f"the source has no {', '.join(missing)}"
+        changed = patched(self.processes, command, patch, sources)
+        if isinstance(changed, str):
+            return failed, changed
+        for name, text in changed.items():
+            if text is None:
+                self._removed.add(paths[name])
+            else:
+                self._edited[paths[name]] = text
+        return passed, "it applies to the source"
 
 
 def _after(words: tuple[str, ...], option: str) -> str:
-    """The value of an option, as the next word or behind `=`; empty if it is not there."""
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    """Return the value of an option, as the next word or behind `=`; empty without the option."""
+    for word, following in itertools.pairwise((*words, "")):
         if word == option:
             return following
         if word.startswith(f"{option}="):
@@ -251,11 +306,8 @@ def _after(words: tuple[str, ...], option: str) -> str:
     return ""
 
 
-def _is_temporary(place: str) -> bool:
-    return place.startswith(("/var/tmp/", "/tmp/"))  # noqa: S108 - paths in the image
+# ---- Patches ----
 
-
-_TIMEOUT_S = 60.0
 _FILES = re.compile(r"^--- (?P<old>[^\t\n]+).*\n\+\+\+ (?P<new>[^\t\n]+)", re.MULTILINE)
 _NOWHERE = "/dev/null"
 _LEVELS = re.compile(r"(?<!\S)(?:-p ?|--strip=)(?P<levels>\d+)")
@@ -275,24 +327,26 @@ class PatchCommand:
     options: tuple[str, ...]
 
     def sources(self, patch: str) -> dict[str, bool]:
-        """The files that a patch changes, below the folder; whether each is there before."""
-        named = {}
+        """Return the files that a patch names, below the folder; whether each is there before."""
+        files = {}
         for match in _FILES.finditer(patch):
             old, new = match["old"].strip(), match["new"].strip()
             name = old if new == _NOWHERE else new
-            named["/".join(name.split("/")[self.levels :])] = old != _NOWHERE
-        return named
+            files["/".join(name.split("/")[self.levels :])] = old != _NOWHERE
+        return files
 
 
 def patch_command(step: Step) -> PatchCommand | None:
-    """What a step applies; None for any other step, and for patches that no option names."""
+    """Return the patch that a step applies, if an option or `git apply` names one."""
     is_git = step.program == "git" and step.argv[1:2] == ("apply",)
     if not is_git and step.program != "patch":
         return None
     words = step.argv[2:] if is_git else step.argv[1:]
     text = " ".join(words)
-    named = _PATCH.search(text)
-    file = words[-1] if is_git and words and words[-1][0] != "-" else named and named["file"]
+    if is_git:
+        file = words[-1] if words and words[-1][0] != "-" else ""
+    else:
+        file = match["file"] if (match := _PATCH.search(text)) else ""
     levels = _LEVELS.search(text)
     if not file or not (levels or is_git):
         return None
@@ -309,7 +363,7 @@ def patch_command(step: Step) -> PatchCommand | None:
 def patched(
     processes: Processes, command: PatchCommand, patch: str, sources: Mapping[str, str]
 ) -> dict[str, str | None] | str:
-    """The texts of the sources after a patch, None for one that it removes; or its complaint.
+    """Return the texts of the sources after a patch, None for a removed one; or its complaint.
 
     `--unified` keeps patch from reading an ed script, which could run commands.
     """
@@ -323,20 +377,11 @@ def patched(
             path.write_text(text, encoding="utf-8")
         options = ["--unified", "--batch", "--forward", *command.options]
         argv = ["patch", *options, f"-p{command.levels}", "-i", str(file)]
-        done = processes.capture(argv, cwd=folder, check=False, timeout_s=_TIMEOUT_S)
-        if done.returncode:
-            return _complaint(done.stdout + done.stderr)
-        names = command.sources(patch)
-        paths = {name: folder / name for name in names}
+        completed = processes.capture(argv, cwd=folder, check=False, timeout_s=_EDIT_TIMEOUT_S)
+        if completed.returncode:
+            output = completed.stdout + completed.stderr
+            lines = [line for line in output.splitlines() if line.strip()]
+            reasons = [line for line in lines if any(word in line for word in _REASONS)]
+            return (reasons or lines or ["patch ends without a word"])[0]
+        paths = {name: folder / name for name in command.sources(patch)}
         return {name: path.read_text() if path.exists() else None for name, path in paths.items()}
-
-
-def is_applicable() -> bool:
-    """Return whether this machine has the program patch."""
-    return shutil.which("patch") is not None
-
-
-def _complaint(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    reasons = [line for line in lines if any(word in line for word in _REASONS)]
-    return (reasons or lines or ["patch ends without a word"])[0]

@@ -15,7 +15,7 @@ import agree
 import elf
 import pytest
 
-from builder.artifacts.oci import Layer, finish_layout, start_layout
+from builder.artifacts.oci import LayerBlob, finish_layout, start_layout
 
 LOG = """\
 [1/2] STEP 1/9: FROM localhost/base
@@ -89,7 +89,7 @@ def image(
     digest, plain = (hashlib.sha256(one).hexdigest() for one in (blob, buffer.getvalue()))
     (layout / "blobs/sha256" / digest).write_bytes(blob)
     config = {"os": "linux", "rootfs": {"type": "layers", "diff_ids": [f"sha256:{plain}"]}}
-    layer = Layer(diff_id=f"sha256:{plain}", digest=f"sha256:{digest}", size=len(blob))
+    layer = LayerBlob(diff_id=f"sha256:{plain}", digest=f"sha256:{digest}", size=len(blob))
     finish_layout(layout, config, [layer])
     manifest = {
         "inputs": {"base": {"digest": "sha256:0"}, "specs": {}, "native_tools": native, **inputs},

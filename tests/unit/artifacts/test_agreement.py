@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 
-from builder.artifacts.manifests import Wanted, judged_manifests, read_statements
+from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statements
 from builder.distribute.publish.releases import NotReady, ready
 from builder.model import PlannedImage
 from builder.model.agreement import CHECK, as_judged, faults_of
 from builder.model.manifest import manifest_from
-from builder.reports.report.folder import report_folder
+from builder.reports.report import report_folder
 from builder.reports.report.view import BuildRun
 from builder.verify.finished_images import proven_state
 
@@ -193,7 +193,7 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
         folder / NAME,
         lambda one: one["predicate"]["configuration"][-1]["annotations"].update(outcome="failed"),
     )
-    assert proven_state(out, image, Wanted()).work == "verify"
+    assert proven_state(out, image, ImageGoal()).work == "verify"
     manifest, _ = loaded(folder)
     with pytest.raises(NotReady, match="failed in its details"):
         ready(image, folder, manifest_from(manifest))
@@ -232,11 +232,11 @@ def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
             (folder / "image.oci/blobs/sha256").iterdir(), key=lambda one: one.stat().st_size
         )
     edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=""))
-    assert proven_state(out, image, Wanted()).work == "none"
+    assert proven_state(out, image, ImageGoal()).work == "none"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    state = proven_state(out, image, Wanted())
+    state = proven_state(out, image, ImageGoal())
     assert (state.work, state.text.endswith("is not what was made")) == ("build", True)
 
 
@@ -245,7 +245,7 @@ def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
     folder = out / image.identifier
     edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=""))
     (folder / NAME).write_bytes((folder / NAME).read_bytes() + b"\n")
-    state = proven_state(out, image, Wanted())
+    state = proven_state(out, image, ImageGoal())
     assert state.work == "verify"
     assert state.text.endswith(f"{NAME}: not the file that manifest.json names")
 

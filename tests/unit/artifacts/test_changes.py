@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, tar_bytes
 
-from builder.artifacts.changes import Change, changes_of
 from builder.artifacts.flatten import Node, lay
+from builder.artifacts.layers import Change, changes_of
 from builder.artifacts.tars import PAX
 from builder.model import EPOCH
 from builder.model.errors import StepFailed

@@ -139,7 +139,7 @@ def test_a_layout_as_others_read_it(tmp_path: Path) -> None:
     """Its JSON, byte for byte: of the same image, it has the same digest for ever."""
     layout = tmp_path / "layout"
     oci.start_layout(layout)
-    layer = oci.Layer(diff_id=f"sha256:{'1' * 64}", digest=f"sha256:{'2' * 64}", size=3)
+    layer = oci.LayerBlob(diff_id=f"sha256:{'1' * 64}", digest=f"sha256:{'2' * 64}", size=3)
     config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"]}}
     oci.finish_layout(layout, config, [layer], annotations={"title": "x"})
     files = [path for path in sorted(layout.rglob("*")) if path.is_file()]

@@ -17,8 +17,8 @@ import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
-from builder.artifacts.oci import blob_path, read_layout
-from builder.artifacts.repack import Plain, SharedLayers, Written, repack, unpack
+from builder.artifacts.oci import LayerBlob, blob_path, read_layout
+from builder.artifacts.repack import Plain, SharedLayers, repack, unpack
 from builder.artifacts.tars import APART
 from builder.artifacts.tree import comparable
 from builder.build.engines import charliecloud
@@ -194,10 +194,10 @@ def test_attributes_and_odd_names_are_kept(tmp_path: Path) -> None:
 def test_the_tarball_is_the_same_with_and_without_the_parts_of_layers(tmp_path: Path) -> None:
     plain = repacked(tmp_path / "x", base(), layer())
     packed = read_layout(tmp_path / "x/image.oci")
-    assert plain.kept
+    assert plain.parts
     one = charliecloud.pack(plain, flattened(plain.layout), packed, tmp_path / "1.tar.gz")
     without = unpack(packed, tmp_path / "again.oci")
-    assert not without.kept
+    assert not without.parts
     two = charliecloud.pack(without, flattened(without.layout), packed, tmp_path / "2.tar.gz")
     assert one == two
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "1.tar.gz").read_bytes())) as archive:
@@ -225,7 +225,7 @@ def test_layers_that_two_images_share_are_written_once(
     taken: list[bool] = []
     take = SharedLayers.take
 
-    def told(self: SharedLayers, key: str, **into: Path) -> Written | None:
+    def told(self: SharedLayers, key: str, **into: Path) -> LayerBlob | None:
         found = take(self, key, **into)
         taken.append(found is not None)
         return found
@@ -240,9 +240,9 @@ def test_layers_that_two_images_share_are_written_once(
     assert [one.digest for one in found[2:]] == [found[0].digest, found[0].digest, found[1].digest]
     for made, alone in ((first, one), (again, one), (other, two)):
         assert made.layout.digest == alone.layout.digest
-        assert made.kept == {
-            (blob_path(made.layout.path, f"sha256:{blob.name}"), offset): kept
-            for (blob, offset), kept in alone.kept.items()
+        assert made.parts == {
+            (blob_path(made.layout.path, f"sha256:{blob.name}"), offset): parts
+            for (blob, offset), parts in alone.parts.items()
         }
     found[3].layers[1].write_bytes(b"changed by hand")
     assert found[2].layers[1].read_bytes() != b"changed by hand"

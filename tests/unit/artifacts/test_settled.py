@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.artifacts.settled import (
+from builder.artifacts.layers import (
     STUBS,
     epoch_of,
     is_kept,

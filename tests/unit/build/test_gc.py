@@ -16,7 +16,7 @@ from samples import ROOT
 from builder.build import garbage
 from builder.build.base_store import base_key
 from builder.build.engines.storage import Storage, StoredImage, read_storage
-from builder.build.mirror import Mirror
+from builder.build.mirror import DebianMirror
 from builder.build.planning import load_plan
 from builder.cli import gc, main
 from builder.compile.spec import COMPILER
@@ -26,7 +26,7 @@ from builder.system.home import Home
 from builder.system.locks import together
 from builder.system.process import Completed, Processes
 
-MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)
+MIRROR = DebianMirror(main="http://mirror.example.org/debian", security=None)
 RECIPE = "core"
 RECIPE_TEXT = """\
 recipe: core

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.mirror import SECURITY_VARIABLE, VARIABLE, Mirror, find_mirror
+from builder.build.mirror import SECURITY_VARIABLE, VARIABLE, DebianMirror, find_mirror
 from builder.model.errors import MissingPrerequisite
 
 MAIN = "http://mirror.example.org/debian"
@@ -26,7 +26,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECURITY_VARIABLE, raising=False)
 
 
-def found(root: Path, os_release: str = TRIXIE, **files: str) -> Mirror:
+def found(root: Path, os_release: str = TRIXIE, **files: str) -> DebianMirror:
     """The mirror on a machine with these files in /etc/apt."""
     (root / "apt/sources.list.d").mkdir(parents=True)
     for name, text in files.items():
@@ -42,7 +42,9 @@ def stanza(uris: str = MAIN, suites: str = "trixie trixie-updates", **fields: st
 
 def test_deb822(tmp_path: Path) -> None:
     text = f"# the archive\n{stanza()}\n{stanza(SECURITY + '/', 'trixie-security')}"
-    assert found(tmp_path, sources_list="", deb822=text) == Mirror(main=MAIN, security=SECURITY)
+    assert found(tmp_path, sources_list="", deb822=text) == DebianMirror(
+        main=MAIN, security=SECURITY
+    )
 
 
 def test_deb822_over_several_lines(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_deb822_over_several_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separator", ["\n", "\n\n", " \n", "\t\n\n"])
 def test_deb822_stanzas_are_parted_by_blank_lines(separator: str, tmp_path: Path) -> None:
     text = stanza() + separator + stanza(SECURITY, "trixie-security")
-    assert found(tmp_path, deb822=text) == Mirror(main=MAIN, security=SECURITY)
+    assert found(tmp_path, deb822=text) == DebianMirror(main=MAIN, security=SECURITY)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_deb822_stanzas_that_do_not_count(fields: dict[str, str], tmp_path: Path
 )
 def test_one_line_entries(line: str, tmp_path: Path) -> None:
     security = f"deb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=f"# first\n\n{security}{line}\n") == Mirror(
+    assert found(tmp_path, sources_list=f"# first\n\n{security}{line}\n") == DebianMirror(
         main=MAIN, security=SECURITY
     )
 
@@ -124,7 +126,7 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
         sources_list=f"{other}deb {MAIN} trixie main\n",
         deb822=text,
         other_list=other,
-    ) == Mirror(main=MAIN, security=None)
+    ) == DebianMirror(main=MAIN, security=None)
 
 
 def test_there_may_be_no_security_archive(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """What it does not name is still apt's: a base takes security updates."""
     monkeypatch.setenv(VARIABLE, "http://ours.example.org/debian/")
     line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=line) == Mirror(
+    assert found(tmp_path, sources_list=line) == DebianMirror(
         main="http://ours.example.org/debian", security=SECURITY
     )
 
@@ -165,7 +167,7 @@ def test_security_updates_are_left_out_by_a_word_alone(
 def test_the_environment_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, MAIN)
     monkeypatch.setenv(SECURITY_VARIABLE, f"{SECURITY}/")
-    assert found(tmp_path) == Mirror(main=MAIN, security=SECURITY)
+    assert found(tmp_path) == DebianMirror(main=MAIN, security=SECURITY)
 
 
 def test_the_environment_names_security_alone(
@@ -173,6 +175,6 @@ def test_the_environment_names_security_alone(
 ) -> None:
     monkeypatch.setenv(SECURITY_VARIABLE, "http://ours.example.org/security")
     line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=line) == Mirror(
+    assert found(tmp_path, sources_list=line) == DebianMirror(
         main=MAIN, security="http://ours.example.org/security"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from samples import EVERYTHING, ROOT, block, project, recipe
 
-from builder.build import binfmt, native
+from builder.build import native
 from builder.build.native import interpreter, tools, twins
 from builder.compile.spec import COMPILER
 from builder.load.project import load_project
@@ -120,14 +120,14 @@ def test_there_is_no_twin_without_its_program(root: Path) -> None:
 def test_why_none_are_lent(
     bases: dict[str, BaseImage], base: str, arch: str, host: str, words: str
 ) -> None:
-    assert words in native.lacking(bases[base], arch, host)
+    assert words in tools.lacking(bases[base], arch, host)
 
 
 @pytest.mark.parametrize("arch", ["ppc64le", "aarch64"])
 def test_they_are_lent_to_what_is_emulated(bases: dict[str, BaseImage], arch: str) -> None:
-    assert native.lacking(bases["debian12"], arch, "x86_64") == ""
-    assert "gcc 11 and 12" in native.told(bases["debian12"], arch, "x86_64")
-    assert native.told(bases["debian12"], "x86_64", "x86_64") == ""
+    assert tools.lacking(bases["debian12"], arch, "x86_64") == ""
+    assert "gcc 11 and 12" in tools.described(bases["debian12"], arch, "x86_64")
+    assert tools.described(bases["debian12"], "x86_64", "x86_64") == ""
 
 
 def test_the_compilers_are_those_of_the_base_and_of_its_nvcc(bases: dict[str, BaseImage]) -> None:
@@ -138,13 +138,13 @@ def test_the_compilers_are_those_of_the_base_and_of_its_nvcc(bases: dict[str, Ba
 
 def test_the_kernel_s_handler_is_known_by_its_version(tmp_path: Path) -> None:
     entry = tmp_path / "build-images-ppc64le"
-    assert not binfmt.is_open("ppc64le", tmp_path)
-    entry.write_text(f"enabled\ninterpreter /x/qemu-ppc64le.{binfmt.version()}\nflags: POCF\n")
-    assert binfmt.is_open("ppc64le", tmp_path)
+    assert not native.is_open("ppc64le", tmp_path)
+    entry.write_text(f"enabled\ninterpreter /x/qemu-ppc64le.{native.version()}\nflags: POCF\n")
+    assert native.is_open("ppc64le", tmp_path)
     entry.write_text("enabled\ninterpreter /x/qemu-ppc64le.0123456789ab\nflags: POCF\n")
-    assert not binfmt.is_open("ppc64le", tmp_path)
-    entry.write_text(f"disabled\ninterpreter /x/qemu-ppc64le.{binfmt.version()}\n")
-    assert not binfmt.is_open("ppc64le", tmp_path)
+    assert not native.is_open("ppc64le", tmp_path)
+    entry.write_text(f"disabled\ninterpreter /x/qemu-ppc64le.{native.version()}\n")
+    assert not native.is_open("ppc64le", tmp_path)
 
 
 def test_ci_setup_names_the_interpreter_alike() -> None:
@@ -155,7 +155,7 @@ def test_ci_setup_names_the_interpreter_alike() -> None:
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"/tools/qemu/qemu-ppc64le.{binfmt.version()}"
+    assert done.stdout == f"/tools/qemu/qemu-ppc64le.{native.version()}"
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not on this machine")
@@ -196,6 +196,6 @@ def test_compilers_that_no_tools_are_lent_for_are_named(
         base=("debian12",),
     )
     [image] = make_plan(made, EVERYTHING, compiler=COMPILER).images
-    assert native.emulated_compilers(image) == "llvm 17"  # debian12's own gcc is 12
+    assert tools.emulated_compilers(image) == "llvm 17"  # debian12's own gcc is 12
     newer = dataclasses.replace(image, base=bases["debian13"])
-    assert native.emulated_compilers(newer) == "gcc 12 and llvm 17"
+    assert tools.emulated_compilers(newer) == "gcc 12 and llvm 17"

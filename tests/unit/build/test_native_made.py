@@ -16,13 +16,13 @@ import pytest
 from samples import base, compare_with_golden
 
 from builder.build import base_store
-from builder.build.mirror import Mirror
+from builder.build.mirror import DebianMirror
 from builder.build.native import tools
 from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, stored_tools
 from builder.model import CudaSupport, PackagedCuda
 from builder.system.process import Completed, Processes
 
-MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)
+MIRROR = DebianMirror(main="http://mirror.example.org/debian", security=None)
 TRIPLET = "powerpc64le-linux-gnu"
 NATIVE = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + bytes(44)
 FOREIGN = NATIVE[:18] + b"\x15\x00" + NATIVE[20:]

@@ -13,9 +13,9 @@ from samples import image
 
 from builder.artifacts.repack import Plain
 from builder.build.base_store import StoredBase
-from builder.build.packing import BASE_DIGEST, Packer, _base_digest
+from builder.build.packing import BASE_DIGEST, ImagePacker, _base_digest
 from builder.build.run import Timer
-from builder.build.workspace import Workspace
+from builder.build.workspace import ImageWorkspace
 from builder.verify.formats import FormatTree
 from builder.verify.proof import _proven
 
@@ -23,7 +23,7 @@ CONTENT = b"a SIF"
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
-def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Packer:
+def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> ImagePacker:
     """A packer whose Apptainer writes CONTENT."""
 
     def pack(_layout: Path, target: Path, *_: object, **__: object) -> None:
@@ -40,10 +40,10 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Pack
         entrypoint=(),
         cell=SimpleNamespace(arch="x86_64"),
     )
-    return Packer(
+    return ImagePacker(
         run=cast("Any", SimpleNamespace(verify=verify, progress=quiet, tools=None)),
         image=cast("Any", image),
-        work=Workspace(path=work),
+        work=ImageWorkspace(path=work),
         timer=Timer(),
     )
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.schedule import Durations, Limits, Schedule, Task, run_all
+from builder.build.schedule import Durations, Schedule, Task, TaskLimits, run_all
 from builder.model.errors import Interrupted
 from builder.system.terminal import interruptions
 
-ROOMY = Limits(tasks=99, builds=99, emulated=99, groups=99)
+ROOMY = TaskLimits(tasks=99, builds=99, emulated=99, groups=99)
 
 
 def task(name: str, *needs: str, kind: str = "stage", **about: object) -> Task:
@@ -28,8 +28,8 @@ def names(tasks: Sequence[Task]) -> list[str]:
     return [one.name for one in tasks]
 
 
-def limits(**changes: int) -> Limits:
-    return dataclasses.replace(ROOMY, **changes)  # type: ignore[arg-type]
+def limits(**changes: int) -> TaskLimits:
+    return dataclasses.replace(ROOMY, **changes)
 
 
 def test_a_task_waits_for_all_that_it_needs() -> None:

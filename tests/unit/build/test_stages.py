@@ -22,7 +22,7 @@ from builder.build.engines import Lent, Tools
 from builder.build.inputs import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import Run
-from builder.build.workspace import Workspace
+from builder.build.workspace import ImageWorkspace
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.cells import base_tag
@@ -209,16 +209,16 @@ def test_a_base_names_no_indices_of_the_base_before_it(
     ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
     asked = set[tuple[str, bool]]()
 
-    def made(*words: Any, told: Callable[[], object], **named: Any) -> StoredBase:
-        told()
+    def ensure(*words: Any, indices: Callable[[], object], **named: Any) -> StoredBase:
+        indices()
         return ensured(*words, **named)
 
-    def told(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
+    def states(_run: Run, image: PlannedImage, name: str, **named: Any) -> tuple[()]:
         asked.add(("base" if name == image.base_image else "stage", named.get("earlier", True)))
         return ()
 
-    monkeypatch.setattr(stages_module, "ensure_base", made)
-    monkeypatch.setattr(stages_module, "told", told)
+    monkeypatch.setattr(stages_module, "ensure_base", ensure)
+    monkeypatch.setattr(stages_module, "index_states", states)
     assert site.job().exit_code == 0
     assert asked == {("base", False), ("stage", True)}
 
@@ -392,14 +392,14 @@ def test_an_image_lies_with_its_base_which_is_checked_and_no_manifest_of_before(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked, origins = list[str](), list[str]()
-    start_from = Workspace.start_from
+    start_from = ImageWorkspace.start_from
 
-    def started(work: Workspace, origin: str) -> None:
+    def started(work: ImageWorkspace, origin: str) -> None:
         origins.append(origin)
         start_from(work, origin)
 
     monkeypatch.setattr(StoredBase, "check", lambda one: checked.append(one.digest))
-    monkeypatch.setattr(Workspace, "start_from", started)
+    monkeypatch.setattr(ImageWorkspace, "start_from", started)
     site.recipes, folder = [CORE], site.root / "out/core-1.0-debian13-x86_64"
     assert site.job().exit_code == 0
     assert checked == ["sha256:1"]

@@ -12,14 +12,14 @@ from samples import a_file, base, tar_bytes
 
 from builder.build import base_store
 from builder.build.base_store import StoredBase, base_key, ensure_base
-from builder.build.mirror import Mirror
+from builder.build.mirror import DebianMirror
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.system.process import Completed, Processes
 
-MIRROR = Mirror(main="http://mirror.example.org/debian", security=None)
-BOTH = Mirror(main=MIRROR.main, security="http://security.example.org/debian-security")
+MIRROR = DebianMirror(main="http://mirror.example.org/debian", security=None)
+BOTH = DebianMirror(main=MIRROR.main, security="http://security.example.org/debian-security")
 BOOTSTRAP = Bootstrap(
     suite="trixie",
     components=("main", "contrib"),
@@ -196,7 +196,7 @@ def test_a_base_without_pockets_has_one_line(processes: FakeProcesses, tmp_path:
 
 
 def test_security_updates_can_be_left_out(processes: FakeProcesses, tmp_path: Path) -> None:
-    without = Mirror(main=MIRROR.main, security="")
+    without = DebianMirror(main=MIRROR.main, security="")
     ensured(processes, tmp_path, base=base(bootstrap=BOOTSTRAP), mirror=without)
     lines = [word for word in processes.commands[0] if word.startswith("deb ")]
     assert [line.split()[3] for line in lines] == ["trixie", "trixie-updates"]
@@ -208,7 +208,7 @@ def test_a_base_says_which_package_indices_it_was_made_with(
     state = IndexState(
         archive="debian", suite="trixie", taken_as="stable", date="", sha256="a" * 64, behind_days=3
     )
-    made = ensured(processes, tmp_path, told=lambda: (state,))
+    made = ensured(processes, tmp_path, indices=lambda: (state,))
     assert made.indices == (state,)
     assert ensured(processes, tmp_path).indices == (state,), "kept with it"
 
@@ -255,4 +255,6 @@ def test_each_input_has_a_base_of_its_own(processes: FakeProcesses, tmp_path: Pa
 def test_key_covers_what_is_made_and_nothing_else() -> None:
     key = base_key(base(), "x86_64", MIRROR)
     assert base_key(base(about="another text", cuda=("12.4",)), "x86_64", MIRROR) == key
-    assert base_key(base(), "x86_64", Mirror(main="http://b.example.org", security=None)) != key
+    assert (
+        base_key(base(), "x86_64", DebianMirror(main="http://b.example.org", security=None)) != key
+    )

@@ -12,7 +12,7 @@ import pytest
 from samples import check, image, recipe
 
 from builder.build.at_work import using
-from builder.build.workspace import FILES, Workspace, output_folder, workspace, write_spec
+from builder.build.workspace import FILES, ImageWorkspace, output_folder, workspace, write_spec
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage
 from builder.system.files import write_atomically
@@ -39,11 +39,11 @@ def writes_folder(calls: list[Path]) -> Callable[[Path], str]:
 
 
 @pytest.fixture(name="work")
-def work_folder(tmp_path: Path) -> Workspace:
-    return Workspace(path=tmp_path)
+def work_folder(tmp_path: Path) -> ImageWorkspace:
+    return ImageWorkspace(path=tmp_path)
 
 
-def test_an_artifact_is_made_once(work: Workspace) -> None:
+def test_an_artifact_is_made_once(work: ImageWorkspace) -> None:
     calls: list[Path] = []
     first = work.artifact("sif", writes("text", calls))
     again = work.artifact("sif", writes("other", calls))
@@ -54,7 +54,7 @@ def test_an_artifact_is_made_once(work: Workspace) -> None:
     assert len(calls) == 1
 
 
-def test_a_folder_is_an_artifact_too(work: Workspace) -> None:
+def test_a_folder_is_an_artifact_too(work: ImageWorkspace) -> None:
     calls: list[Path] = []
     first = work.artifact("oci", writes_folder(calls))
     assert (first.size, first.path.is_dir()) == (5, True)
@@ -62,31 +62,31 @@ def test_a_folder_is_an_artifact_too(work: Workspace) -> None:
     assert len(calls) == 1
 
 
-def test_what_is_being_made_lies_under_another_name(work: Workspace) -> None:
+def test_what_is_being_made_lies_under_another_name(work: ImageWorkspace) -> None:
     calls: list[Path] = []
     work.artifact("sif", writes("text", calls))
     assert calls[0] != work.path / FILES["sif"]
     assert not calls[0].exists()
 
 
-def test_an_artifact_that_was_not_recorded_is_made_anew(work: Workspace) -> None:
+def test_an_artifact_that_was_not_recorded_is_made_anew(work: ImageWorkspace) -> None:
     (work.path / FILES["sif"]).write_text("half")
     assert work.artifact("sif", writes("whole", [])).path.read_text() == "whole"
 
 
-def test_an_artifact_of_another_size_is_made_anew(work: Workspace) -> None:
+def test_an_artifact_of_another_size_is_made_anew(work: ImageWorkspace) -> None:
     work.artifact("sif", writes("text", []))
     (work.path / FILES["sif"]).write_text("te")
     assert work.artifact("sif", writes("text", [])).path.read_text() == "text"
 
 
-def test_an_artifact_that_is_gone_is_made_anew(work: Workspace) -> None:
+def test_an_artifact_that_is_gone_is_made_anew(work: ImageWorkspace) -> None:
     work.artifact("sif", writes("text", []))
     (work.path / FILES["sif"]).unlink()
     assert work.artifact("sif", writes("again", [])).path.read_text() == "again"
 
 
-def test_half_made_leftovers_are_thrown_away(work: Workspace) -> None:
+def test_half_made_leftovers_are_thrown_away(work: ImageWorkspace) -> None:
     partial = work.path / f"partial-{FILES['oci']}"
     partial.mkdir()
     (partial / "rubbish").write_text("x")
@@ -95,7 +95,7 @@ def test_half_made_leftovers_are_thrown_away(work: Workspace) -> None:
     assert not partial.exists()
 
 
-def test_a_making_that_fails_is_not_recorded(work: Workspace) -> None:
+def test_a_making_that_fails_is_not_recorded(work: ImageWorkspace) -> None:
     def fails(target: Path) -> str:
         target.write_text("half")
         raise ZeroDivisionError
@@ -106,7 +106,7 @@ def test_a_making_that_fails_is_not_recorded(work: Workspace) -> None:
     assert work.artifact("sif", writes("text", [])).path.read_text() == "text"
 
 
-def test_building_again_forgets_the_rest(work: Workspace) -> None:
+def test_building_again_forgets_the_rest(work: ImageWorkspace) -> None:
     calls: list[Path] = []
     work.artifact("oci", writes_folder(calls))
     work.artifact("sif", writes("text", calls))
@@ -118,7 +118,7 @@ def test_building_again_forgets_the_rest(work: Workspace) -> None:
     assert len(calls) == 4
 
 
-def test_a_value_is_remembered(work: Workspace) -> None:
+def test_a_value_is_remembered(work: ImageWorkspace) -> None:
     assert work.remember("sbom", lambda: {"n": [1]}) == {"n": [1]}
     assert work.remember("sbom", lambda: {"n": [2]}) == {"n": [1]}
     work.artifact("sif", writes("text", []))
@@ -126,7 +126,7 @@ def test_a_value_is_remembered(work: Workspace) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3", "null", '"x"'])
-def test_records_that_cannot_be_read_are_none(text: str, work: Workspace) -> None:
+def test_records_that_cannot_be_read_are_none(text: str, work: ImageWorkspace) -> None:
     work.artifact("sif", writes("text", []))
     (work.path / "steps.json").write_text(text)
     calls: list[Path] = []
@@ -233,7 +233,7 @@ def test_writing_replaces_at_once(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b" * 255}
 
 
-def test_what_was_made_from_another_base_is_not_taken_up(work: Workspace) -> None:
+def test_what_was_made_from_another_base_is_not_taken_up(work: ImageWorkspace) -> None:
     calls: list[Path] = []
     work.start_from("sha256:old")
     work.artifact("oci", writes("old", calls))

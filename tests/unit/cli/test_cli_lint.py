@@ -12,7 +12,7 @@ from samples import ROOT
 
 from builder.cli import lint as linting
 from builder.cli import main
-from builder.compile.lint import Finding, LintReport
+from builder.compile.lint.findings import LintFinding, LintReport
 
 ONE = "--image=hpc-base-*-debian13-openmpi5.0-ppc64le"
 BAD = "  - shell: {commands: ['curl http://example.org/x.tar']}\n"
@@ -51,7 +51,7 @@ def test_clean_specs(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "0 errors, 0 warnings in 1 spec linted"
     assert out[1].startswith("linters: our own rules, dockerfile-parse ")
-    assert out[2].startswith("not run, for this machine lacks them: hadolint and shellcheck")
+    assert out[2].startswith("missing, not run: hadolint and shellcheck")
     assert main(["lint", f"--project={ROOT}", ONE]) == 0
     again = capsys.readouterr().out.splitlines()
     assert again[0] == "0 errors, 0 warnings in 1 spec, 1 of them unchanged since they were linted"
@@ -90,7 +90,7 @@ def test_findings_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_warnings_alone_are_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finding = Finding(image="a", file="Dockerfile", line=3, level="warning", rule="r", text="t")
+    finding = LintFinding(image="a", file="Dockerfile", line=3, level="warning", rule="r", text="t")
     report = LintReport(findings=(finding,), ran=("hadolint 2",), missing=(), specs=1)
     monkeypatch.setattr(linting, "lint", lambda *_specs, **_options: report)
     assert main(["lint", f"--project={ROOT}", ONE]) == 0

@@ -13,7 +13,7 @@ import pytest
 from manifest_samples import CELL
 from samples import image
 
-from builder.artifacts.manifests import Wanted, read_manifest, size_of, state_of, why_none
+from builder.artifacts.manifests import ImageGoal, read_manifest, size_of, state_of, why_none
 from builder.model import PlannedImage
 from builder.model.manifest import SCHEMA
 
@@ -67,7 +67,7 @@ def change(out: Path, planned: PlannedImage, **changes: Any) -> None:
 
 
 def state(out: Path, planned: PlannedImage, **wanted: Any) -> tuple[str, str]:
-    found = state_of(out, planned, Wanted(**{"formats": FORMATS, **wanted}))
+    found = state_of(out, planned, ImageGoal(**{"formats": FORMATS, **wanted}))
     assert (found.manifest is None) is (found.work == "build")
     return found.work, found.text
 

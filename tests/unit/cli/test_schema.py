@@ -17,7 +17,8 @@ from samples import ROOT
 
 from builder.cli import main
 from builder.cli.schema import FILE_KINDS, RESULT_KINDS, schema_of
-from builder.load.bases import toolkit_faults
+from builder.load.faults import Faults
+from builder.load.recipes import check_toolkit
 from builder.model import BlockUse, Where
 
 DATA = ROOT / "tests/data"
@@ -208,4 +209,6 @@ def test_blocks(block: dict[str, Any], is_valid: bool) -> None:
 def test_toolkits_are_judged_as_loading_judges_them(name: str, arguments: dict[str, Any]) -> None:
     use = BlockUse(name=name, arguments=arguments, where=Where(file="a.yaml", line=1))
     is_valid = validator("recipe").is_valid({**RECIPE, "development": [{name: arguments}]})
-    assert is_valid is (not list(toolkit_faults(use)))
+    faults = Faults()
+    check_toolkit(use, faults)
+    assert is_valid is (not faults.found)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from samples import ROOT
 
-from builder.build import inputs, locking
+from builder.build import inputs
 from builder.cli import main
 from builder.host import doctor
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
@@ -55,8 +55,7 @@ class Network(Downloader):
 def fake_upstream(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files = {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
     monkeypatch.setattr(Network, "files", files, raising=False)
-    for module in (inputs, locking):
-        monkeypatch.setattr(module, "Downloader", Network)
+    monkeypatch.setattr(inputs, "Downloader", Network)
     return files
 
 

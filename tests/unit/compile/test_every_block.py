@@ -18,10 +18,10 @@ import pytest
 from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, working
 from samples import GOLDEN, base, block, image, recipe
 
-from builder.compile.spec import block_faults, block_limits, compile_spec, limit_reason
-from builder.compile.spec.classes import PRIMITIVES, block_classes
+from builder.compile.spec import block_faults, compile_spec, limit_reason
 from builder.compile.spec.hpccm_blocks import EXPLAINED
-from builder.compile.spec.limits import LIMITS
+from builder.compile.spec.limits import limits
+from builder.compile.spec.own_blocks import PRIMITIVES, block_classes
 from builder.model.errors import BadInput
 
 
@@ -113,15 +113,8 @@ def test_a_repository_for_ubuntu_on_debian_is_a_fault(tmp_path: Path) -> None:
         compile_spec(image(tmp_path, recipes=given, bases=[base()]), run_checks="")
 
 
-def test_limits_of_a_name_do_not_depend_on_arguments() -> None:
-    assert block_limits("mkl") == ("x86_64",)
-    assert block_limits("julia") == ("x86_64", "aarch64")
-    assert block_limits("nvhpc") is None  # its version decides
-    assert block_limits("openmpi") is None
-
-
 def test_limits_have_reasons_and_sources() -> None:
-    for one in LIMITS:
+    for one in limits():
         assert one.block in block_classes()
         assert len(one.reason) > 20
         assert one.source.startswith("https://")

@@ -9,18 +9,17 @@ import pytest
 from lint_samples import CLEAR, DEFINITION, one_planned, sample_spec
 from samples import compare_with_golden
 
-from builder.compile.lint import RULES
-from builder.compile.lint.findings import Problem
+from builder.compile.lint.findings import RULES, LintFinding
 from builder.compile.lint.reading import read
-from builder.compile.lint.rules import own_problems
+from builder.compile.lint.run import own_findings
 from builder.model import Spec
 from builder.model.inputs import LockedSource
 
 __all__ = ["one_planned", "sample_spec"]  # fixtures
 
 
-def problems(spec: Spec, *, locked: bool = False) -> list[Problem]:
-    return own_problems(read(spec, locked=locked))
+def problems(spec: Spec, *, locked: bool = False) -> list[LintFinding]:
+    return own_findings(read(spec, locked=locked))
 
 
 def rules(spec: Spec, *, locked: bool = False) -> list[str]:
@@ -261,11 +260,11 @@ def test_all_that_is_told_of_all_faults(sample: Callable[..., Spec]) -> None:
     """Every problem, with its place and its way out."""
     lines: list[str] = []
     for commands in BOTH:
-        found = [str(one.of("image")) for one in problems(sample(end=commands))]
+        found = [str(one) for one in problems(sample(end=commands))]
         lines += [f"# {commands}", *found]
     for case in (DIFFERENT, SYNTAX):
         for name, (file, old, new, _) in case.items():
-            found = [str(one.of("image")) for one in problems(sample(changes={file: {old: new}}))]
+            found = [str(one) for one in problems(sample(changes={file: {old: new}}))]
             lines += [f"# {name}", *found]
     compare_with_golden("\n".join([*lines, ""]), "lint.txt")
 
@@ -280,17 +279,17 @@ def test_spython_reads_what_we_read(
 ) -> None:
     assert rules(sample()) == []
     monkeypatch.setattr(
-        "builder.compile.lint.syntax._spython_stages", lambda _text: {"build": frozenset()}
+        "builder.compile.lint.formats._spython_stages", lambda _text: {"build": frozenset()}
     )
     assert rules(sample()) == ["read-by-spython"]
     stages: dict[str, frozenset[str]] = {"build": frozenset(), "runtime": frozenset()}
-    monkeypatch.setattr("builder.compile.lint.syntax._spython_stages", lambda _text: stages)
+    monkeypatch.setattr("builder.compile.lint.formats._spython_stages", lambda _text: stages)
     assert set(rules(sample())) == {"read-by-spython"}
 
     def refuses(_text: str) -> None:
         raise NotImplementedError("only docker is supported")
 
-    monkeypatch.setattr("builder.compile.lint.syntax._spython_stages", refuses)
+    monkeypatch.setattr("builder.compile.lint.formats._spython_stages", refuses)
     [problem] = problems(sample())
     assert "only docker is supported" in problem.text
 

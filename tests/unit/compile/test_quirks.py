@@ -12,8 +12,8 @@ import pytest
 from every_block import ARCHS, EVERY, FAMILIES, both, planned
 from samples import base, block, image, recipe, shipped_project
 
-from builder.compile.spec.classes import block_classes
 from builder.compile.spec.driver import dockerfile, singularity
+from builder.compile.spec.own_blocks import block_classes
 from builder.compile.spec.quirks import step_by_step
 from builder.compile.spec.rules import TOOLCHAINS
 from builder.model import BlockUse, Selection

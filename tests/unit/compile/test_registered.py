@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from samples import block, image, recipe
 
-from builder.compile.spec import block_faults, compile_spec, registered
-from builder.compile.spec.registered import registered_names
+from builder.compile.spec import block_faults, catalogue, compile_spec
+from builder.compile.spec.catalogue import registered_names
 from builder.model.errors import BadInput
 
 MODULE = '''
@@ -71,7 +71,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    registered._entry_points.cache_clear()
+    catalogue._entry_points.cache_clear()
 
 
 def test_a_registered_block_is_used_like_any_other(site: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_block_of_hpccms_cannot_be_replaced(site: Path) -> None:
     ("name", "problem"),
     [
         ("gone", "the block gone cannot be used: no_such_module:Block: it cannot be imported"),
-        ("number", "the block number cannot be used: site_blocks:NOT_A_CLASS: it is no class"),
+        ("number", "the block number cannot be used: site_blocks:NOT_A_CLASS: it is not a class"),
     ],
 )
 def test_what_is_no_block_is_bad_input(name: str, problem: str) -> None:
@@ -146,5 +146,5 @@ def test_nothing_of_a_projects_folder_is_executed(
 def test_installed_packages_are_looked_through_for_unknown_names_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registered, "_entry_points", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(catalogue, "_entry_points", lambda: pytest.fail("looked"))
     assert block_faults(block("gnu")) == []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from samples import EVERYTHING, block, project, recipe
 
-from builder.compile.lint import RULES
+from builder.compile.lint.findings import RULES
 from builder.compile.lint.reading import read
-from builder.compile.lint.rules import own_problems
+from builder.compile.lint.run import own_findings
 from builder.compile.spec import compile_spec
 from builder.compile.spec.image_scripts import RUN
 from builder.model import Spec
@@ -39,7 +39,7 @@ def test_both_texts_run_the_same(tmp_path: Path) -> None:
     assert f'%runscript\n    exec {RUN} "$@"' in app.singularity
     for text in (app.dockerfile, app.singularity):
         assert f"files/run {RUN}" in text
-    assert {problem.rule for problem in own_problems(read(app, locked=False))} <= {
+    assert {problem.rule for problem in own_findings(read(app, locked=False))} <= {
         rule.name for rule in RULES if rule.level == "warning"
     }
 

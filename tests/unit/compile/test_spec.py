@@ -212,7 +212,7 @@ def test_hpccm_gets_its_own_copy_of_arguments(
             return self._text
 
     one = tiny(tmp_path, recipes=[recipe(development=(block("shell", commands=["ls"]),))])
-    monkeypatch.setattr(hpccm_blocks, "block_class", lambda _: Adds)
+    monkeypatch.setattr(hpccm_blocks, "block_classes", lambda: {"shell": Adds})
     assert dockerfile(one) == dockerfile(one)
     assert one.stages[0].development[0].arguments == {"commands": ["ls"]}
 
@@ -242,7 +242,7 @@ def test_warnings_of_hpccm_are_bad_input(tmp_path: Path) -> None:
             return "RUN true"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hpccm_blocks, "block_class", lambda _: Warns)
+        patch.setattr(hpccm_blocks, "block_classes", lambda: {"shell": Warns})
         with pytest.raises(BadInput, match="hpccm warns: this is deprecated") as caught:
             compiled(one)
     assert caught.value.exit_code == 2

@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(contents, "_check_space", lambda *_: None)
+    monkeypatch.setattr(contents, "_check_target", lambda *_: None)
     target = tmp_path / "full.tar"
     monkeypatch.setattr(HashedWriter, "write", _full)
     assert bundled(made, target) == 4
@@ -214,7 +214,7 @@ def test_a_file_that_changed_is_refused(
     content[5] ^= 1
     sif.write_bytes(content)
     assert bundled(project, tmp_path / "site.tar") == 5
-    assert "image.sif: it is not what it has to be" in capsys.readouterr().err
+    assert "image.sif: it is not the blob sha256:" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir() if "site.tar" in one.name] == []
 
 
@@ -315,7 +315,7 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a name twice": (_twice, "is in it twice"),
     "a manifest twice": (_listed_twice, "is in it twice"),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
-    "a shorter blob": (_shorter, "bytes, not"),
+    "a shorter blob": (_shorter, "bytes, expected"),
     "a path that leads out": (
         lambda files: files.add("../../etc/cron.d/x", b"x"),
         "has no place in an image layout",
@@ -440,7 +440,7 @@ def test_what_is_no_archive(
 
 def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
     older = refused("rollback", "older than at the last pull", "name it by digest, or ...")
-    assert with_fix(older).fix == "say rollback: accepted in the policy, if it is meant"
+    assert with_fix(older).fix == "set rollback: accepted in the policy, if intended"
     other = refused("age", "too old", "verify it again")
     assert with_fix(other) == other
 

@@ -31,9 +31,8 @@ from builder.build.base_store import kept_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import Contents, opened, write_archive
-from builder.distribute.bundle.bases import read_base
 from builder.distribute.bundle.home import index_of_inputs, inputs_of
-from builder.distribute.bundle.inputs import Inputs, add_inputs
+from builder.distribute.bundle.inputs import Inputs, add_inputs, read_base
 from builder.model.cells import image_tag
 from builder.registry import Reference, WrongContent, connect
 from builder.registry.manifests import INDEX, MANIFEST
@@ -232,7 +231,7 @@ def _shorter(files: Files) -> None:
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "a wrong byte": (_wrong_byte, "holds sha256:"),
     "a missing blob": (_missing, "it lacks the blob sha256:"),
-    "a shorter blob": (_shorter, "bytes, not"),
+    "a shorter blob": (_shorter, "bytes, expected"),
 }
 
 

@@ -28,7 +28,8 @@ from builder.model.errors import BadInput
 from builder.registry import WrongContent
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
-from builder.trust.proof import Descriptor, proofs
+from builder.trust.proof.attachments import BlobDescriptor
+from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import private_key
 
 SIGNED, OTHER = b"what was signed", b"of the same size"[: len(b"what was signed")]
@@ -136,7 +137,7 @@ def signed_archive(folder: Path) -> Path:
     project = {"matrix.yaml": folder / "matrix.yaml", "recipes/x.yaml": folder / "matrix.yaml"}
     contents = Contents()
     index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
-    image = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
     time = "2026-01-01T00:00:00Z"
     add_proof(contents, proofs(image, (), key, reference="inputs", created=time))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import proof_samples
 import pytest
 from fake_registry import Fake, Fault, fake_registry
 from made_releases import make_images, make_project
@@ -18,10 +19,12 @@ from samples import ROOT, private_file
 from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
 from builder.cli import main
+from builder.model.exact_json import member
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.registry.manifests import STATEMENT
-from builder.trust.proof import Attachment, TrustedKey, Verdict, public_key, verified
-from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.attachments import ProofManifest, VerifiedProof
+from builder.trust.proof.keys import boxed, generated, public_key
+from builder.trust.proof.verification import TrustedKey, verified
 from builder.verify.finished_images import finished
 
 DATA = ROOT / "tests/data/proof"
@@ -82,7 +85,7 @@ def repository(fake: Fake) -> Registry:
     return connect(Reference.parse(f"{fake.host}/site/app"), Credentials(files=()))
 
 
-def said_of(fake: Fake, digest: str, key: Path) -> Verdict:
+def said_of(fake: Fake, digest: str, key: Path) -> VerifiedProof:
     """What a key vouches for of an image."""
     registry = repository(fake)
     found = []
@@ -90,7 +93,7 @@ def said_of(fake: Fake, digest: str, key: Path) -> Verdict:
         manifest = registry.manifest(one)
         layers = json.loads(manifest)["layers"]
         blobs = {layer["digest"]: fake.blobs["site/app", layer["digest"]] for layer in layers}
-        found.append(Attachment(manifest=manifest, blobs=blobs))
+        found.append(ProofManifest(manifest=manifest, blobs=blobs))
     trusted = [TrustedKey(key=public_key(str(key), {}), name="site")]
     return verified(digest, found, trusted, now=NOW)
 
@@ -102,8 +105,9 @@ def classic_layers(manifests: dict[tuple[str, str], tuple[bytes, str]], digest: 
     return layers
 
 
-def results(verdict: Verdict) -> list[str]:
-    return sorted(str(one.predicate["result"]) for one in verdict.of_type(TEST_RESULT))
+def results(verdict: VerifiedProof) -> list[str]:
+    found = proof_samples.results(verdict)
+    return sorted(str(member(one.statement, "predicate", "result")) for one in found)
 
 
 @pytest.mark.parametrize("listed", [True, False])

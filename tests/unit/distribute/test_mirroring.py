@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, fake_registry
 
-from builder.distribute.publish.attachments import our_turn
+from builder.distribute.publish.attachments import proof_lock
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import Mirror, found_release
 from builder.model.predicates import SLSA, TEST_RESULT
@@ -126,7 +126,7 @@ def test_tags_of_proof_are_written_when_it_is_their_turn(fake: Fake) -> None:
     source, target = repository(fake), repository(fake, "site/copy")
     image, tag = signed(source)
     copying = threading.Thread(target=mirror_to, args=(source, target))
-    with our_turn(target, image.digest):
+    with proof_lock(target, image.digest):
         copying.start()
         while not fake.requests(f"PUT /v2/site/copy/manifests/{image.digest}"):
             time.sleep(0.01)

@@ -16,22 +16,19 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
-from builder.distribute.publish import signatures
-from builder.distribute.publish.blobs import in_threads
-from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.proof import unsigned
-from builder.distribute.publish.publisher import Prove, Publisher, index_of
-from builder.distribute.publish.releases import Release
-from builder.distribute.publish.selection import declared_releases, ready_releases
-from builder.distribute.publish.signatures import signed
+from builder.distribute.publish import proof
+from builder.distribute.publish.proof import Prove, prove_with, unsigned
+from builder.distribute.publish.publisher import Publisher, index_of
+from builder.distribute.publish.releases import Release, declared_releases, ready_releases
+from builder.distribute.threads import in_threads
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed
+from builder.registry.client import namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
-from builder.trust.proof import Attachment
-from builder.trust.proof import Descriptor as Subject
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")
 TAG = "1.0-sample"
@@ -117,9 +114,9 @@ def test_a_registry_that_forgets_what_was_attached_gets_no_tag(made: Path, fake:
 
 def test_the_same_key_makes_the_same_proof(made: Path, fake: Fake) -> None:
     releases = releases_of(made)
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     first = dict(fake.manifests)
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     assert fake.manifests == first
     for one in releases[0].images:
         name = one.image.digest.replace(":", "-")
@@ -151,24 +148,24 @@ def test_where_nothing_is_mounted_only_what_is_missing_is_sent(made: Path, fake:
 
 def test_the_first_proof_of_an_image_is_not_asked_for(made: Path, fake: Fake) -> None:
     releases = releases_of(made)
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     bundles = {digest for (_, digest), data in fake.blobs.items() if b"dsseEnvelope" in data}
     assert bundles
     assert not any(fake.requests(f"HEAD .*{one}") for one in bundles)
     fake.asked.clear()
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     assert not fake.requests("PUT .*uploads")
 
 
 def test_what_is_at_the_tags_of_proof_already_stays(made: Path, fake: Fake) -> None:
     releases = releases_of(made)
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     tag = f"{releases[0].images[0].image.digest.replace(':', '-')}.sig"
     content, kind = fake.manifests["site/tools", tag]
     parsed = json.loads(content)
     parsed["layers"][0]["annotations"]["dev.cosignproject.cosign/signature"] = "another's"
     fake.manifests["site/tools", tag] = (json.dumps(parsed).encode(), kind)
-    publish(fake, releases, signed(str(KEY), releases, Processes()))
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()))
     layers = json.loads(fake.manifests["site/tools", tag][0])["layers"]
     assert len(layers) == 2
 
@@ -230,7 +227,7 @@ def test_proof_of_two_machines_at_once_is_merged(
     # One after the other, or the last of these writes may come between our reading and writing,
     # where the other client would look again, and merge.
     jobs = 1 if "/app/" in when else 4
-    publish(fake, releases, signed(str(KEY), releases, Processes()), jobs)
+    publish(fake, releases, prove_with(str(KEY), releases, Processes()), jobs)
     assert {TAG, "latest"} <= fake.tags("site/tools")
     assert all(number < 3 for number in left.values())
     to = namespace(f"{fake.host}/site", ())
@@ -247,7 +244,7 @@ def test_proof_that_another_writes_over_again_and_again_sets_no_tag(
 ) -> None:
     monkeypatch.setattr("builder.registry.failures._FIRST_S", 0.01)
     releases = releases_of(made)
-    prove = signed(str(KEY), releases, Processes())
+    prove = prove_with(str(KEY), releases, Processes())
 
     def write_over(request: str) -> None:
         if found := re.fullmatch(r"GET /v2/(.+)/manifests/(sha256-\w+\.sig)", request):
@@ -266,7 +263,7 @@ def test_without_the_keys_password_nothing_is_sent(
 ) -> None:
     monkeypatch.delenv("COSIGN_PASSWORD")
     with pytest.raises(BadInput, match="COSIGN_PASSWORD is not set"):
-        signed(str(KEY), releases_of(made), Processes())
+        prove_with(str(KEY), releases_of(made), Processes())
     assert fake.asked == []
 
 
@@ -278,7 +275,7 @@ def test_evidence_that_changed_meanwhile_is_not_signed(made: Path) -> None:
     try:
         file.write_bytes(content + b"\n")
         with pytest.raises(BadInput, match=r"oci\.json: not the file that manifest\.json names"):
-            signed(str(KEY), releases, Processes())
+            prove_with(str(KEY), releases, Processes())
     finally:
         file.write_bytes(content)
 
@@ -289,16 +286,16 @@ def test_without_a_key_cosign_signs_for_the_job(
     asked: list[tuple[str, int]] = []
 
     def keyless(
-        image: Subject, statements: Sequence[bytes], *_: object, **__: object
-    ) -> tuple[Attachment, ...]:
+        image: BlobDescriptor, statements: Sequence[bytes], *_: object, **__: object
+    ) -> tuple[ProofManifest, ...]:
         asked.append((image.digest, len(statements)))
         return ()
 
-    monkeypatch.setattr(signatures, "keyless_proofs", keyless)
+    monkeypatch.setattr(proof, "keyless_attestations", keyless)
     releases = releases_of(made)
-    publish(fake, releases, signed("keyless", releases, Processes()))
+    publish(fake, releases, prove_with("keyless", releases, Processes()))
     images = {one.image.digest for release in releases for one in release.images}
-    assert {digest for digest, statements in asked if statements == 5} == images
+    assert {digest for digest, statements in asked if statements == 6} == images
     assert len(asked) == 6, "the indexes are signed, too"
 
 

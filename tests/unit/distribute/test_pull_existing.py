@@ -19,7 +19,7 @@ from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.evidence import newest_proven
-from builder.trust.policy.records import EVIDENCE, Evidence, Gathered, Image, Proof
+from builder.trust.policy.records import EVIDENCE, Claim, Evidence, Gathered, Image
 from builder.trust.policy.site_policy import Policy
 
 IMAGE = "sha256:" + "a1" * 32
@@ -168,7 +168,7 @@ def test_of_several_files_the_one_of_the_newest_evidence_is_taken() -> None:
     assert newest_proven(policy, gathered, []) == ""
 
 
-def evidence(artifact: str, day: int) -> Proof:
+def evidence(artifact: str, day: int) -> Claim:
     time = dt.datetime(2026, 11, day, tzinfo=dt.timezone.utc)
     content = Evidence(
         started=time,
@@ -180,4 +180,4 @@ def evidence(artifact: str, day: int) -> Proof:
         architecture="x86_64",
         outcomes={"environment": "passed"},
     )
-    return Proof(kind=EVIDENCE, subjects=(IMAGE, artifact), key="site.pub", content=content)
+    return Claim(kind=EVIDENCE, subjects=(IMAGE, artifact), key="site.pub", content=content)

@@ -61,6 +61,8 @@ class Shelf(Source):
     def stop(self) -> None:
         raise NotImplementedError
 
+    check = stop
+
 
 def put_image(
     shelf: Shelf, tag: str = "", settings: Mapping[str, Any] = SETTINGS, **more: Any

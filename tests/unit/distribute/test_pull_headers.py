@@ -41,7 +41,7 @@ def pax(header: bytes, **said: str) -> bytes:
 
 def read(data: bytes) -> list[Header] | str:
     """By ours, out of a stream that comes in pieces."""
-    stream = Plain(HashedReader(Pieces(data)), LIMITS, gzipped=False, shown="it")
+    stream = Plain(HashedReader(Pieces(data)), LIMITS, gzipped=False, label="it")
     found = []
     try:
         for member, _, _ in members(stream, LIMITS):

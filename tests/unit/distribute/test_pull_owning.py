@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import Expected, Packer, existing_output, pull_cache
-from builder.distribute.pull.cache import Contents, Store
+from builder.distribute.pull.artifacts import Expected, Packer, existing_output
+from builder.distribute.pull.cache import PullCache, Store, pull_cache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last
 from builder.distribute.pull.remote_image import RemoteImage
@@ -58,6 +58,8 @@ class Registry:
     def stop(self) -> None:
         pass
 
+    check = stop
+
 
 def found() -> RemoteImage:
     layer = Descriptor.of(LAYER, "application/vnd.oci.image.layer.v1.tar+gzip")
@@ -75,21 +77,20 @@ def found() -> RemoteImage:
     )
 
 
-def packer(pulls: Path, registry: Registry | None = None) -> Packer:
-    return Packer(
-        registry=cast("Source", registry or Registry()),
-        cache=pull_cache(pulls, check=lambda: None),
-        remote=found(),
-        artifact=None,
-    )
+def packer(cache: PullCache) -> Packer:
+    registry = cast("Source", Registry())
+    return Packer(registry=registry, cache=cache, remote=found(), artifact=None)
 
 
 def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
     """A layout that was pulled, and what is expected of it."""
     output = tmp_path / "out"
-    with atomic_folder(output) as folder:
+    with (
+        pull_cache(tmp_path / "home/pulls", with_lists=True) as cache,
+        atomic_folder(output) as folder,
+    ):
         assert folder is not None
-        made = packer(tmp_path / "home/pulls").make("oci", folder)
+        made = packer(cache).make("oci", folder)
         tree = made.unpacked.tree if made.unpacked else ""
         receipt = (
             f'{{"schema": "build-images/receipt/v1", "format": "oci", "digest": "{made.digest}", '
@@ -135,9 +136,8 @@ def into_blobs(pulls: Path) -> None:
 
 
 def into_layers(pulls: Path) -> None:
-    blob = pulls.with_name("blob")
-    blob.write_bytes(LAYER)
-    Contents(folder=pulls / "layers").note(blob, found().layers[0].digest)
+    with pull_cache(pulls, with_lists=True):
+        pass
 
 
 def into_last(pulls: Path) -> None:

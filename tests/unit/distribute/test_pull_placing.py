@@ -166,6 +166,9 @@ class FakeRegistry:
     def __init__(self, fails: BaseException | None = None) -> None:
         self.asked, self.fails = 0, fails
 
+    def check(self) -> None:
+        """Nothing stops it."""
+
     def read_blob(self, wanted: Descriptor, path: Path, **_more: object) -> None:
         self.asked += 1
         path.write_bytes(DATA[:3])

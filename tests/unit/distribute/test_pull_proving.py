@@ -20,7 +20,7 @@ from builder.model.errors import Refused
 from builder.registry import Descriptor, Registry
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT
 from builder.trust.policy.evidence import counted_reasons
-from builder.trust.policy.records import OTHER, Proof
+from builder.trust.policy.records import OTHER, Claim
 from builder.trust.proof.attachments import BUNDLE
 
 NOW = dt.datetime.now(dt.timezone.utc)
@@ -84,14 +84,16 @@ def test_too_many_bytes_are_refused(
 ) -> None:
     registry, made = image
     monkeypatch.setattr(proof, "_BYTES", 100_000)
-    monkeypatch.setattr(proof, "_Proof", functools.partial(proof._Proof, remaining=100_000))
+    monkeypatch.setattr(
+        proof, "_ProofReader", functools.partial(proof._ProofReader, remaining=100_000)
+    )
     attach(registry, made.image, [b"x" * 100_000])
     with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
         judged(registry, made.image)
 
 
 def test_of_a_thousand_reasons_the_first_are_told() -> None:
-    proofs = [Proof(kind=OTHER, fault=f"is odd in way {number}") for number in range(1000)]
+    proofs = [Claim(kind=OTHER, fault=f"is odd in way {number}") for number in range(1000)]
     assert counted_reasons(Counter(one.fault for one in proofs)) == (
         "1 is odd in way 0; 1 is odd in way 1; 1 is odd in way 2; 1 is odd in way 3; "
         "1 is odd in way 4; 995 for other reasons"

@@ -10,7 +10,7 @@ import pytest
 
 from builder.artifacts.tree import Entry
 from builder.cli import main
-from builder.distribute.pull.verification import checks_in, receipt_in
+from builder.distribute.pull.verification import checks_in, receipt_in, variables_of
 from builder.model.errors import BadInput
 from builder.verify.formats import FormatTree
 
@@ -32,9 +32,10 @@ def put(folder: Path, **changed: object) -> Path:
 def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
     found = receipt_in(put(tmp_path))
     assert found is not None
-    assert (found.identifier, found.arch, found.format) == ("tool-1.0-x86_64", "x86_64", "sif")
-    assert found.environment == {"A": "b=c", "EMPTY": ""}
-    assert found.directory == "/work"
+    assert (found.name, found.image.architecture) == ("tool-1.0-x86_64", "x86_64")
+    assert found.run is not None
+    assert (found.format, found.run.directory) == ("sif", "/work")
+    assert variables_of(found) == {"A": "b=c", "EMPTY": ""}
     assert receipt_in(tmp_path / "elsewhere") is None
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from samples import ROOT
 
-from builder.distribute.publish.namespaces import namespace
-from builder.distribute.publish.selection import declared_releases, ready_releases
+from builder.distribute.publish.releases import declared_releases, ready_releases
 from builder.load.project import load_project
 from builder.model import Cell, FloatingTag, Project, Selection, Where
 from builder.model.errors import BadInput
+from builder.registry.client import namespace
 
 
 @pytest.fixture(scope="module", name="project")

@@ -29,7 +29,7 @@ from host_samples import (
 from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS
-from builder.host import NO, UNKNOWN, YES, Host, Verdict, as_text, judge
+from builder.host import NO, UNKNOWN, YES, Host, HostVerdict, as_text, judge
 from builder.host.records import HostCpu, HostGpus, HostMpi, HostRuntime, HostSlurm
 from builder.model.contract import HostContract
 
@@ -854,7 +854,7 @@ OUTCOMES = (
 )
 
 
-def judged(one: Outcome) -> Verdict:
+def judged(one: Outcome) -> HostVerdict:
     return judge(one.image, one.host, known(), **one.options)
 
 

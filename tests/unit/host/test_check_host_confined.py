@@ -12,7 +12,8 @@ from test_this_host import Machine
 
 from builder.host import NO, UNKNOWN, YES, Host, as_json, as_text, judge
 from builder.host.doctor import Roots
-from builder.host.programs import allows_clone3, has_profile, restricted_namespaces
+from builder.host.doctor.machine import restricted_namespaces
+from builder.host.programs import allows_clone3, has_profile
 from builder.host.records import HostGpus, HostRuntime, HostSlurm
 
 DEBIAN_13 = contract(glibc="2.41")

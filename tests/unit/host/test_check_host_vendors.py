@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from host_samples import CRAY_MPICH, DEBIANS_MPICH, MPICH, OPENMPI, contract, host, known, recorded
 
-from builder.host import NO, UNKNOWN, YES, Finding, Host, judge
+from builder.host import NO, UNKNOWN, YES, Answer, Host, judge
 from builder.host.records import HostMpi, HostSlurm
 from builder.model.contract import NeededMpi
 
@@ -20,7 +20,7 @@ SPECTRUM = HostMpi(
 SATORI = host("satori", mpi=(SPECTRUM,), slurm=HostSlurm(pmi=()))
 
 
-def answered(way: str, mpi: NeededMpi, where: Host) -> Finding:
+def answered(way: str, mpi: NeededMpi, where: Host) -> Answer:
     image = contract(where.architecture or "", mpi=mpi)
     [found] = judge(image, where, known(), launchers=(way,)).launchers
     return found

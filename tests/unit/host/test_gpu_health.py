@@ -17,11 +17,16 @@ from fake_nvml import fake_nvml
 from manifest_samples import CELL, record
 
 from builder.cli import main
-from builder.facts import CUDA_ERRORS
-from builder.host.doctor.gpus import SICK, SOUND, UNKNOWN, WATCH, Finding
-from builder.host.doctor.gpus.accused import accused
-from builder.host.doctor.gpus.dcgm import read_diagnosis
-from builder.host.doctor.gpus.judging import judged
+from builder.facts import cuda_errors
+from builder.host.doctor.gpu_findings import (
+    SICK,
+    SOUND,
+    UNKNOWN,
+    WATCH,
+    GpuFinding,
+    read_diagnosis,
+)
+from builder.host.doctor.gpus import failed_checks, judged
 from builder.load.facts import read_facts
 from builder.load.faults import Faults
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
@@ -204,7 +209,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             SICK,
             (
                 "the driver does not answer: libnvidia-ml.so.1: NO_ANSWER, "
-                "whoever asked ended with signal 11"
+                "the process that asked ended with signal 11"
             ),
         ),
     ],
@@ -230,7 +235,7 @@ def test_a_host_without_a_gpu(
 
 
 def reading_here() -> NvmlReading:
-    from builder.system.nvml.reading import read  # noqa: PLC0415
+    from builder.system.nvml_reader import read  # noqa: PLC0415
 
     return read()
 
@@ -395,7 +400,7 @@ def test_dcgm_is_asked_where_it_is(doctor: Doctor, tmp_path: Path) -> None:
 
 # ---- A bad image, or a sick GPU? ----
 
-ECC = Finding(
+ECC = GpuFinding(
     subject="GPU 0", key="ecc", verdict=SICK, text="3 uncorrectable", matter="host", remedy="reset"
 )
 
@@ -427,7 +432,7 @@ def failing(reason: str, name: str = "gpu-compute") -> dict[str, Any]:
 def test_whose_matter_a_failed_check_is(
     reason: str, name: str, sick: bool, matter: str, verdict: str
 ) -> None:
-    [found] = accused(record(failing(reason, name)), [ECC] if sick else [])
+    [found] = failed_checks(record(failing(reason, name)), [ECC] if sick else [])
     assert (found.subject, found.matter, found.verdict) == (f"check {name}", matter, verdict)
     assert found.text.endswith(f"{reason} (in oci, sif)")
     if matter == "host" and sick:
@@ -480,7 +485,7 @@ def test_the_text_of_it(
 
 
 def test_each_cuda_error_says_whose_matter_it_is_and_what_to_do() -> None:
-    for error in CUDA_ERRORS.values():
+    for error in cuda_errors().values():
         assert error.matter in {"host", "image", "start", "unclear"}
         assert error.meaning
         assert error.remedy

@@ -14,7 +14,7 @@ import pytest
 from builder.cli import setup as set_up
 from builder.cli.commands import parse
 from builder.host.doctor.diagnosis import Roots
-from builder.host.doctor.subids import free_range
+from builder.host.doctor.machine import free_range
 from builder.model.architectures import ARCHITECTURES
 from builder.system.home import Home
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.host.doctor.diagnosis import Item, Roots
-from builder.host.doctor.subids import IDS, IdRange, free_range, id_items
+from builder.host.doctor.machine import IDS, IdRange, free_range, id_items
 
 PASSWD = "root:x:0:0::/root:/bin/sh\nbuild-images:x:999:999::/:/x\nalice:x:1000:1000::/:/bin/sh\n"
 

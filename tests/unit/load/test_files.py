@@ -67,7 +67,7 @@ def test_the_files_that_a_block_names_are_read(
         ("/etc/passwd", '"/etc/passwd" does not lie below'),
         ("./app.conf", '"./app.conf" does not lie below'),
         ("out.conf", "files/out.conf is a link to outside of files/"),
-        ("sub", "files/sub is a folder"),
+        ("sub", "files/sub cannot be read: Is a directory"),
         ("binary", "files/binary is no text (UTF-8)"),
         ("{{ arch }}.conf", "the name of a file cannot be a template"),
         ("", '"" does not lie below'),

@@ -84,12 +84,12 @@ def test_a_password_is_not_repeated(text: str) -> None:
 )
 def test_parts_that_make_no_reference(parts: dict[str, str]) -> None:
     """Not those that a text is parsed to, but those that somebody else's names are put in."""
-    with pytest.raises(BadInput, match="no image reference") as caught:
+    with pytest.raises(BadInput, match="not an image reference") as caught:
         Reference(**{"registry": "quay.io", "repository": "a", **parts})
     assert "\x1b" not in str(caught.value)
     str(caught.value).encode()
     if tag := parts.get("tag"):
-        with pytest.raises(BadInput, match="no image reference"):
+        with pytest.raises(BadInput, match="not an image reference"):
             Reference.parse("quay.io/a").at(tag)
 
 

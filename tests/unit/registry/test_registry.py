@@ -23,8 +23,8 @@ from builder.registry import (
     RegistryFailed,
     Unreachable,
     WrongContent,
+    blobs,
     connect,
-    uploads,
 )
 from builder.registry.failures import Retries, Transient
 
@@ -121,7 +121,7 @@ def test_a_blob_is_sent_once_and_read_back(fake: Fake, tmp_path: Path) -> None:
 
 def test_a_file_that_holds_something_else_is_not_sent(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(CONTENT[:-1] + b"?")
-    with pytest.raises(WrongContent, match=f"has to hold {BLOB.digest}"):
+    with pytest.raises(WrongContent, match=f"expected {BLOB.digest}"):
         client(fake).write_blob(tmp_path / "blob", digest=BLOB.digest)
     assert not fake.requests("POST")
 
@@ -203,7 +203,7 @@ def test_an_upload_that_breaks_off_goes_on_where_it_was(
 def test_pieces_are_sent_where_requests_are_limited(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_CHUNK", 400_000)
+    monkeypatch.setattr(blobs, "_PART", 400_000)
     fake.most_bytes = 400_000
     client(fake).write_blob(CONTENT)
     assert fake.blobs["site/a", BLOB.digest] == CONTENT
@@ -442,8 +442,6 @@ def test_waits_grow_and_have_an_end() -> None:
         retries.wait(Transient(RegistryFailed("busy")))
     gaining = Retries(waited.append)
     for _ in range(39):
-        gaining.reset()
-        gaining.wait(Transient(RegistryFailed("busy")))
-    gaining.reset()
+        gaining.wait(Transient(RegistryFailed("busy")), gained=64 << 10)
     with pytest.raises(RegistryFailed, match="busy"):
-        gaining.wait(Transient(RegistryFailed("busy")))
+        gaining.wait(Transient(RegistryFailed("busy")), gained=64 << 10)

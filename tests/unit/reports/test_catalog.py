@@ -201,6 +201,15 @@ def test_evidence_of_other_artifacts(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"{HPC}: the SBOM is of another image\n" in said
 
 
+@pytest.mark.parametrize("text", ["{}", "[1]", '{"metadata": 7}', '{"components": [{}]}', "{"])
+def test_an_sbom_of_another_shape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = image_folder(tmp_path / "out")
+    (folder / "sbom.cdx.json").write_text(text)
+    assert f"{HPC}: the SBOM is of another image\n" in not_proven(tmp_path, capsys)
+
+
 def test_evidence_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_folder(tmp_path / "out", result="FAILED")
     assert "the evidence oci says FAILED" in not_proven(tmp_path, capsys)

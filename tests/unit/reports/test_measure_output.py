@@ -22,9 +22,10 @@ from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refresh
 from builder.verify.finished_images import OpenImage
-from builder.verify.measure import Measured, as_text, exposition
+from builder.verify.measure.measurement import Measured
 from builder.verify.measure.plot import plot_of
-from builder.verify.measure.recording import record, with_measurement
+from builder.verify.measure.rounds import record, with_measurement
+from builder.verify.measure.text import as_text, exposition
 from builder.verify.proof import in_folder
 from builder.verify.targets import ProofTarget
 
@@ -158,9 +159,9 @@ def test_marks_stand_at_their_ratio_between_slowest_and_fastest() -> None:
     assert sif.low < sif.x == plot.one < sif.high
     assert plot.floor < oci.x
     zero, *_, last = plot.ticks
-    assert (zero.x, zero.text, last.text) == (plot.left, "0", "1.25")
-    assert plot.one == pytest.approx(zero.x + (last.x - zero.x) / 1.25)
-    assert plot.width - 30 < last.x < plot.width
+    assert (*zero, last[1]) == (plot.left, "0", "1.25")
+    assert plot.one == pytest.approx(zero[0] + (last[0] - zero[0]) / 1.25)
+    assert plot.width - 30 < last[0] < plot.width
     assert latency.bare == "1.00 µs"
     assert latency.cells == ("0.91 (0.91 to 0.91)", "1.00 (0.91 to 1.11)")
     assert oci.shape != sif.shape
@@ -183,7 +184,7 @@ def test_a_quantity_without_result_has_no_mark_and_a_reason() -> None:
     assert plot is not None
     assert plot.lanes[0].marks == ()
     assert plot.lanes[0].cells == ("exit status 1",)
-    assert plot.verdicts[0].outcome == "failed"
+    assert plot.outcomes["oci"].outcome == "failed"
 
 
 def test_no_measurement_no_plot(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from builder.compile.spec import COMPILER
 from builder.model import Plan, Selection
 from builder.model.errors import BadInput
 from builder.plan import make_plan
-from builder.reports.pipelines import github, gitlab, pipeline_of
-from builder.reports.pipelines.github import RUNNERS as GITHUB
-from builder.reports.pipelines.gitlab import RUNNERS as GITLAB
+from builder.reports.pipelines.jobs import RUNNERS, pipeline_of, pipeline_text
 
-SYSTEMS = {"github": (github, GITHUB), "gitlab": (gitlab, GITLAB)}
+SYSTEMS = {
+    system: (functools.partial(pipeline_text, system), runners)
+    for system, runners in RUNNERS.items()
+}
 PROJECT = f"--project={ROOT}"
 GITLABS_OWN = {"stages", "workflow", "default"}
 
@@ -170,9 +171,18 @@ def test_emulated_jobs_say_so_and_have_more_time() -> None:
     assert {one["timeout-minutes"] for one in native} == {"120"}
 
 
+@pytest.mark.parametrize("label", ["own: x # y", "on", "[a]", "'"])
+def test_a_label_is_a_text_whatever_it_holds(label: str) -> None:
+    assert {job["runs-on"] for job in runs("github", x86_64=label, aarch64=label).values()} == {
+        label
+    }
+    tags = [job["tags"] for job in runs("gitlab", x86_64=label, aarch64=label).values()]
+    assert tags == [[label]] * len(tags)
+
+
 def test_no_runner_to_emulate_on_is_refused() -> None:
     with pytest.raises(BadInput, match="no runner for x86_64"):
-        pipeline_of(planned().images, {**GITHUB, "x86_64": "none"}, command="")
+        pipeline_of(planned().images, {**RUNNERS["github"], "x86_64": "none"}, command="")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

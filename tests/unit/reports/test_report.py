@@ -16,8 +16,9 @@ from samples import compare_page_with_golden
 from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
 from builder.reports.report import write_report
-from builder.reports.report.matrix import axes_of, human_moment, human_size, human_time
+from builder.reports.report.matrix import axes_of
 from builder.reports.report.view import BuildRun, card_of
+from builder.reports.templates import human_moment, human_size, human_time
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 VOID = {"meta", "link", "input", "br", "hr", "img"}
@@ -298,7 +299,7 @@ def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
 def test_what_was_native(emulated: bool, about: str) -> None:
-    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated)), folder="out").badges
+    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated))).badges
     assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
 
 

@@ -19,7 +19,7 @@ from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 from builder.cli import main
 from builder.model import Cell, PlannedImage
 from builder.model.errors import BadInput
-from builder.reports.sites import Place, SiteImage, site_files, site_image
+from builder.reports.sites import Place, SiteImage, site_files
 from builder.reports.sites.files import kubernetes_name, lua
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,8 +37,8 @@ def planned() -> dict[str, PlannedImage]:
 
 
 def at_site(identifier: str, place: Place = PLACE, *, built: bool = False) -> SiteImage:
-    digests = {identifier: DIGEST} if built else {}
-    return site_image(planned()[identifier], place, digests)
+    digest = DIGEST if built else ""
+    return SiteImage(planned=planned()[identifier], place=place, digest=digest)
 
 
 def texts(identifier: str, place: Place = PLACE, *, built: bool = False) -> dict[str, str]:
@@ -68,7 +68,7 @@ def test_files_are_those_that_were_looked_at(identifier: str, built: bool) -> No
 
 
 def test_every_shipped_image_gets_all_files() -> None:
-    images = [site_image(one, PLACE, {}) for one in planned().values()]
+    images = [at_site(identifier) for identifier in planned()]
     files = site_files(images)
     with_mpi = sum(one.contract.mpi is not None for one in images)
     of_cray = sum(one.binds_cray for one in images)  # without Charliecloud's two scripts
@@ -156,7 +156,7 @@ def test_an_mpi_of_the_hosts_is_bound_in() -> None:
 
 
 def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
-    one = site_image(image(tmp_path), PLACE, {})
+    one = SiteImage(planned=image(tmp_path), place=PLACE)
     files = site_files([one])
     assert not [path for path in files if "mpiexec" in path]
     script = files[f"{one.identifier}/slurm-apptainer.sh"]
@@ -189,7 +189,12 @@ def test_an_image_that_is_built_is_named_by_its_digest() -> None:
 def test_shpc_has_one_entry_for_a_recipe_and_an_architecture() -> None:
     names = list(identifiers(recipe="hpc-base", base="debian13"))
     digests = {name: f"sha256:{number:064}" for number, name in enumerate(names)}
-    files = site_files([site_image(planned()[name], PLACE, digests) for name in names])
+    files = site_files(
+        [
+            SiteImage(planned=planned()[name], place=PLACE, digest=digest)
+            for name, digest in digests.items()
+        ]
+    )
     entries = {path: yaml.safe_load(files[path]) for path in files if path.startswith("shpc/")}
     assert {path.split("/")[1] for path in entries} == {planned()[one].cell.arch for one in names}
     tags = [digest for one in entries.values() for digest in one["tags"].values()]
@@ -206,7 +211,7 @@ EVIL = "a ]] \" ' $(touch x) `id` \\ {{ 7 }} # -- <b>\n\nsecond: line"
 def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
     one = image(tmp_path, recipes=[recipe(about=EVIL)])
     place = Place(registry="quay.io/site", folder="/opt/my $(images) 'x'")
-    site = site_image(one, place, {one.identifier: DIGEST})
+    site = SiteImage(planned=one, place=place, digest=DIGEST)
     files = site_files([site])
     script = files[f"{one.identifier}/slurm-apptainer.sh"]
     assert f"image=${{IMAGE:-{shlex.quote(site.sif)}}}\n" in script

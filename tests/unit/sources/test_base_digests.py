@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import requests
+import urllib3
 
 from builder.registry import Credentials, Login
 from builder.sources.base_digests import (
@@ -263,11 +263,11 @@ def test_json_that_is_too_deep_and_a_token_of_another_shape_are_told(registry: T
 def test_only_this_machine_is_asked_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def request(_session: object, _method: str, url: str, **_: object) -> requests.Response:
+    def urlopen(_pool: object, _method: str, url: str, **_: object) -> None:
         asked.append(url)
-        raise requests.ConnectionError("no network in unit tests")
+        raise urllib3.exceptions.HTTPError("no network in unit tests")
 
-    monkeypatch.setattr(requests.Session, "request", request)
+    monkeypatch.setattr(urllib3.PoolManager, "urlopen", urlopen)
     mirrors = {"docker.io": "mirror.example:5000/hub"}
     with pytest.raises(RegistryUnreachable):
         Registries(mirrors=mirrors, wait=lambda _: None).digest("debian:13", "x86_64")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from samples import block, image, recipe
 
-from builder.artifacts.sbom.sources import packages
+from builder.artifacts.sbom import source_components
 from builder.compile.spec import block_faults, compile_spec, downloads_of
 from builder.compile.spec.downloads import Asked
 from builder.load.document import parse
@@ -19,7 +19,7 @@ from builder.model import BlockUse, Lock, LockedSource, PlannedImage
 from builder.model.errors import BadInput
 from builder.sources.download import Downloader
 from builder.sources.locking import Locking, SourceRequest, lock_sources
-from builder.sources.store import Changed, Store, Unfetched
+from builder.sources.store import Changed, SourceStore, Unfetched
 
 URL = "local:archives/pgilinux-2019-1910-x86-64.tar.gz"
 CONTENT = b"an archive"
@@ -49,7 +49,7 @@ def locking(root: Path, project: Path) -> Locking:
     def resolve(url: str) -> LockedSource:
         raise Unfetched(url)
 
-    store = Store(path=root / "store", project=project)
+    store = SourceStore(path=root / "store", project=project)
     return Locking(store=store, downloader=Downloader(), resolve=resolve)
 
 
@@ -59,19 +59,19 @@ def test_it_is_locked_and_stored_by_its_checksum(tmp_path: Path) -> None:
     [found] = lock_sources([SourceRequest(urls=(URL,), recipes=("core",))], Lock(), how).sources
     assert (found.url, found.size) == (URL, len(CONTENT))
     assert how.store.place(found.sha256).read_bytes() == CONTENT
-    again = Store(path=tmp_path / "other", project=project)
+    again = SourceStore(path=tmp_path / "other", project=project)
     assert again.ensure(found, downloader=Downloader(), offline=True).read_bytes() == CONTENT
 
 
 def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
-    store = Store(path=tmp_path / "store", project=project_with_archive(tmp_path))
+    store = SourceStore(path=tmp_path / "store", project=project_with_archive(tmp_path))
     with pytest.raises(Changed) as caught:
         store.ensure(entry(), downloader=Downloader())
     assert "gives another file than the one that is locked" in str(caught.value)
 
 
 def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
-    store = Store(path=tmp_path / "store", project=tmp_path)
+    store = SourceStore(path=tmp_path / "store", project=tmp_path)
     with pytest.raises(Unfetched, match=r"archives/pgilinux-2019-1910-x86-64\.tar\.gz"):
         store.ensure(entry(), downloader=Downloader())
 
@@ -132,6 +132,6 @@ def test_it_lies_below_the_projects_folder(path: str, tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_names_no_place_to_fetch_it_from() -> None:
-    [found] = packages([entry()])
+    [found] = source_components([entry()])
     assert not found.get("externalReferences")
     assert found["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]

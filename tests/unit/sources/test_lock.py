@@ -25,7 +25,7 @@ from builder.sources.base_digests import (
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
-from builder.sources.store import Store, Unfetched
+from builder.sources.store import SourceStore, Unfetched
 from builder.system.process import Processes
 
 ONE, TWO = "https://up.example/one-1.0.tar.gz", "https://up.example/two-2.0.tar.gz"
@@ -63,7 +63,7 @@ def locking(
     said: list[str] | None = None,
 ) -> Locking:
     return Locking(
-        store=Store(path=root, mirrors=mirrors, debian=DEBIAN),
+        store=SourceStore(path=root, mirrors=mirrors, debian=DEBIAN),
         downloader=network,
         resolve=resolve,
         update=update,
@@ -89,7 +89,7 @@ def entry(url: str = ONE, content: bytes = b"old", **changes: Any) -> LockedSour
 def test_a_new_source_is_fetched_and_kept(tmp_path: Path) -> None:
     found = lock_sources([wanted(ONE)], Lock(), locking(tmp_path, FakeNetwork({ONE: b"1"})))
     assert found.sources == (entry(content=b"1"),)
-    assert Store(path=tmp_path).holds(found.sources[0])
+    assert SourceStore(path=tmp_path).holds(found.sources[0])
     assert not list(tmp_path.glob(".*.new"))
 
 
@@ -335,7 +335,7 @@ def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> Debia
     keyring = root / "keyring.gpg"
     keyring.touch()
     return DebianSources(
-        store=Store(path=root / "store", debian=DEBIAN),
+        store=SourceStore(path=root / "store", debian=DEBIAN),
         suites=["trixie"],
         downloader=FakeNetwork(files),
         processes=FakeGpgv(trusts=trusts),

@@ -19,7 +19,7 @@ from builder.model.errors import Interrupted
 from builder.model.inputs import Lock, LockedSource
 from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
 from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
-from builder.sources.store import Changed, Store, Unfetched, fetch_all
+from builder.sources.store import Changed, SourceStore, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
 OTHER = CONTENT[:-1] + b"!"
@@ -119,7 +119,7 @@ def leftovers(store: Path) -> list[str]:
 
 def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
     server.files["/a.tar.gz"] = CONTENT
-    wanted, store = source(f"{server.url}/a.tar.gz"), Store(path=tmp_path)
+    wanted, store = source(f"{server.url}/a.tar.gz"), SourceStore(path=tmp_path)
     seen: list[int] = []
     for _ in range(2):
         place = store.ensure(
@@ -134,7 +134,7 @@ def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
 
 def test_a_mirror_with_another_file_is_passed_over(server: Server, tmp_path: Path) -> None:
     server.files.update({"/site/a.tgz": OTHER, "/a.tgz": CONTENT})
-    store = Store(path=tmp_path, mirrors=(f"{server.url}/site",))
+    store = SourceStore(path=tmp_path, mirrors=(f"{server.url}/site",))
     store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
     assert [path for path, _ in server.asked] == ["/site/a.tgz", "/a.tgz"]
 
@@ -145,7 +145,7 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
     server.files["/a.tgz"] = OTHER
     wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",))
     with pytest.raises(Changed) as caught:
-        fetch_all(Store(path=tmp_path), [wanted], downloader=downloader())
+        fetch_all(SourceStore(path=tmp_path), [wanted], downloader=downloader())
     text = str(caught.value)
     assert wanted.sha256 in text
     assert hashlib.sha256(OTHER).hexdigest() in text
@@ -159,26 +159,27 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
 def test_a_longer_file_is_another_file(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT + b"more"
     with pytest.raises(Changed, match=f"{len(CONTENT) + 4} bytes"):
-        Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
 
 
 def test_what_breaks_off_is_resumed(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts = [300_000, 100_000]
-    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
     assert [asked for _, asked in server.asked] == ["", "bytes=300000-", "bytes=400000-"]
 
 
 def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts, server.ranges = [300_000], False
-    wanted = source(f"{server.url}/a.tgz")
-    assert Store(path=tmp_path).ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+    store = SourceStore(path=tmp_path)
+    path = store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    assert path.read_bytes() == CONTENT
 
 
 def test_a_killed_download_is_never_taken_for_whole(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    wanted, store = source(f"{server.url}/a.tgz"), Store(path=tmp_path)
+    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=tmp_path)
 
     def killed(_: LockedSource, size: int) -> None:
         if size > 200_000:
@@ -198,7 +199,7 @@ def test_a_part_of_another_file_does_no_harm(server: Server, tmp_path: Path) -> 
     wanted = source(f"{server.url}/a.tgz")
     for stale in (b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)):
         (tmp_path / f".{wanted.sha256}.partial").write_bytes(stale)
-        store = Store(path=tmp_path)
+        store = SourceStore(path=tmp_path)
         place = store.ensure(wanted, downloader=downloader())
         assert place.read_bytes() == CONTENT
         place.unlink()
@@ -210,14 +211,14 @@ def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
     server.files["/a.tgz"] = CONTENT
     wanted = source(f"{server.url}/a.tgz")
     (tmp_path / f".{wanted.sha256}.partial").write_bytes(CONTENT)
-    Store(path=tmp_path).ensure(wanted, downloader=downloader())
+    SourceStore(path=tmp_path).ensure(wanted, downloader=downloader())
     assert [asked for _, asked in server.asked] == [f"bytes={len(CONTENT)}-"]
 
 
 def test_a_folder_of_this_machine_can_be_a_mirror(server: Server, tmp_path: Path) -> None:
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "a.tgz").write_bytes(CONTENT)
-    store = Store(path=tmp_path / "store", mirrors=((tmp_path / "near").as_uri(),))
+    store = SourceStore(path=tmp_path / "store", mirrors=((tmp_path / "near").as_uri(),))
     store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
     with pytest.raises(Unfetched, match="No such file or directory"):
         store.ensure(source(f"{server.url}/b.tgz", OTHER), downloader=downloader())
@@ -228,20 +229,20 @@ def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_pat
     server.files["/a.tgz"] = CONTENT
     server.statuses["/a.tgz"] = [503, 429]
     waits: list[float] = []
-    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader(waits))
+    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader(waits))
     assert waits == [0.5, 1.0]
 
 
 def test_a_definitive_no_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     with pytest.raises(Unfetched, match="answers 404"):
-        Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
     assert len(server.asked) == 1
 
 
 def test_a_server_that_stays_away_is_tried_once_more_only(server: Server, tmp_path: Path) -> None:
     server.statuses.update({"/a.tgz": [503] * 9, "/b.tgz": [503] * 9})
     both = [source(f"{server.url}/a.tgz"), source(f"{server.url}/b.tgz", OTHER)]
-    shared, store = downloader(), Store(path=tmp_path)
+    shared, store = downloader(), SourceStore(path=tmp_path)
     for wanted in both:
         with pytest.raises(Unfetched, match="answers 503"):
             store.ensure(wanted, downloader=shared)
@@ -251,7 +252,7 @@ def test_a_server_that_stays_away_is_tried_once_more_only(server: Server, tmp_pa
 def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     server.files["/real.tgz"] = CONTENT
     server.redirects["/a.tgz"] = "/real.tgz"
-    Store(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
 
 
 def test_redirects_end(server: Server, tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_other_schemes_are_not_fetched(tmp_path: Path) -> None:
 
 def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    store = Store(path=tmp_path)
+    store = SourceStore(path=tmp_path)
     there = source(f"{server.url}/a.tgz")
     store.ensure(there, downloader=downloader())
     missing = [source(f"{server.url}/{name}.tgz", name.encode()) for name in ("b", "c")]
@@ -296,7 +297,7 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
 
 def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    wanted, store = source(f"{server.url}/a.tgz"), Store(path=tmp_path)
+    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=tmp_path)
     store.ensure(wanted, downloader=downloader()).write_bytes(OTHER)
     assert store.ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
 
@@ -312,7 +313,7 @@ def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -
 def test_user_names_and_passwords_are_not_shown(server: Server, tmp_path: Path) -> None:
     secret = server.url.replace("://", "://user:secret@")
     server.files["/site/a.tgz"] = OTHER
-    store = Store(path=tmp_path, mirrors=(f"{secret}/site", f"{secret}/gone"))
+    store = SourceStore(path=tmp_path, mirrors=(f"{secret}/site", f"{secret}/gone"))
     with pytest.raises(Changed) as changed:
         fetch_all(store, [source(f"{secret}/a.tgz")], downloader=downloader())
     with pytest.raises(Unfetched) as missing:
@@ -331,7 +332,7 @@ def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path
         size=1,
         path="pool/main/h/hello/hello_1.0.orig.tar.xz",
     )
-    store = Store(path=tmp_path, debian=f"{server.url}/debian")
+    store = SourceStore(path=tmp_path, debian=f"{server.url}/debian")
     with pytest.raises(Unfetched) as caught:
         store.ensure(wanted, downloader=downloader())
     assert server.asked[0][0] == f"/debian/{wanted.path}"
@@ -362,7 +363,7 @@ def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
     url = "https://up.example/a.tgz"
 
     def run(content: bytes) -> LockedAll:
-        slow, store = SlowDownloader(begun, content), Store(path=tmp_path)
+        slow, store = SlowDownloader(begun, content), SourceStore(path=tmp_path)
         how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
         return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)
 

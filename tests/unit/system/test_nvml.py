@@ -10,9 +10,15 @@ import pytest
 from fake_nvml import fake_nvml
 
 from builder.system import nvml
-from builder.system.nvml import EccErrors, GpuLink, NvmlFault, RemappedRows, RetiredPages
-from builder.system.nvml.reading import read
-from builder.system.nvml.values import reading_of
+from builder.system.nvml import (
+    EccErrors,
+    GpuLink,
+    NvmlFault,
+    RemappedRows,
+    RetiredPages,
+    reading_of,
+)
+from builder.system.nvml_reader import read
 from builder.system.process import Processes
 
 KERNEL = (
@@ -230,7 +236,7 @@ def test_a_library_that_hangs(library: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_that_ends_who_asks(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(library, monkeypatch, "crash=1")
     assert found.fault is not None
-    assert found.fault.text == "whoever asked ended with signal 11"
+    assert found.fault.text == "the process that asked ended with signal 11"
 
 
 def test_one_who_asks_and_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +246,7 @@ def test_one_who_asks_and_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> No
         def capture(self, *_: object, **__: object) -> None:  # type: ignore[override]
             time.sleep(60)
 
-    monkeypatch.setattr("builder.system.nvml.asking._ABANDONED_S", 0.1)
+    monkeypatch.setattr("builder.system.nvml._ABANDONED_S", 0.1)
     found = nvml.ask(Stuck(), timeout_s=0.1)
     assert found.fault is not None
     assert found.fault.text == "hangs, and cannot be ended: no answer within 0 s"

@@ -134,8 +134,8 @@ def test_capture_keeps_the_streams_apart() -> None:
 
 
 def test_capture_hands_over_what_is_no_argument() -> None:
-    assert Processes().capture(["cat"], given="a secret\n").stdout == "a secret\n"
-    assert Processes().capture(["true"], given="not read" * 10_000).returncode == 0
+    assert Processes().capture(["cat"], input_text="a secret\n").stdout == "a secret\n"
+    assert Processes().capture(["true"], input_text="not read" * 10_000).returncode == 0
     assert Processes().capture(["cat"]).stdout == ""
 
 

@@ -54,7 +54,7 @@ def test_the_work_is_done_in_other_processes(tmp_path: Path) -> None:
         for number in range(4):
             assert some.do(["write", str(tmp_path / str(number))], nothing)
     found = {int(one.read_text()) for one in tmp_path.iterdir()}
-    assert found == {one.process for one in some.all}
+    assert found == {one.process.pid for one in some.all}
     assert os.getpid() not in found
     for one in found:
         with pytest.raises(ProcessLookupError):
@@ -94,14 +94,10 @@ def test_a_reason_to_end_ends_the_work(tmp_path: Path) -> None:
             raise Interrupted("enough")
 
     with workers(work, 2) as some:
-        for _ in range(4):
-            begun.unlink(missing_ok=True)
-            with pytest.raises(Interrupted, match="enough"):
-                some.do(["forever", str(begun)], check)
-        for number in range(2):  # nobody was lost by that
-            assert some.do(["write", str(tmp_path / str(number))], nothing)
-        found = {int((tmp_path / str(number)).read_text()) for number in range(2)}
-        assert found == {one.process for one in some.all}
+        with pytest.raises(Interrupted, match="enough"):
+            some.do(["forever", str(begun)], check)
+        assert some.do(["write", str(tmp_path / "by-another")], nothing)
+        wait_for(lambda: [one.process.is_alive() for one in some.all].count(True) == 1)
 
 
 @pytest.mark.usefixtures("alone")
@@ -128,7 +124,7 @@ def test_when_the_program_is_killed_its_workers_end(tmp_path: Path) -> None:
     program = os.fork()
     if not program:
         with workers(work, 1) as some:
-            known.write_text(str(some.all[0].process))
+            known.write_text(str(some.all[0].process.pid))
             some.do(["forever", str(begun)], nothing)
         os._exit(0)
     wait_for(begun.exists)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.cli import main
-from builder.trust.proof import private_key, public_key
+from builder.trust.proof.keys import private_key, public_key
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def test_a_folder_is_no_prefix(
     assert list(prefix.parent.parent.glob("*.key")) == []
 
 
-@pytest.mark.parametrize("there", ["site.key", "site.pub"])
+@pytest.mark.parametrize("existing", ["site.key", "site.pub"])
 def test_nothing_is_written_over(
-    prefix: Path, there: str, capsys: pytest.CaptureFixture[str]
+    prefix: Path, existing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (prefix.parent / there).write_text("mine")
+    (prefix.parent / existing).write_text("mine")
     assert generate(prefix) == 2
     assert "is not written over" in capsys.readouterr().err
-    assert [one.name for one in prefix.parent.iterdir()] == [there]
+    assert [one.name for one in prefix.parent.iterdir()] == [existing]
 
 
 def test_without_a_password_and_a_terminal(

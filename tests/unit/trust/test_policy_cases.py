@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from samples import ROOT, compare_with_golden
 
-from builder.trust.policy.cases import Case, as_case, read_cases, try_case
-from builder.trust.policy.judgement import RULE_NAMES, judge
+from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
+from builder.trust.policy.judgement import RULES, judge
 from builder.trust.policy.records import (
     OTHER,
     PASSED,
     REFUSED,
     SIGNATURE,
+    Claim,
     Gathered,
     Image,
-    Proof,
     as_lines,
     refused,
 )
@@ -28,18 +28,18 @@ CASES = read_cases(ROOT / "tests/data/policy/cases")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_is_judged_as_it_says(case: Case) -> None:
+def test_a_case_is_judged_as_it_says(case: PolicyCase) -> None:
     tried = try_case(case, None)
     assert tried.wrong == ()
-    assert case.expected.keys() == set(RULE_NAMES)
+    assert case.expected.keys() == set(RULES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_refusal_says_what_can_be_done(case: Case) -> None:
-    for one in try_case(case, None).rulings:
-        assert one.reason
-        assert bool(one.fix) == (one.result == REFUSED)
-        assert "\n" not in one.reason
+def test_a_refusal_says_what_can_be_done(case: PolicyCase) -> None:
+    for ruling in try_case(case, None).rulings:
+        assert ruling.reason
+        assert bool(ruling.fix) == (ruling.result == REFUSED)
+        assert "\n" not in ruling.reason
 
 
 def test_what_is_told_of_all_cases() -> None:
@@ -52,7 +52,7 @@ def test_what_is_told_of_all_cases() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_was_gathered_can_be_tried_again(case: Case, tmp_path: Path) -> None:
+def test_what_was_gathered_can_be_tried_again(case: PolicyCase, tmp_path: Path) -> None:
     document = as_case(case.gathered, try_case(case, None).rulings)
     (tmp_path / f"{case.name}.json").write_text(json.dumps(document))
     [again] = read_cases(tmp_path)
@@ -62,8 +62,8 @@ def test_what_was_gathered_can_be_tried_again(case: Case, tmp_path: Path) -> Non
 
 def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
     seen = {(rule, result) for case in CASES for rule, result in case.expected.items()}
-    assert {(rule, PASSED) for rule in RULE_NAMES} <= seen
-    assert {(rule, REFUSED) for rule in RULE_NAMES} <= seen
+    assert {(rule, PASSED) for rule in RULES} <= seen
+    assert {(rule, REFUSED) for rule in RULES} <= seen
     assert len(CASES) >= 25
 
 
@@ -71,14 +71,14 @@ ABOUT = Image(digest=f"sha256:{'1' * 64}", architecture="x86_64", asked="x86_64"
 OF_PROOF = ("identity", "signature", "evidence", "provenance", "sbom")
 
 
-def fixes_of(*proofs: Proof, policy: Policy | None = None) -> dict[str, str]:
+def fixes_of(*proofs: Claim, policy: Policy | None = None) -> dict[str, str]:
     """What is said to help, by rule, of an image with some proof."""
     now = dt.datetime.now(dt.timezone.utc)
     gathered = Gathered(
         reference="registry.example/tool:1", format="oci", now=now, image=ABOUT, proofs=proofs
     )
     judged = judge(policy or Policy(keys=()), gathered)
-    return {one.rule: one.fix for one in judged.refused if one.rule in OF_PROOF}
+    return {ruling.rule: ruling.fix for ruling in judged.refused if ruling.rule in OF_PROOF}
 
 
 def test_an_unsigned_image_wants_a_signature_and_nothing_else() -> None:
@@ -89,13 +89,13 @@ def test_an_unsigned_image_wants_a_signature_and_nothing_else() -> None:
 
 def test_of_a_wrong_key_the_key_is_named() -> None:
     """It is no matter of what the registry calls its images."""
-    fixes = fixes_of(Proof(kind=OTHER, fault="no trusted key signed this"))
+    fixes = fixes_of(Claim(kind=OTHER, fault="no trusted key signed this"))
     assert fixes.keys() == set(OF_PROOF)
     assert set(fixes.values()) == {"name the key that signed it under keys, if you trust it"}
 
 
 def test_with_a_signature_each_rule_says_what_it_lacks() -> None:
-    fixes = fixes_of(Proof(kind=SIGNATURE, subjects=(ABOUT.digest,), key="site.pub"))
+    fixes = fixes_of(Claim(kind=SIGNATURE, subjects=(ABOUT.digest,), key="site.pub"))
     assert fixes.keys() == set(OF_PROOF) - {"signature"}
     assert "identity: ignored" in fixes["identity"]
     assert "verify it on such a host" in fixes["evidence"]

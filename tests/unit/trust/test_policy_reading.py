@@ -20,10 +20,10 @@ from builder.trust.policy.site_policy import (
     Identity,
     Key,
     Policy,
-    WantedBill,
-    WantedEvidence,
-    WantedHosts,
-    WantedProvenance,
+    RequiredBill,
+    RequiredEvidence,
+    RequiredHosts,
+    RequiredProvenance,
     read_policy,
 )
 from builder.trust.proof.keys import generated
@@ -74,24 +74,24 @@ SAID = (
 
 
 @pytest.mark.parametrize(
-    ("required", "said"),
+    ("required", "message"),
     [
         ("[formats-equals]", 'did you mean "formats-equal"?'),
         ("[formats-equal, enviroment]", 'did you mean "environment"?'),
         ("[mpj]", 'did you mean "mpi"?'),
         ("[gpu-computes, mpi]", 'did you mean "gpu-compute"?'),
-        ("[my-check]", "a check of your own is named under own_checks, too"),
+        ("[my-check]", "list your own checks under own_checks, too"),
     ],
 )
 def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
-    required: str, said: str, tmp_path: Path
+    required: str, message: str, tmp_path: Path
 ) -> None:
     """Every image would be refused, as one in which it was never run."""
     (tmp_path / "site.pub").write_bytes(generated().public.pem)
     policy = tmp_path / "policy.yaml"
     text = f"schema: build-images/policy/v1\nkeys: [site.pub]\nevidence:\n  required: {required}\n"
     policy.write_text(text)
-    with pytest.raises(BadInput, match=re.escape(said)) as caught:
+    with pytest.raises(BadInput, match=re.escape(message)) as caught:
         read_policy(policy)
     assert f"{policy}:4: evidence.required[" in str(caught.value)
     own = "[my-check, enviroment, mpj, formats-equals, gpu-computes]"
@@ -101,7 +101,7 @@ def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
 
 def test_the_checks_that_are_known_are_those_that_there_are() -> None:
     shipped = {*yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]}
-    launched = {f"mpi-{way}-{one}" for way in ("hybrid", "bind") for one in LAUNCHERS}
+    launched = {f"mpi-{way}-{entry}" for way in ("hybrid", "bind") for entry in LAUNCHERS}
     harness = {EQUALITY_CHECK, ENVIRONMENT_CHECK, HARNESS_CHECK, WITHHELD_CHECK}
     assert {*CHECK_NAMES} == shipped | launched | harness
 
@@ -111,22 +111,22 @@ def test_a_key_alone_is_a_policy() -> None:
     assert policy == Policy(keys=(Key(name="site.pub", file=POLICIES / "site.pub"),))
     assert policy.evidence.max_age == MAX_AGE == dt.timedelta(days=90)
     assert (policy.evidence.emulated, policy.host_contract, policy.rollback) == (False, True, True)
-    assert policy.provenance == WantedProvenance()
-    assert policy.bill == WantedBill()
+    assert policy.provenance == RequiredProvenance()
+    assert policy.bill == RequiredBill()
 
 
 def test_everything_is_read() -> None:
     policy = read_policy(POLICIES / "everything.yaml")
-    assert [one.name for one in policy.keys] == ["site.pub", "security.pub"]
+    assert [entry.name for entry in policy.keys] == ["site.pub", "security.pub"]
     assert policy.signatures == 2
     assert policy.keys[0].until is None
     assert policy.keys[1].until == dt.datetime.combine(
         dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc
     )
-    assert policy.evidence == WantedEvidence(
+    assert policy.evidence == RequiredEvidence(
         required=("formats-equal", "environment", "mpi", "gpu-compute"),
         max_age=dt.timedelta(weeks=26),
-        hosts=WantedHosts(
+        hosts=RequiredHosts(
             architectures=("x86_64",),
             capabilities=(70, 80),
             driver=">=525.60.13,<590",
@@ -134,10 +134,10 @@ def test_everything_is_read() -> None:
             launchers=("srun",),
         ),
     )
-    assert policy.provenance == WantedProvenance(
+    assert policy.provenance == RequiredProvenance(
         builders=("https://ci.site.example/*",), sources=("git+https://git.site.example/*",)
     )
-    assert policy.bill == WantedBill(
+    assert policy.bill == RequiredBill(
         forbidden_packages=("xz-utils@5.6.[01]*",), forbidden_licences=("AGPL-*",)
     )
 
@@ -147,7 +147,7 @@ def test_what_is_ignored_is_not_asked_for() -> None:
     assert policy.provenance is None
     assert policy.bill is None
     assert (policy.host_contract, policy.rollback, policy.evidence.emulated) == (False, False, True)
-    assert policy.evidence.hosts == WantedHosts(capabilities=None, driver="same")
+    assert policy.evidence.hosts == RequiredHosts(capabilities=None, driver="same")
 
 
 def faults_of(text: str, tmp_path: Path) -> dict[str, tuple[int, str]]:
@@ -156,15 +156,17 @@ def faults_of(text: str, tmp_path: Path) -> dict[str, tuple[int, str]]:
     path.write_text(text)
     with pytest.raises(BadInput) as raised:
         read_policy(path)
-    return {one.key: (one.line, f"{one.problem} {one.valid}") for one in raised.value.faults}
+    return {
+        entry.key: (entry.line, f"{entry.problem} {entry.valid}") for entry in raised.value.faults
+    }
 
 
 def test_every_fault_is_reported_at_its_place(tmp_path: Path) -> None:
-    found = faults_of(FAULTS, tmp_path)
+    result = faults_of(FAULTS, tmp_path)
     for line, key, words in SAID:
-        assert found[key][0] == line
-        assert words in found[key][1], (key, found[key])
-    assert len(found) == len(SAID)
+        assert result[key][0] == line
+        assert words in result[key][1], (key, result[key])
+    assert len(result) == len(SAID)
 
 
 def test_what_is_told_of_all_faults(tmp_path: Path) -> None:
@@ -250,18 +252,18 @@ def test_an_identity_is_read_and_named_once(
 ) -> None:
     suite = lzma.decompress((ROOT / "tests/data/sigstore/conformance.json.xz").read_bytes())
     (tmp_path / "roots.json").write_text(json.loads(suite)["roots"]["production"])
-    one = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
+    entry = '{identity: "https://a/*", issuer: "https://b", roots: roots.json, until: "2027-12-31"}'
     path = tmp_path / "policy.yaml"
-    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}]\n")
-    [found] = read_policy(path).keys
-    assert found == Identity(
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{entry}]\n")
+    [result] = read_policy(path).keys
+    assert result == Identity(
         name="https://a/*",
         issuer="https://b",
         roots=tmp_path / "roots.json",
         until=dt.datetime.combine(dt.date(2027, 12, 31), dt.time.max, tzinfo=dt.timezone.utc),
     )
-    again = one.replace(', until: "2027-12-31"', "")
-    path.write_text(f"schema: build-images/policy/v1\nkeys: [{one}, {again}]\n")
+    again = entry.replace(', until: "2027-12-31"', "")
+    path.write_text(f"schema: build-images/policy/v1\nkeys: [{entry}, {again}]\n")
     argv = ["pull", "localhost:1/a/b:c", "--format", "oci", "--policy", str(path)]
     assert main(argv) == 2
     assert "identity https://a/*: the same key as https://a/*" in capsys.readouterr().err
@@ -279,7 +281,7 @@ def test_policy_test_tells_what_is_not_as_expected(
     assert main(["policy", "test", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "✗ one" in out
-    assert "checks: expected passed, and it is refused: failed, 2026-11-20: mpi" in out
+    assert "checks: expected passed, got refused: failed, 2026-11-20: mpi" in out
     assert "✓ two" in out
     assert "2 cases, 1 not as expected" in out
     (tmp_path / "one.yaml").write_text("schema: x\n")

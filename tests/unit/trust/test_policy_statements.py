@@ -22,8 +22,8 @@ from builder.trust.policy.records import (
     OTHER,
     PROVENANCE,
     Bill,
+    Claim,
     Evidence,
-    Proof,
     Provenance,
     as_lines,
     refused,
@@ -54,11 +54,11 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
             path=Path(name),
             digest=f"sha256:{DIGEST}",
             size=1,
-            tree_digest=f"sha256:{one}",
+            tree_digest=f"sha256:{entry}",
         )
-        for name, one in zip(("oci", "sif"), (trees * 2)[:2], strict=True)
+        for name, entry in zip(("oci", "sif"), (trees * 2)[:2], strict=True)
     ]
-    return RunEvidence(
+    written = RunEvidence(
         identifier="hpc-base",
         artifacts=artifacts,
         outcomes=outcomes,
@@ -71,6 +71,8 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
         gpu=gpu,
         no_gpu="" if gpu else "none",
     ).statement()
+    read: dict[str, Any] = json.loads(json.dumps(written))
+    return read
 
 
 def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:
@@ -79,10 +81,10 @@ def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_evidence_as_verification_writes_it() -> None:
-    found = proof_of(evidence(), key="site.pub", digest="sha256:00")
-    assert (found.kind, found.key, found.fault) == (EVIDENCE, "site.pub", "")
-    assert f"sha256:{DIGEST}" in found.subjects
-    assert found.content == Evidence(
+    claim = proof_of(evidence(), key="site.pub", digest="sha256:00")
+    assert (claim.kind, claim.key, claim.fault) == (EVIDENCE, "site.pub", "")
+    assert f"sha256:{DIGEST}" in claim.subjects
+    assert claim.content == Evidence(
         started=dt.datetime(2026, 11, 20, 10, tzinfo=dt.timezone.utc),
         finished=dt.datetime(2026, 11, 20, 10, 5, tzinfo=dt.timezone.utc),
         format="sif",
@@ -98,10 +100,10 @@ def test_evidence_as_verification_writes_it() -> None:
 
 
 def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
-    made = evidence()
-    run = made["predicate"]["configuration"][0]["annotations"]
+    document = evidence()
+    run = document["predicate"]["configuration"][0]["annotations"]
     run["launcher"].update(name="srun", product="Slurm", version="22.05.8", ranks=4, nodes=2)
-    content = proof_of(made, key="k", digest="").content
+    content = proof_of(document, key="k", digest="").content
     assert isinstance(content, Evidence)
     assert content.launcher == "srun"
 
@@ -119,43 +121,43 @@ def test_trees_that_differ_are_no_tree() -> None:
 
 
 def test_a_check_on_two_lists_has_the_worst_outcome() -> None:
-    made = evidence()
-    made["predicate"]["passedTests"] += ["gpu", "fio"]
-    content = proof_of(made, key="k", digest="").content
+    document = evidence()
+    document["predicate"]["passedTests"] += ["gpu", "fio"]
+    content = proof_of(document, key="k", digest="").content
     assert isinstance(content, Evidence)
     assert content.outcomes == {"mpi": "passed", "gpu": "skipped", "fio": "failed"}
 
 
 def test_a_failure_that_names_no_check_is_malformed() -> None:
-    made = evidence()
-    made["predicate"]["failedTests"] = []
-    for check in made["predicate"]["configuration"][1:]:
+    document = evidence()
+    document["predicate"]["failedTests"] = []
+    for check in document["predicate"]["configuration"][1:]:
         check["annotations"]["outcome"] = "passed"
-    assert "malformed" in proof_of(made, key="k", digest="").fault
+    assert "malformed" in proof_of(document, key="k", digest="").fault
 
 
 def test_the_details_of_a_check_outweigh_the_lists() -> None:
-    made = evidence()
-    made["predicate"] |= {"result": "PASSED", "warnedTests": [], "failedTests": []}
-    made["predicate"]["passedTests"] = ["mpi", "gpu", "fio"]
-    content = proof_of(made, key="k", digest="").content
+    document = evidence()
+    document["predicate"] |= {"result": "PASSED", "warnedTests": [], "failedTests": []}
+    document["predicate"]["passedTests"] = ["mpi", "gpu", "fio"]
+    content = proof_of(document, key="k", digest="").content
     assert isinstance(content, Evidence)
     assert "failed" in content.outcomes.values()
 
 
 def test_a_run_that_ended_before_it_began_is_malformed() -> None:
-    made = evidence()
-    run = made["predicate"]["configuration"][0]["annotations"]
+    document = evidence()
+    run = document["predicate"]["configuration"][0]["annotations"]
     run |= {"started": "2026-01-01T00:00:01+00:00", "finished": "2026-01-01T00:00:00+00:00"}
-    assert "malformed" in proof_of(made, key="k", digest="").fault
+    assert "malformed" in proof_of(document, key="k", digest="").fault
 
 
 def test_a_native_run_that_saw_another_architecture_is_malformed() -> None:
-    made = evidence()
-    run = made["predicate"]["configuration"][0]["annotations"]
+    document = evidence()
+    run = document["predicate"]["configuration"][0]["annotations"]
     run["emulated"] = False
-    made["predicate"]["configuration"][1]["annotations"]["data"] = {"uname": "s390x"}
-    assert "malformed" in proof_of(made, key="k", digest="").fault
+    document["predicate"]["configuration"][1]["annotations"]["data"] = {"uname": "s390x"}
+    assert "malformed" in proof_of(document, key="k", digest="").fault
 
 
 def test_provenance_and_bill() -> None:
@@ -169,9 +171,9 @@ def test_provenance_and_bill() -> None:
         },
         "runDetails": {"builder": {"id": "ci"}, "metadata": {"startedOn": "2026-11-01T00:00:00Z"}},
     }
-    found = proof_of(signed(SLSA, provenance), key="k", digest="")
-    assert found.kind == PROVENANCE
-    assert found.content == Provenance(
+    claim = proof_of(signed(SLSA, provenance), key="k", digest="")
+    assert claim.kind == PROVENANCE
+    assert claim.content == Provenance(
         builder="ci",
         sources=(
             *("hpc-base", "x86_64", "https://x.example/hwloc.tar.gz"),
@@ -188,7 +190,7 @@ def test_provenance_and_bill() -> None:
         bill = proof_of(signed(kind, {"components": components}), key="k", digest="")
         assert bill.kind == BILL
         assert isinstance(bill.content, Bill)
-        licences = [one.licences for one in bill.content.packages]
+        licences = [entry.licences for entry in bill.content.packages]
         assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC")]
 
 
@@ -203,7 +205,7 @@ CELL = {
 }
 
 
-def built(cell: object) -> Proof:
+def built(cell: object) -> Claim:
     predicate = {
         "buildDefinition": {"externalParameters": {"cell": cell}},
         "runDetails": {"builder": {"id": "ci"}},
@@ -231,7 +233,7 @@ def test_a_bill_that_says_it_is_incomplete() -> None:
         predicate = {"components": parts, "compositions": [{"aggregate": aggregate}]}
         content = proof_of(signed(CYCLONEDX, predicate), key="k", digest="").content
         assert isinstance(content, Bill)
-        assert [one.name for one in content.packages] == ["a", "b", "c", "d"]
+        assert [entry.name for entry in content.packages] == ["a", "b", "c", "d"]
         assert content.complete == complete
 
 
@@ -239,9 +241,9 @@ def test_a_bill_that_says_it_is_incomplete() -> None:
 def test_a_time_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"year|isoformat"):
         time_of(text)
-    made = evidence()
-    made["predicate"]["configuration"][0]["annotations"]["finished"] = text
-    assert "malformed" in proof_of(made, key="k", digest="").fault
+    document = evidence()
+    document["predicate"]["configuration"][0]["annotations"]["finished"] = text
+    assert "malformed" in proof_of(document, key="k", digest="").fault
 
 
 def test_what_cannot_be_printed_is_an_escape() -> None:
@@ -251,8 +253,8 @@ def test_what_cannot_be_printed_is_an_escape() -> None:
 
 
 def test_what_else_is_signed_is_nothing_that_is_judged() -> None:
-    found = proof_of(signed("https://example.org/other", {}), key="k", digest="")
-    assert (found.kind, found.content, found.fault) == (OTHER, None, "")
+    claim = proof_of(signed("https://example.org/other", {}), key="k", digest="")
+    assert (claim.kind, claim.content, claim.fault) == (OTHER, None, "")
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -262,9 +264,9 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield value, key
             yield from places(value[key])
     if isinstance(value, list):
-        for index, one in enumerate(value):
+        for index, entry in enumerate(value):
             yield value, index
-            yield from places(one)
+            yield from places(entry)
 
 
 RUBBISH: tuple[Any, ...] = (None, 0, -1, True, "", "x", [], [None], {}, {"": None}, 1e999)
@@ -273,11 +275,11 @@ RUBBISH: tuple[Any, ...] = (None, 0, -1, True, "", "x", [], [None], {}, {"": Non
 @pytest.mark.parametrize("seed", range(300))
 def test_rubbish_in_a_signed_statement_is_a_fault_or_nothing(seed: int) -> None:
     rng = random.Random(seed)
-    made = copy.deepcopy(evidence())
-    holder, key = rng.choice(list(places(made)))
+    document = copy.deepcopy(evidence())
+    holder, key = rng.choice(list(places(document)))
     holder[key] = rng.choice(RUBBISH)
     if rng.random() < 0.2 and isinstance(holder, dict):
         del holder[key]
-    found = proof_of(made, key="k", digest="")
-    assert bool(found.fault) == (found.content is None) or found.kind == OTHER
-    json.dumps(found.fault)
+    claim = proof_of(document, key="k", digest="")
+    assert bool(claim.fault) == (claim.content is None) or claim.kind == OTHER
+    json.dumps(claim.fault)

@@ -11,66 +11,76 @@ from typing import Any
 
 import pytest
 from proof_samples import (
+    EXPIRED_KEY,
     IMAGE,
+    KEYLESS,
+    MALFORMED,
     NOW,
     OTHER,
+    OTHER_SUBJECT,
     REFERENCE,
+    TOO_LARGE,
     VECTORS,
+    WRONG_KEY,
+    WRONG_TYPE,
     attached,
     evidence,
     judged,
+    kind_of,
     kinds,
     other_key,
     our_key,
     rebuilt,
+    results,
     trusted,
 )
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
+from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import (
-    Attachment,
-    Descriptor,
-    TrustedKey,
-    Unusable,
-    Verdict,
-    attachments,
+from builder.trust.proof import attachments, statements
+from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, Unusable, VerifiedProof
+from builder.trust.proof.attestations import (
     attestation_tag,
-    layers_of,
+    bundle,
+    bundled,
+    classic_attestations,
     proofs,
-    public_key,
     signature_tag,
-    statements,
-    verified,
 )
-from builder.trust.proof.attestations import bundle, bundled, classic_attestations
+from builder.trust.proof.keys import public_key
+from builder.trust.proof.manifests import layers_of
+from builder.trust.proof.verification import TrustedKey, verified
 
 
-def by_cosign() -> tuple[str, list[Attachment]]:
+def by_cosign() -> tuple[str, list[ProofManifest]]:
     """An image's digest, and what cosign attached to it."""
-    found = json.loads((VECTORS / "attached.json").read_text())
-    return digest_of(found["image"].encode()), [
-        Attachment(
-            manifest=one["manifest"].encode(),
-            blobs={digest: text.encode() for digest, text in one["blobs"].items()},
-            tag=one["tag"],
+    proof = json.loads((VECTORS / "attached.json").read_text())
+    return digest_of(proof["image"].encode()), [
+        ProofManifest(
+            manifest=item["manifest"].encode(),
+            blobs={digest: text.encode() for digest, text in item["blobs"].items()},
+            tag=item["tag"],
         )
-        for one in found["attached"]
+        for item in proof["attached"]
     ]
 
 
 def test_what_we_make_we_accept_in_both_formats() -> None:
     verdict = judged(attached(evidence()))
     assert verdict.rejected == ()
-    assert [(one.format, one.keys) for one in verdict.signatures] == [
+    assert [(item.format, item.keys) for item in verdict.signatures] == [
         ("bundle", ("site",)),
         ("classic", ("site",)),
     ]
     assert verdict.signatures[1].reference == REFERENCE
-    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    [found] = verdict.of_type(TEST_RESULT)
-    assert (found.payload, found.predicate["passedTests"]) == (evidence(), ["libraries"])
+    assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
+    [proof] = results(verdict)
+    assert (proof.payload, member(proof.statement, "predicate", "passedTests")) == (
+        evidence(),
+        ["libraries"],
+    )
 
 
 def test_the_same_key_and_statements_give_the_same_bytes() -> None:
@@ -78,45 +88,49 @@ def test_the_same_key_and_statements_give_the_same_bytes() -> None:
 
 
 def test_what_cosign_made_we_accept() -> None:
-    digest, found = by_cosign()
+    digest, proof = by_cosign()
     key = TrustedKey(key=public_key(str(VECTORS / "cosign.pub"), {}), name="cosign")
-    verdict = verified(digest, found, [key], now=NOW)
-    assert [one.format for one in verdict.signatures] == ["bundle", "classic"]
-    assert [one.format for one in verdict.attestations] == ["bundle", "classic"]
-    assert {one.predicate["result"] for one in verdict.of_type(TEST_RESULT)} == {"PASSED"}
-    assert kinds(verdict) == [attachments.WRONG_KEY]  # those of the other key
+    verdict = verified(digest, proof, [key], now=NOW)
+    assert [item.format for item in verdict.signatures] == ["bundle", "classic"]
+    assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
+    assert {member(item.statement, "predicate", "result") for item in results(verdict)} == {
+        "PASSED"
+    }
+    assert kinds(verdict) == [WRONG_KEY]  # those of the other key
 
 
 def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
     """cosign signs attestations with the variant Ed25519ph, which is not accepted."""
-    digest, found = by_cosign()
+    digest, proof = by_cosign()
     key = TrustedKey(key=public_key(str(VECTORS / "ed25519.pub"), {}), name="ed25519")
-    verdict = verified(digest, found, [key], now=NOW)
+    verdict = verified(digest, proof, [key], now=NOW)
     assert len(verdict.rejected) + len(verdict.signatures) + len(verdict.attestations) == 8
-    assert kinds(verdict) == [attachments.WRONG_KEY]
+    assert kinds(verdict) == [WRONG_KEY]
 
 
 def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
-    digest, found = by_cosign()
-    image = Descriptor(media_type=IMAGE.media_type, digest=digest, size=431)
-    before = {one.tag: one for one in found if one.tag}
-    made = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=before)
-    for one in made:
-        if one.tag:
-            layers = layers_of(one.manifest)
-            assert layers[: len(layers_of(before[one.tag].manifest))] == layers_of(
-                before[one.tag].manifest
+    digest, proof = by_cosign()
+    image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
+    before = {item.tag: item for item in proof if item.tag}
+    manifests = proofs(
+        image, [evidence(digest)], our_key(), reference="r", created="", before=before
+    )
+    for item in manifests:
+        if item.tag:
+            layers = layers_of(item.manifest)
+            assert layers[: len(layers_of(before[item.tag].manifest))] == layers_of(
+                before[item.tag].manifest
             )
-    again = {one.tag: one for one in made if one.tag}
+    again = {item.tag: item for item in manifests if item.tag}
     twice = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=again)
-    assert [one.manifest for one in twice] == [one.manifest for one in made]
+    assert [item.manifest for item in twice] == [item.manifest for item in manifests]
 
 
 def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
     tag = signature_tag(IMAGE.digest)
-    there = {tag: Attachment(manifest=b"{}", blobs={}, tag=tag)}
+    existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
     with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
-        proofs(IMAGE, [], our_key(), reference="r", created="", before=there)
+        proofs(IMAGE, [], our_key(), reference="r", created="", before=existing)
 
 
 def test_the_tags_are_cosigns() -> None:
@@ -132,13 +146,13 @@ def test_a_statement_about_another_image_is_not_signed() -> None:
 def test_another_key_vouches_for_nothing() -> None:
     verdict = judged(attached(evidence(), key=other_key()))
     assert (verdict.signatures, verdict.attestations) == ((), ())
-    assert kinds(verdict) == [attachments.WRONG_KEY]
+    assert kinds(verdict) == [WRONG_KEY]
 
 
 def test_one_of_several_keys_is_enough_and_is_named() -> None:
     other = dataclasses.replace(trusted(other_key()), name="other")
     verdict = judged(attached(evidence()), other, trusted())
-    assert {one.keys for one in verdict.attestations} == {("site",)}
+    assert {item.keys for item in verdict.attestations} == {("site",)}
 
 
 def test_no_key_vouches_for_nothing() -> None:
@@ -149,7 +163,7 @@ def test_no_key_vouches_for_nothing() -> None:
 def test_a_key_that_is_trusted_no_more() -> None:
     ended = trusted(until=NOW - dt.timedelta(days=1))
     verdict = judged(attached(evidence()), ended)
-    assert (verdict.signatures, kinds(verdict)) == ((), [attachments.EXPIRED_KEY])
+    assert (verdict.signatures, kinds(verdict)) == ((), [EXPIRED_KEY])
     assert "site until 2026-11-20" in verdict.rejected[0].reason
     assert judged(attached(evidence()), trusted(until=NOW)).rejected == ()
 
@@ -157,18 +171,18 @@ def test_a_key_that_is_trusted_no_more() -> None:
 def test_the_proof_of_another_image() -> None:
     """Also where its manifests are copied to the tags of this one."""
     image = dataclasses.replace(IMAGE, digest=OTHER)
-    there = attached(evidence(OTHER), image=image)
-    moved = [rebuilt(one, {} if one.tag else {"subject": IMAGE.as_json}) for one in there]
-    for found in (there, moved):
-        verdict = judged(found)
+    existing = attached(evidence(OTHER), image=image)
+    moved = [rebuilt(item, {} if item.tag else {"subject": IMAGE.as_json}) for item in existing]
+    for proof in (existing, moved):
+        verdict = judged(proof)
         assert (verdict.signatures, verdict.attestations) == ((), ())
-        assert kinds(verdict) == [attachments.OTHER_SUBJECT]
+        assert kinds(verdict) == [OTHER_SUBJECT]
         assert len(verdict.rejected) == 4
 
 
 def test_what_refers_to_another_image_does_not_count() -> None:
-    found = [rebuilt(one, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for one in attached()]
-    assert kinds(judged(found)) == [attachments.OTHER_SUBJECT]
+    proof = [rebuilt(item, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for item in attached()]
+    assert kinds(judged(proof)) == [OTHER_SUBJECT]
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -176,27 +190,29 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def test_a_changed_bit_anywhere_in_a_blob_is_found() -> None:
-    for one in attached(evidence()):
-        for layer in layers_of(one.manifest):
-            data = one.blobs[layer.digest]
+    for item in attached(evidence()):
+        for layer in layers_of(item.manifest):
+            data = item.blobs[layer.digest]
             for at in range(0, len(data), 7):
-                blobs = {**one.blobs, layer.digest: flipped(data, at)}
-                verdict = judged([dataclasses.replace(one, blobs=blobs)])
+                blobs = {**item.blobs, layer.digest: flipped(data, at)}
+                verdict = judged([dataclasses.replace(item, blobs=blobs)])
                 assert (verdict.signatures, verdict.attestations) == ((), ())
-                assert kinds(verdict) == [attachments.MALFORMED]
+                assert kinds(verdict) == [MALFORMED]
 
 
 def test_a_changed_bit_never_makes_another_statement() -> None:
     """The manifest is made anew for the changed blob, as one who owns the registry would."""
-    [one] = [one for one in attached(evidence()) if one.tag == attestation_tag(IMAGE.digest)]
-    [layer] = layers_of(one.manifest)
-    data, accepted = one.blobs[layer.digest], 0
+    [item] = [item for item in attached(evidence()) if item.tag == attestation_tag(IMAGE.digest)]
+    [layer] = layers_of(item.manifest)
+    data, accepted = item.blobs[layer.digest], 0
     for at in range(0, len(data), 3):
         changed = flipped(data, at)
         digest = digest_of(changed)
         descriptor = {**layer.as_json, "digest": digest}
-        found = dataclasses.replace(rebuilt(one, {"layers": [descriptor]}), blobs={digest: changed})
-        verdict = judged([found])
+        proof = dataclasses.replace(
+            rebuilt(item, {"layers": [descriptor]}), blobs={digest: changed}
+        )
+        verdict = judged([proof])
         assert len(verdict.attestations) + len(verdict.rejected) == 1
         for attestation in verdict.attestations:
             assert attestation.payload == evidence()
@@ -205,11 +221,11 @@ def test_a_changed_bit_never_makes_another_statement() -> None:
 
 
 def test_a_blob_that_is_missing() -> None:
-    [one] = [dataclasses.replace(one, blobs={}) for one in attached() if not one.tag]
-    assert "is missing" in judged([one]).rejected[0].reason
+    [item] = [dataclasses.replace(item, blobs={}) for item in attached() if not item.tag]
+    assert "is missing" in judged([item]).rejected[0].reason
 
 
-def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
+def changed_bundle(change: Callable[[dict[str, Any]], object]) -> VerifiedProof:
     """The verdict on a bundle that something was done to."""
     envelope = statements.sealed_envelope(evidence(), our_key())
     value = json.loads(bundled(envelope, our_key().public))
@@ -219,42 +235,44 @@ def changed_bundle(change: Callable[[dict[str, Any]], object]) -> Verdict:
 
 
 BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another media type": (lambda one: one.update(mediaType="x"), attachments.WRONG_TYPE),
-    "no envelope": (lambda one: one.pop("dsseEnvelope"), attachments.WRONG_TYPE),
-    "an envelope that is a list": (lambda one: one.update(dsseEnvelope=[]), attachments.WRONG_TYPE),
+    "another media type": (lambda item: item.update(mediaType="x"), WRONG_TYPE),
+    "no envelope": (lambda item: item.pop("dsseEnvelope"), WRONG_TYPE),
+    "an envelope that is a list": (lambda item: item.update(dsseEnvelope=[]), WRONG_TYPE),
     "a message signature": (
-        lambda one: one.update(messageSignature=one.pop("dsseEnvelope")),
-        attachments.WRONG_TYPE,
+        lambda item: item.update(messageSignature=item.pop("dsseEnvelope")),
+        WRONG_TYPE,
     ),
     "a certificate": (
-        lambda one: one.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
-        attachments.KEYLESS,
+        lambda item: item.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
+        KEYLESS,
     ),
     "another payload type": (
-        lambda one: one["dsseEnvelope"].update(payloadType="text/plain"),
-        attachments.WRONG_TYPE,
+        lambda item: item["dsseEnvelope"].update(payloadType="text/plain"),
+        WRONG_TYPE,
     ),
-    "no signatures": (lambda one: one["dsseEnvelope"].update(signatures=[]), attachments.MALFORMED),
+    "no signatures": (lambda item: item["dsseEnvelope"].update(signatures=[]), MALFORMED),
     "too many signatures": (
-        lambda one: one["dsseEnvelope"].update(signatures=one["dsseEnvelope"]["signatures"] * 17),
-        attachments.MALFORMED,
+        lambda item: item["dsseEnvelope"].update(
+            signatures=item["dsseEnvelope"]["signatures"] * 17
+        ),
+        MALFORMED,
     ),
     "a signature that is a text": (
-        lambda one: one["dsseEnvelope"].update(signatures=["x"]),
-        attachments.MALFORMED,
+        lambda item: item["dsseEnvelope"].update(signatures=["x"]),
+        MALFORMED,
     ),
     "a signature that is not Base64": (
-        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
-        attachments.MALFORMED,
+        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
+        MALFORMED,
     ),
     "an empty signature": (
-        lambda one: one["dsseEnvelope"].update(signatures=[{"sig": ""}]),
-        attachments.WRONG_KEY,
+        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": ""}]),
+        WRONG_KEY,
     ),
-    "no payload": (lambda one: one["dsseEnvelope"].pop("payload"), attachments.MALFORMED),
+    "no payload": (lambda item: item["dsseEnvelope"].pop("payload"), MALFORMED),
     "another payload": (
-        lambda one: one["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
-        attachments.WRONG_KEY,
+        lambda item: item["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
+        WRONG_KEY,
     ),
 }
 
@@ -267,7 +285,7 @@ def test_a_bundle_that_is_not_as_it_should_be(
     assert (verdict.attestations, kinds(verdict)) == ((), [kind])
 
 
-def signed(payload: bytes) -> Verdict:
+def signed(payload: bytes) -> VerifiedProof:
     """The verdict on any bytes that our key signed as a statement."""
     envelope = statements.sealed_envelope(payload, our_key())
     return judged([bundle(IMAGE, bundled(envelope, our_key().public), "x", created="")])
@@ -275,30 +293,30 @@ def signed(payload: bytes) -> Verdict:
 
 GOOD = json.loads(evidence())
 STATEMENTS: dict[str, tuple[bytes, str]] = {
-    "not JSON": (b"{", attachments.MALFORMED),
-    "not UTF-8": (b'{"a": "\xff"}', attachments.MALFORMED),
-    "a list": (b"[]", attachments.MALFORMED),
-    "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", attachments.MALFORMED),
-    "half a character": (evidence().replace(b"libraries", b"\\ud800"), attachments.MALFORMED),
-    "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', attachments.MALFORMED),
-    "not a number": (evidence()[:-1] + b',"a":NaN}', attachments.MALFORMED),
-    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', attachments.MALFORMED),
-    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), attachments.WRONG_TYPE),
-    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), attachments.MALFORMED),
+    "not JSON": (b"{", MALFORMED),
+    "not UTF-8": (b'{"a": "\xff"}', MALFORMED),
+    "a list": (b"[]", MALFORMED),
+    "deep": (b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}", MALFORMED),
+    "half a character": (evidence().replace(b"libraries", b"\\ud800"), MALFORMED),
+    "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', MALFORMED),
+    "not a number": (evidence()[:-1] + b',"a":NaN}', MALFORMED),
+    "a number without a bound": (evidence()[:-1] + b',"a":1e999}', MALFORMED),
+    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), WRONG_TYPE),
+    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), MALFORMED),
     "a predicate that is a text": (
         json.dumps({**GOOD, "predicate": ""}).encode(),
-        attachments.MALFORMED,
+        MALFORMED,
     ),
-    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), attachments.MALFORMED),
+    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), MALFORMED),
     "odd subjects": (
         json.dumps({**GOOD, "subject": [1, {}, {"digest": []}]}).encode(),
-        attachments.OTHER_SUBJECT,
+        OTHER_SUBJECT,
     ),
     "another algorithm": (
         json.dumps(
             {**GOOD, "subject": [{"digest": {"sha512": IMAGE.digest.removeprefix("sha256:")}}]}
         ).encode(),
-        attachments.OTHER_SUBJECT,
+        OTHER_SUBJECT,
     ),
 }
 
@@ -316,83 +334,83 @@ def test_several_subjects_may_be_named() -> None:
 
 
 SIMPLE: dict[str, tuple[dict[str, Any], str]] = {
-    "another type": ({"type": "atomic container signature"}, attachments.WRONG_TYPE),
-    "another image": ({"image": {"docker-manifest-digest": OTHER}}, attachments.OTHER_SUBJECT),
-    "no image": ({"image": None}, attachments.OTHER_SUBJECT),
-    "no name": ({"identity": {}}, attachments.MALFORMED),
+    "another type": ({"type": "atomic container signature"}, WRONG_TYPE),
+    "another image": ({"image": {"docker-manifest-digest": OTHER}}, OTHER_SUBJECT),
+    "no image": ({"image": None}, OTHER_SUBJECT),
+    "no name": ({"identity": {}}, MALFORMED),
 }
 
 
 @pytest.mark.parametrize(("change", "kind"), SIMPLE.values(), ids=SIMPLE)
 def test_a_classic_signature_that_says_something_else(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if one.tag]
-    [layer] = layers_of(one.manifest)
-    claim = json.loads(one.blobs[layer.digest])
+    [item] = [item for item in attached() if item.tag]
+    [layer] = layers_of(item.manifest)
+    claim = json.loads(item.blobs[layer.digest])
     payload = json.dumps({**claim, "critical": {**claim["critical"], **change}}).encode()
     notes = {attachments.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
     digest = digest_of(payload)
     layers = [{**layer.as_json, "digest": digest, "size": len(payload), "annotations": notes}]
-    found = dataclasses.replace(rebuilt(one, {"layers": layers}), blobs={digest: payload})
-    verdict = judged([found])
+    proof = dataclasses.replace(rebuilt(item, {"layers": layers}), blobs={digest: payload})
+    verdict = judged([proof])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no layers": ({"layers": None}, attachments.MALFORMED),
-    "an old schema": ({"schemaVersion": 1}, attachments.MALFORMED),
-    "many layers": ({"layers": [{}] * 201}, attachments.MALFORMED),
-    "a subject that is a text": ({"subject": "x"}, attachments.MALFORMED),
+    "no layers": ({"layers": None}, MALFORMED),
+    "an old schema": ({"schemaVersion": 1}, MALFORMED),
+    "many layers": ({"layers": [{}] * 201}, MALFORMED),
+    "a subject that is a text": ({"subject": "x"}, MALFORMED),
 }
 
 
 @pytest.mark.parametrize(("change", "kind"), MANIFESTS.values(), ids=MANIFESTS)
 def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if not one.tag]
-    verdict = judged([rebuilt(one, change)])
+    [item] = [item for item in attached() if not item.tag]
+    verdict = judged([rebuilt(item, change)])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
-    "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, attachments.TOO_LARGE),
-    "a size that is a text": ({"size": "1"}, attachments.MALFORMED),
-    "a size below 0": ({"size": -1}, attachments.MALFORMED),
-    "another size": ({"size": 1}, attachments.MALFORMED),
-    "another algorithm": ({"digest": "md5:00"}, attachments.MALFORMED),
-    "a path": ({"digest": "sha256:../x"}, attachments.MALFORMED),
-    "annotations that are a list": ({"annotations": ["x"]}, attachments.MALFORMED),
-    "annotations that are numbers": ({"annotations": {"a": 1}}, attachments.MALFORMED),
+    "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, TOO_LARGE),
+    "a size that is a text": ({"size": "1"}, MALFORMED),
+    "a size below 0": ({"size": -1}, MALFORMED),
+    "another size": ({"size": 1}, MALFORMED),
+    "another algorithm": ({"digest": "md5:00"}, MALFORMED),
+    "a path": ({"digest": "sha256:../x"}, MALFORMED),
+    "annotations that are a list": ({"annotations": ["x"]}, MALFORMED),
+    "annotations that are numbers": ({"annotations": {"a": 1}}, MALFORMED),
 }
 
 
 @pytest.mark.parametrize(("change", "kind"), LAYERS.values(), ids=LAYERS)
 def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
-    [one] = [one for one in attached() if not one.tag]
-    [layer] = layers_of(one.manifest)
-    verdict = judged([rebuilt(one, {"layers": [{**layer.as_json, **change}]})])
+    [item] = [item for item in attached() if not item.tag]
+    [layer] = layers_of(item.manifest)
+    verdict = judged([rebuilt(item, {"layers": [{**layer.as_json, **change}]})])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
 def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
-    [one] = [one for one in attached() if not one.tag]
-    [layer] = layers_of(one.manifest)
+    [item] = [item for item in attached() if not item.tag]
+    [layer] = layers_of(item.manifest)
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
-        layers_of(rebuilt(one, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
+        layers_of(rebuilt(item, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:
     other = {"schemaVersion": 2, "layers": [{"mediaType": "x", "digest": "y", "size": 1 << 40}]}
-    found = Attachment(manifest=json.dumps(other).encode(), blobs={})
-    assert judged([found, *attached()]).rejected == ()
+    proof = ProofManifest(manifest=json.dumps(other).encode(), blobs={})
+    assert judged([proof, *attached()]).rejected == ()
 
 
 def test_of_too_many_attachments_the_rest_is_not_read() -> None:
-    rubbish = Attachment(manifest=b"x", blobs={})
+    rubbish = ProofManifest(manifest=b"x", blobs={})
     verdict = judged([*[rubbish] * attachments.MAX_ATTACHMENTS, *attached()])
     assert verdict.signatures == ()
     assert "the rest was not read" in verdict.rejected[-1].reason
-    assert kinds(verdict) == [attachments.MALFORMED, attachments.TOO_LARGE]
+    assert kinds(verdict) == [MALFORMED, TOO_LARGE]
 
 
 def test_of_too_many_claims_the_rest_is_not_read() -> None:
@@ -402,7 +420,7 @@ def test_of_too_many_claims_the_rest_is_not_read() -> None:
     many = rebuilt(attached()[0], {"layers": layers})
     verdict = judged([many] * (attachments.MAX_CLAIMS // len(layers) + 1))
     assert len(verdict.signatures) == attachments.MAX_CLAIMS
-    assert [one.kind for one in verdict.rejected] == [attachments.TOO_LARGE]
+    assert [kind_of(item.reason) for item in verdict.rejected] == [TOO_LARGE]
 
 
 @pytest.mark.parametrize("filler", ["[]", "{}", "0"])
@@ -412,30 +430,34 @@ def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.Mo
     sound = json.loads(bundled(envelope, our_key().public))
     text = ",".join([filler] * 5 * attachments.MOST_VALUES)
     content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
-    made = bundle(IMAGE, content, TEST_RESULT, created="")
+    manifests = bundle(IMAGE, content, TEST_RESULT, created="")
     loads = json.loads
 
-    def only_small(given: str, **more: Any) -> Any:
-        assert len(given) < len(text)
-        return loads(given, **more)
+    def only_small(document: str, **more: Any) -> Any:
+        assert len(document) < len(text)
+        return loads(document, **more)
 
     monkeypatch.setattr("builder.model.exact_json.json.loads", only_small)
-    verdict = judged([made])
-    assert (verdict.attestations, kinds(verdict)) == ((), [attachments.MALFORMED])
+    verdict = judged([manifests])
+    assert (verdict.attestations, kinds(verdict)) == ((), [MALFORMED])
 
 
 def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
-    rubbish = [Attachment(manifest=text, blobs={}) for text in (b"", b"null", b"\xff", b"[1]")]
+    rubbish = [ProofManifest(manifest=text, blobs={}) for text in (b"", b"null", b"\xff", b"[1]")]
     verdict = judged([*rubbish, *attached(evidence())])
     assert (len(verdict.signatures), len(verdict.attestations), len(verdict.rejected)) == (2, 2, 4)
 
 
 def test_several_attestations_lie_in_one_classic_manifest() -> None:
     sealed = [
-        statements.sealed_envelope(evidence(result=one), our_key()) for one in ("PASSED", "FAILED")
+        statements.sealed_envelope(evidence(result=item), our_key())
+        for item in ("PASSED", "FAILED")
     ]
     verdict = judged([classic_attestations(IMAGE.digest, sealed)])
-    assert [one.predicate["result"] for one in verdict.attestations] == ["PASSED", "FAILED"]
+    assert [member(item.statement, "predicate", "result") for item in verdict.attestations] == [
+        "PASSED",
+        "FAILED",
+    ]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -462,12 +484,12 @@ ODD += ["x" * 1000, 10**4000]
 @pytest.mark.parametrize("index", range(4))
 def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) -> None:
     """Every place of a manifest and of its payload in turn, with every odd value."""
-    one = attached(evidence())[index]
-    [layer] = layers_of(one.manifest)
-    payload = json.loads(one.blobs[layer.digest])
-    manifest = json.loads(one.manifest)
-    found = [
-        Attachment(manifest=text, blobs=one.blobs, tag=one.tag)
+    item = attached(evidence())[index]
+    [layer] = layers_of(item.manifest)
+    payload = json.loads(item.blobs[layer.digest])
+    manifest = json.loads(item.manifest)
+    proof = [
+        ProofManifest(manifest=text, blobs=item.blobs, tag=item.tag)
         for path in places(manifest)
         for new in ODD
         if (text := json.dumps(replaced(manifest, path, new)).encode())
@@ -476,9 +498,9 @@ def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) 
         for new in ODD:
             content = json.dumps(replaced(payload, path, new)).encode()
             descriptor = {**layer.as_json, "digest": digest_of(content), "size": len(content)}
-            changed = rebuilt(one, {"layers": [descriptor]})
-            found.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
-    for each in found:
+            changed = rebuilt(item, {"layers": [descriptor]})
+            proof.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
+    for each in proof:
         verdict = judged([each])
         assert all(said.payload == evidence() for said in verdict.attestations)
         assert all(said.reason.isprintable() for said in verdict.rejected)

@@ -19,18 +19,11 @@ from samples import private_file
 
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.system.process import Completed, Processes
-from builder.trust.proof import (
-    PrivateKey,
-    keyless_proofs,
-    keys,
-    private_key,
-    public_key,
-    statements,
-)
+from builder.trust.proof import keys, statements
 from builder.trust.proof.attachments import BUNDLE
 from builder.trust.proof.attestations import bundled
-from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import boxed, generated
+from builder.trust.proof.cosign import keyless_attestations, signer_of
+from builder.trust.proof.keys import PrivateKey, boxed, generated, private_key, public_key
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -59,18 +52,18 @@ def test_cosigns_own_pair(name: str) -> None:
 
 def test_the_fingerprint_is_that_of_openssl() -> None:
     """openssl pkey -pubin -in cosign.pub -outform DER | sha256sum"""
-    found = public_key(str(VECTORS / "cosign.pub"), {})
-    assert found.fingerprint == base64.b64decode(found.hint).hex()
+    result = public_key(str(VECTORS / "cosign.pub"), {})
+    assert result.fingerprint == base64.b64decode(result.hint).hex()
     der = base64.b64decode("".join((VECTORS / "cosign.pub").read_text().splitlines()[1:-1]))
-    assert found.fingerprint == hashlib.sha256(der).hexdigest()
+    assert result.fingerprint == hashlib.sha256(der).hexdigest()
 
 
 @pytest.mark.parametrize(
     "key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()]
 )
 def test_a_plain_key_from_the_environment(key: Key) -> None:
-    found = private_key("env://CI_KEY", {"CI_KEY": pem(key)})
-    assert found.public.verifies(found.sign(b"data"), b"data")
+    result = private_key("env://CI_KEY", {"CI_KEY": pem(key)})
+    assert result.public.verifies(result.sign(b"data"), b"data")
 
 
 def test_a_cosign_key_from_the_environment() -> None:
@@ -99,33 +92,33 @@ def damaged(**changes: object) -> str:
     content["kdf"]["params"].update(changes.pop("params", {}))
     content.update(changes)
     text = base64.b64encode(json.dumps(content).encode()).decode()
-    return f"-----BEGIN {keys.LABEL}-----\n{text}\n-----END {keys.LABEL}-----\n"
+    return f"-----BEGIN {keys._LABELS[0]}-----\n{text}\n-----END {keys._LABELS[0]}-----\n"
 
 
 REFUSED = {
     "rubbish": ("rubbish", "not a private key in PEM"),
     "a public key": ((VECTORS / "cosign.pub").read_text(), "not a private key in PEM"),
-    "RSA": (pem(RSA), "a kind that is not used here"),
-    "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "a kind that is not used"),
+    "RSA": (pem(RSA), "unsupported kind of key"),
+    "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "unsupported kind of key"),
     "encrypted otherwise": (
         pem(ed25519.Ed25519PrivateKey.generate(), b"secret"),
-        "encrypted, and not as cosign does it",
+        "encrypted in another way than cosign's",
     ),
-    "a cut one": (damaged()[:200], "not a whole key of cosign's"),
-    "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a whole key"),
-    "no text": (damaged(ciphertext=None), "not a whole key"),
+    "a cut one": (damaged()[:200], "not a complete cosign key"),
+    "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
+    "no text": (damaged(ciphertext=None), "not a complete cosign key"),
     "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
     "much memory": (damaged(params={"N": 1 << 24}), "would take 16384 MiB of memory"),
     "much time": (damaged(params={"p": 17}), "would take 64 MiB of memory, 17 times over"),
-    "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a whole key"),
-    "a cost that is a text": (damaged(params={"N": "65536"}), "not a whole key"),
-    "a cost of 0": (damaged(params={"r": 0}), "not a whole key"),
+    "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a complete cosign key"),
+    "a cost that is a text": (damaged(params={"N": "65536"}), "not a complete cosign key"),
+    "a cost of 0": (damaged(params={"r": 0}), "not a complete cosign key"),
 }
 
 
-@pytest.mark.parametrize(("text", "said"), REFUSED.values(), ids=REFUSED)
-def test_a_private_key_that_is_refused(text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said) as caught:
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_private_key_that_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
         private_key("env://CI_KEY", {**SECRET, "CI_KEY": text})
     assert "env://CI_KEY" in str(caught.value)
     assert PASSWORD not in str(caught.value)
@@ -146,7 +139,7 @@ def test_a_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> Non
     file = tmp_path / "site.key"
     file.write_bytes(private_file("cosign").read_bytes())
     file.chmod(mode)
-    with pytest.raises(BadInput, match=f"its mode is {mode:04o}") as caught:
+    with pytest.raises(BadInput, match=f"mode {mode:04o}") as caught:
         private_key(str(file), SECRET)
     assert f"chmod 600 {file}" in caught.value.hint
     assert "env://NAME" in caught.value.hint
@@ -171,7 +164,7 @@ PUBLIC = {
         ec.generate_private_key(ec.SECP384R1())
         .public_key()
         .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
-        "a kind that is not used here",
+        "unsupported kind of key",
     ),
     "rubbish": (b"rubbish", "not a public key in PEM"),
     "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
@@ -179,15 +172,15 @@ PUBLIC = {
         RSA.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         ),
-        "a kind that is not used here",
+        "unsupported kind of key",
     ),
 }
 
 
-@pytest.mark.parametrize(("data", "said"), PUBLIC.values(), ids=PUBLIC)
-def test_a_public_key_that_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("data", "message"), PUBLIC.values(), ids=PUBLIC)
+def test_a_public_key_that_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(data)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         public_key(str(tmp_path / "key"), {})
 
 
@@ -247,40 +240,40 @@ class FakeKeyless(Processes):
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
         self.command = [str(word) for word in argv]
-        given = dict(itertools.pairwise(self.command))
-        payload = Path(given["--statement"]).read_bytes()
+        options = dict(itertools.pairwise(self.command))
+        payload = Path(options["--statement"]).read_bytes()
         envelope = statements.sealed_envelope(payload, generated())
         value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
-        Path(given["--bundle"]).write_text(json.dumps(value))
+        Path(options["--bundle"]).write_text(json.dumps(value))
         return Completed(argv=tuple(self.command), returncode=0)
 
 
 def test_without_a_key_cosign_signs_statements() -> None:
     cosign = FakeKeyless()
-    made = keyless_proofs(IMAGE, [evidence()], cosign, created="")
-    assert [one.artifact_type for one in made] == [BUNDLE, BUNDLE]
+    attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
+    assert [one.artifact_type for one in attested] == [BUNDLE]
     assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
     assert "--key" not in cosign.command
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
     other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
-    for changes, said in (
-        ({"mediaType": "x"}, "does not hold what was to be signed"),
-        ({"dsseEnvelope": other}, "does not hold what was to be signed"),
+    for changes, message in (
+        ({"mediaType": "x"}, "does not contain the statement to sign"),
+        ({"dsseEnvelope": other}, "does not contain the statement to sign"),
         ({"dsseEnvelope": None}, "the payload's type is None"),
     ):
-        with pytest.raises(StepFailed, match=said):
-            keyless_proofs(IMAGE, [], FakeKeyless(**changes), created="")
+        with pytest.raises(StepFailed, match=message):
+            keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")
     with pytest.raises(BadInput, match="about another image"):
-        keyless_proofs(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
+        keyless_attestations(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
     with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
-        keyless_proofs(IMAGE, [], Processes(), created="", path="/nowhere")
+        keyless_attestations(IMAGE, [evidence()], Processes(), created="", path="/nowhere")
 
 
 def test_a_local_key_needs_no_program() -> None:
-    found = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
-    assert found.public.pem == our_key().public.pem
+    result = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
+    assert result.public.pem == our_key().public.pem
 
 
 @pytest.mark.parametrize("uri", ["pkcs11:token=site;object=key", "awskms:///alias/key"])
@@ -291,6 +284,6 @@ def test_other_keys_are_cosigns(uri: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_pin_on_the_command_line_is_refused() -> None:
-    with pytest.raises(BadInput, match="holds a PIN") as caught:
+    with pytest.raises(BadInput, match="contains a PIN") as caught:
         signer_of("pkcs11:object=key?pin-value=1234", {}, Processes())
     assert "1234" not in str(caught.value)

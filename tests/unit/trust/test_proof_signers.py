@@ -18,16 +18,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE
 
-from builder.distribute.publish import signatures
+from builder.distribute.publish import proof
 from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.trust.proof import public_key
-from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, Descriptor
+from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, BlobDescriptor
 from builder.trust.proof.attestations import classic_signature
 from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import PublicKey
+from builder.trust.proof.keys import PublicKey, public_key
 from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
@@ -67,9 +66,9 @@ class Token(Processes):
 class Failing(Processes):
     """cosign that says why it cannot."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__()
-        self.said = said
+        self.said = message
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
         again = f"error during command execution: {self.said}"
@@ -86,8 +85,8 @@ def test_a_token_is_opened_by_one_at_a_time() -> None:
     token = Token()
     signer = signer_of(TOKEN, {}, token)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(signer.sign, [b"%d" % number for number in range(8)]))
-    assert all(signer.public.verifies(one, b"%d" % number) for number, one in enumerate(found))
+        result = list(threads.map(signer.sign, [b"%d" % number for number in range(8)]))
+    assert all(signer.public.verifies(one, b"%d" % number) for number, one in enumerate(result))
 
 
 def test_what_is_no_token_is_asked_by_several() -> None:
@@ -100,13 +99,13 @@ def test_what_is_no_token_is_asked_by_several() -> None:
 def test_a_certificate_in_a_token_is_not_used() -> None:
     token = Token()
     signer_of(TOKEN, {}, token, path="/bin").sign(b"data")
-    wanted = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1", "PATH": "/bin"}
-    assert token.environments == [wanted, wanted]
+    expected = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1", "PATH": "/bin"}
+    assert token.environments == [expected, expected]
 
 
 @pytest.mark.parametrize("name", ["pin-value", "PIN-value", "pin%2Dvalue", "%70in-value"])
 def test_a_pin_in_the_uri_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="holds a PIN") as caught:
+    with pytest.raises(BadInput, match="contains a PIN") as caught:
         signer_of(f"{TOKEN}&{name}=1234", {}, Token())
     assert "1234" not in str(caught.value)
 
@@ -129,6 +128,10 @@ def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
     return {SIGNATURE_NOTE: signature.replace("+", "-").replace("/", "_")}
 
 
+def note(layer: BlobDescriptor) -> str:
+    return (layer.annotations or {})[SIGNATURE_NOTE]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -145,20 +148,20 @@ def test_what_others_would_refuse_is_signed_anew(
     """Whoever may push could otherwise keep a signature from coming: no client takes these."""
     signer = signer_of(TOKEN, {}, Token())
     ours = classic_signature(IMAGE.digest, NAME, signer)
-    while not {"+", "/"} & set(layers_of(ours.manifest)[0].annotations[SIGNATURE_NOTE]):
+    while not {"+", "/"} & set(note(layers_of(ours.manifest)[0])):
         ours = classic_signature(IMAGE.digest, NAME, signer)
     manifest = json.loads(ours.manifest)
     [layer] = manifest["layers"]
     manifest["layers"] = [{**layer, **changed(layer)}]
     crafted = replace(ours, manifest=json.dumps(manifest).encode())
-    made = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
-    last = layers_of(made.manifest)[-1]
-    notes = {SIGNATURE_NOTE: last.annotations[SIGNATURE_NOTE]}
-    good = Descriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
+    signed_manifest = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
+    last = layers_of(signed_manifest.manifest)[-1]
+    notes = {SIGNATURE_NOTE: note(last)}
+    good = BlobDescriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
     assert last == replace(good, annotations=notes)
     signature = base64.b64decode(notes[SIGNATURE_NOTE], validate=True)
-    assert signer.public.verifies(signature, made.blobs[layer["digest"]])
-    assert {one.size for one in layers_of(made.manifest)} == {layer["size"]}
+    assert signer.public.verifies(signature, signed_manifest.blobs[layer["digest"]])
+    assert {one.size for one in layers_of(signed_manifest.manifest)} == {layer["size"]}
 
 
 def test_ctrl_c_is_heard_behind_another_command() -> None:
@@ -179,15 +182,17 @@ def test_ctrl_c_is_heard_behind_another_command() -> None:
 
 def test_a_reason_of_several_lines_is_kept() -> None:
     """Those of Vault and Azure."""
-    said = "reading the key: Error making API request.\n\nCode: 403. Errors:\n* permission denied"
+    message = (
+        "reading the key: Error making API request.\n\nCode: 403. Errors:\n* permission denied"
+    )
     with pytest.raises(StepFailed, match="request") as caught:
-        signer_of("hashivault://key", {}, Failing(said))
+        signer_of("hashivault://key", {}, Failing(message))
     assert "permission denied" in str(caught.value)
     assert str(caught.value).count("Code: 403") == 1
 
 
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("message", "hint"),
     [
         ("opening pkcs11 token key: unimplemented", "built without PKCS#11"),
         ("failed to log into long term session: pkcs11: 0xA0: CKR_PIN_INCORRECT", "another PIN"),
@@ -200,11 +205,11 @@ def test_a_reason_of_several_lines_is_kept() -> None:
         ("AccessDeniedException", ""),
     ],
 )
-def test_what_cosign_says_is_told_once(said: str, hint: str) -> None:
+def test_what_cosign_says_is_told_once(message: str, hint: str) -> None:
     with pytest.raises(StepFailed) as caught:
-        signer_of(TOKEN, {}, Failing(said))
+        signer_of(TOKEN, {}, Failing(message))
     first, *rest = str(caught.value).splitlines()
-    assert first == f"{TOKEN}: cosign public-key: {said}"
+    assert first == f"{TOKEN}: cosign public-key: {message}"
     assert hint in "".join(rest)
     assert len(rest) == bool(hint)
 
@@ -222,6 +227,6 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    _, signer = signatures._signer(TOKEN, Processes())
+    _, signer = proof._signer(TOKEN, Processes())
     assert signer is not None
     assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem

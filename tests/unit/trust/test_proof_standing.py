@@ -6,12 +6,23 @@ import dataclasses
 import json
 from typing import Any
 
-from proof_samples import CREATED, IMAGE, REFERENCE, evidence, judged, other_key, our_key, trusted
+from proof_samples import (
+    CREATED,
+    IMAGE,
+    REFERENCE,
+    evidence,
+    judged,
+    other_key,
+    our_key,
+    results,
+    trusted,
+)
 
 from builder.model.exact_json import member
-from builder.model.predicates import TEST_RESULT
-from builder.trust.proof import Attachment, PrivateKey, Standing, proofs
-from builder.trust.proof.attestations import attestation_tag
+from builder.trust.proof.attachments import ProofManifest
+from builder.trust.proof.attestations import attestation_tag, proofs
+from builder.trust.proof.existing import ExistingProof
+from builder.trust.proof.keys import PrivateKey
 from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import statement
 
@@ -49,25 +60,27 @@ class Place:
     """A repository, as `publish` leaves it."""
 
     def __init__(self, *, deletes: bool = True) -> None:
-        self.deletes, self.there = deletes, dict[str, Attachment]()
+        self.deletes, self.there = deletes, dict[str, ProofManifest]()
 
     def publish(self, *statements: bytes, key: PrivateKey | None = None) -> None:
         signer = key or our_key()
-        standing = Standing.of(IMAGE.digest, self.there.values(), signer.public)
+        standing = ExistingProof(IMAGE.digest, self.there.values(), signer.public)
         before = standing.before(statements)
-        news = standing.news(statements)
-        made = proofs(IMAGE, news, signer, reference=REFERENCE, created=CREATED, before=before)
-        known = {digest: data for one in self.there.values() for digest, data in one.blobs.items()}
-        for one in standing.needed(made):
-            blobs = {**known, **one.blobs}
-            self.there[one.tag or one.digest] = dataclasses.replace(one, blobs=blobs)
+        news = standing.new_statements(statements)
+        manifests = proofs(IMAGE, news, signer, reference=REFERENCE, created=CREATED, before=before)
+        known = {
+            digest: data for item in self.there.values() for digest, data in item.blobs.items()
+        }
+        for item in standing.needed(manifests):
+            blobs = {**known, **item.blobs}
+            self.there[item.tag or item.digest] = dataclasses.replace(item, blobs=blobs)
         if self.deletes:
             for digest in standing.replaced(statements):
                 del self.there[digest]
 
     @property
     def bundles(self) -> int:
-        return len([one for one in self.there.values() if not one.tag])
+        return len([item for item in self.there.values() if not item.tag])
 
     @property
     def layers(self) -> int:
@@ -75,11 +88,11 @@ class Place:
 
     def evidence(self) -> list[tuple[str, str]]:
         """What is found by who looks: when, and with which result."""
-        some = judged([*self.there.values()], trusted(), trusted(other_key())).of_type(TEST_RESULT)
-        found = [one.predicate for one in some]
-        runs = [member(one, "configuration", 0, "annotations", "finished") for one in found]
-        results = [str(one["result"]) for one in found]
-        return sorted(zip((run[8:10] for run in runs), results, strict=True))
+        verdict = judged([*self.there.values()], trusted(), trusted(other_key()))
+        predicates = [member(item.statement, "predicate") for item in results(verdict)]
+        runs = [member(item, "configuration", 0, "annotations", "finished") for item in predicates]
+        outcomes = [str(item["result"]) for item in predicates]
+        return sorted(zip((run[8:10] for run in runs), outcomes, strict=True))
 
 
 def test_a_hundred_nights_that_find_the_same_are_one() -> None:
@@ -122,8 +135,8 @@ def test_what_policies_tell_apart_is_kept_apart() -> None:
     for number, changed in enumerate(others, 1):
         place.publish(night(number, **changed))
     place.publish(night(20, host={**HOST, "kernel": "6.6", "cpu": "Xeon"}))
-    found = [day for day, _ in place.evidence()]
-    assert found == ["02", "03", "04", "05", "06", "07", "08", "20"]
+    predicates = [day for day, _ in place.evidence()]
+    assert predicates == ["02", "03", "04", "05", "06", "07", "08", "20"]
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
@@ -132,8 +145,8 @@ def test_what_is_said_already_is_not_said_again() -> None:
     before = dict(place.there)
     place.publish(night(5), provenance("2026-01-02"))
     place.publish(night(4))  # older than what is there
-    assert {name: one.manifest for name, one in place.there.items()} == {
-        name: one.manifest for name, one in before.items()
+    assert {name: item.manifest for name, item in place.there.items()} == {
+        name: item.manifest for name, item in before.items()
     }
     place.publish(provenance("2026-01-03", "git+https://git.site.example/b@1"))
     assert (place.bundles, place.layers) == (4, 3)
@@ -142,7 +155,7 @@ def test_what_is_said_already_is_not_said_again() -> None:
 def test_what_is_there_in_one_format_alone_is_made_whole() -> None:
     place = Place()
     place.publish(night(5))
-    for name in [name for name, one in place.there.items() if not one.tag]:
+    for name in [name for name, item in place.there.items() if not item.tag]:
         del place.there[name]
     place.publish(night(5))
     assert (place.bundles, place.layers) == (2, 1)
@@ -162,7 +175,7 @@ def test_rubbish_is_no_reason_to_stop() -> None:
     place.publish(night(1), evidence(configuration=3), evidence(configuration=[{}]))
     odd = json.loads(place.there[TAG].manifest)
     assert len(odd["layers"]) == 3
-    rubbish = Attachment(manifest=b"{}", blobs={})
+    rubbish = ProofManifest(manifest=b"{}", blobs={})
     place.there["rubbish"] = rubbish
     place.publish(night(2), evidence(configuration=3))
     assert place.layers == 3

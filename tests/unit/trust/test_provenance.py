@@ -65,24 +65,24 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def made(**inputs: Any) -> dict[str, Any]:
+def written(**inputs: Any) -> dict[str, Any]:
     manifest = {**MANIFEST, "inputs": {**INPUTS, **inputs}}
-    found: dict[str, Any] = json.loads(provenance(record(manifest), builder_id=builder_of({})))
-    jsonschema.validate(found, SCHEMA)
-    return found
+    result: dict[str, Any] = json.loads(provenance(record(manifest), builder_id=builder_of({})))
+    jsonschema.validate(result, SCHEMA)
+    return result
 
 
 def dependencies(**inputs: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = made(**inputs)["predicate"]["buildDefinition"][
+    result: list[dict[str, Any]] = written(**inputs)["predicate"]["buildDefinition"][
         "resolvedDependencies"
     ]
-    return found
+    return result
 
 
 def test_it_is_what_the_specification_asks_for() -> None:
-    found = made()
-    assert [one["name"].rpartition("/")[2] for one in found["subject"]] == ["oci", "sif"]
-    definition, run = found["predicate"]["buildDefinition"], found["predicate"]["runDetails"]
+    result = written()
+    assert [entry["name"].rpartition("/")[2] for entry in result["subject"]] == ["oci", "sif"]
+    definition, run = result["predicate"]["buildDefinition"], result["predicate"]["runDetails"]
     assert definition["externalParameters"] == {
         "image": MANIFEST["image"],
         "cell": {"arch": "ppc64le", "base": "debian13", "recipe": "hpc-base"},
@@ -96,26 +96,26 @@ def test_it_is_what_the_specification_asks_for() -> None:
     }
     [program] = run["builder"]["builderDependencies"]
     assert program["digest"] == {"sha256": digest("program").removeprefix("sha256:")}
-    assert [one["name"] for one in run["byproducts"]] == ["Dockerfile"]
+    assert [entry["name"] for entry in run["byproducts"]] == ["Dockerfile"]
 
 
 def test_the_schema_is_not_content_with_anything() -> None:
     for key in ("buildDefinition", "runDetails"):
-        broken = made()
+        broken = written()
         del broken["predicate"][key]
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, SCHEMA)
 
 
 def test_the_materials() -> None:
-    names = [one.get("name") or one["uri"] for one in dependencies()]
+    names = [entry.get("name") or entry["uri"] for entry in dependencies()]
     assert names == [
         "lock.yaml",
         "matrix.yaml",
         "base image debian13",
         "debian-source:openmpi/5.0.7",
     ]
-    assert all("sha256" in one["digest"] for one in dependencies())
+    assert all("sha256" in entry["digest"] for entry in dependencies())
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,16 @@ def test_the_materials() -> None:
 )
 def test_a_base_from_a_registry(image: str, uri: str) -> None:
     base = {"name": "cuda", "image": image, "key": "", "digest": "", "made": ""}
-    [found] = [one for one in dependencies(base=base) if one.get("name") == "base image cuda"]
-    assert found["uri"] == uri.format(digest("x").removeprefix("sha256:"))
-    assert ("digest" in found) == ("@" in image)
+    [result] = [
+        entry for entry in dependencies(base=base) if entry.get("name") == "base image cuda"
+    ]
+    assert result["uri"] == uri.format(digest("x").removeprefix("sha256:"))
+    assert ("digest" in result) == ("@" in image)
 
 
 def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
     url = "https://user:secret@example.org:8443/a/file.tar.gz?token=secret#secret"
-    text = json.dumps(made(sources={url: digest("source")}))
+    text = json.dumps(written(sources={url: digest("source")}))
     assert "https://example.org:8443/a/file.tar.gz" in text
     for word in ("secret", "token", "localhost", "image.oci"):
         assert word not in text
@@ -144,7 +146,7 @@ def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
 @pytest.mark.parametrize("key", ["files", "program", "specs", "base", "sources"])
 def test_a_manifest_of_an_earlier_version(key: str) -> None:
     inputs = {name: value for name, value in INPUTS.items() if name != key}
-    with pytest.raises(BadInput, match="does not say what it was made from"):
+    with pytest.raises(BadInput, match="does not state what it was made from"):
         provenance(record({**MANIFEST, "inputs": inputs}), builder_id="x:y")
 
 
@@ -155,7 +157,7 @@ def with_program(value: Any) -> Manifest:
 
 @pytest.mark.parametrize("value", ["", "sha256:", "md5:00", "sha256:" + "G" * 64, 1])
 def test_a_digest_that_is_none(value: object) -> None:
-    with pytest.raises(BadInput, match="does not say what it was made from"):
+    with pytest.raises(BadInput, match="does not state what it was made from"):
         provenance(with_program(value), builder_id="x:y")
 
 
@@ -200,13 +202,13 @@ def test_the_files_of_one_image() -> None:
 def test_the_program_by_digest(tmp_path: Path) -> None:
     assert program_digest() == program_digest()
     (tmp_path / "a.py").write_text("a")
-    one = program_digest(tmp_path)
+    entry = program_digest(tmp_path)
     (tmp_path / "a.pyc").write_text("compiled")
-    assert program_digest(tmp_path) == one
+    assert program_digest(tmp_path) == entry
     (tmp_path / "b.py").write_text("a")
     two = program_digest(tmp_path)
     (tmp_path / "b.py").rename(tmp_path / "c.py")
-    assert len({one, two, program_digest(tmp_path)}) == 3
+    assert len({entry, two, program_digest(tmp_path)}) == 3
 
 
 def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, Manifest]:
@@ -221,9 +223,9 @@ def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, Manifest]:
 
 def test_the_statements_of_a_folder(tmp_path: Path) -> None:
     folder, manifest = folder_of(tmp_path)
-    found = statements_of(folder, manifest, builder_id=builder_of({}))
-    assert found[0] == evidence(digest("oci"))
-    types = [statements.statement_of(one, digest("oci"))["predicateType"] for one in found]
+    result = statements_of(folder, manifest, builder_id=builder_of({}))
+    assert result[0] == evidence(digest("oci"))
+    types = [statements.statement_of(entry, digest("oci"))["predicateType"] for entry in result]
     assert types == [predicates.TEST_RESULT, predicates.CYCLONEDX, predicates.SLSA]
 
 
@@ -261,6 +263,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
 def test_emulated_is_what_the_build_was(emulated: bool) -> None:
     """And not what later checks were, which may be run elsewhere."""
     manifest = {**MANIFEST, "emulated": not emulated, "emulated_build": emulated}
-    found = json.loads(provenance(record(manifest), builder_id=builder_of({})))
-    parameters = found["predicate"]["buildDefinition"]["internalParameters"]
+    result = json.loads(provenance(record(manifest), builder_id=builder_of({})))
+    parameters = result["predicate"]["buildDefinition"]["internalParameters"]
     assert parameters["emulated"] is emulated

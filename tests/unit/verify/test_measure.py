@@ -14,17 +14,10 @@ from samples import compare_with_golden
 
 from builder.model.errors import StepFailed
 from builder.system.process import Completed
-from builder.verify.measure import (
-    EMULATED,
-    PROGRAMS,
-    Place,
-    PlaceFacts,
-    Sizes,
-    programs_in,
-    run_rounds,
-)
-from builder.verify.measure.measurement import GpuUse, Unreadable
-from builder.verify.measure.programs import words
+from builder.verify.measure.bare import chroot_argv
+from builder.verify.measure.measurement import GpuUse, PlaceFacts
+from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
+from builder.verify.measure.rounds import Place, programs_in, run_rounds
 from builder.verify.measure.sampling import (
     CpuTimes,
     Gpus,
@@ -206,7 +199,7 @@ def said(stdout: str = "", **changes: object) -> Completed:
 
 
 def place(name: str, *answers: Completed) -> Place:
-    return Place(facts=PlaceFacts(name=name, runner="r"), runner=Fake(*answers))
+    return PlaceFacts(name=name, runner="r"), Fake(*answers)
 
 
 def test_places_take_turns_and_each_round_begins_with_another() -> None:
@@ -214,11 +207,10 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
     places = [place(name, good) for name in ("bare", "oci", "sif")]
     program = PROGRAM_BY_NAME["memory-speed"]
     shares = iter([0.5, 0.1, 0.0, 0.2])
-    found = run_rounds(
-        places, [program], Sizes(), launch="", repeats=4, others=lambda: next(shares)
+    runs, others = run_rounds(
+        places, [program], Sizes(), launch="", repeats=4, gpus=Gpus(), others=lambda: next(shares)
     )
-    assert found.others == (0.5, 0.1, 0.0, 0.2)
-    runs = found.runs
+    assert others == (0.5, 0.1, 0.0, 0.2)
     assert [one.place for one in runs] == [
         *("bare", "oci", "sif"),
         *("oci", "sif", "bare"),
@@ -245,7 +237,9 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
 def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:
     places = [place("bare", said(recorded("memory-speed"))), place("oci", answer)]
     program = PROGRAM_BY_NAME["memory-speed"]
-    runs = run_rounds(places, [program], Sizes(), launch="", repeats=3, others=lambda: 0.0).runs
+    runs, _ = run_rounds(
+        places, [program], Sizes(), launch="", repeats=3, gpus=Gpus(), others=lambda: 0.0
+    )
     failed = [one for one in runs if one.problem]
     assert [(one.place, one.problem) for one in failed] == [("oci", problem)]
     assert len(runs) == 4
@@ -307,13 +301,13 @@ def test_what_programs_are_given_to_do() -> None:
 
 
 def test_bare_is_a_chroot_with_the_images_variables_alone() -> None:
-    root = words("/r", "/d", {"A": "b c"}, directory="/srv", is_root=True)
+    root = chroot_argv("/r", "/d", {"A": "b c"}, directory="/srv", is_root=True)
     assert root[:2] == ["unshare", "--mount"]
     assert "--userspec=65534:65534" in root
     start = root.index("/usr/bin/env")
     assert root[start : start + 3] == ["/usr/bin/env", "-i", "A=b c"]
     assert root[-1] == "/srv"
-    ordinary = words("/r", "/d", {}, directory="/", is_root=False)
+    ordinary = chroot_argv("/r", "/d", {}, directory="/", is_root=False)
     assert ordinary[:4] == ["unshare", "--user", "--map-root-user", "--mount"]
     assert not [word for word in ordinary if word.startswith("--userspec")]
 
@@ -370,24 +364,24 @@ class OneGpu(Gpus):
 
 def test_gpus_are_asked_once_for_all_rounds() -> None:
     gpus = OneGpu()
-    found = run_rounds(
+    runs, _ = run_rounds(
         [place("bare", said(recorded("memory-speed")))],
         [PROGRAM_BY_NAME["memory-speed"]],
         Sizes(),
         launch="",
         repeats=2,
-        sampler=lambda: Sampler(gpus=gpus, interval_s=0.01),
+        gpus=gpus,
         others=lambda: 0.0,
     )
     assert gpus.begun == 101
     assert gpus.inside
     assert all(gpus.inside)
-    assert [one.use.no_gpus for one in found.runs] == ["", ""]
+    assert [one.use.no_gpus for one in runs] == ["", ""]
 
 
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     gpus = OneGpu()
-    sampler = Sampler(gpus=gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    sampler = Sampler(gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
     with sampler:
         proc(tmp_path, busy=60, idle=140, available=1)
     use = sampler.use
@@ -398,7 +392,7 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
-    sampler = Sampler(interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    sampler = Sampler(Gpus(), interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
     with pytest.raises(KeyboardInterrupt), sampler:
         raise KeyboardInterrupt
     assert sampler.use.samples

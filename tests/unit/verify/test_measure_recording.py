@@ -15,10 +15,10 @@ from test_proving import Machine, machine, manifest, write  # noqa: F401 - two a
 
 from builder.model.errors import BadInput
 from builder.system.process import Completed
-from builder.verify.measure import PROGRAMS, recording
-from builder.verify.measure.programs import bare_kind
-from builder.verify.measure.recording import measure
-from builder.verify.measure.rounds import run_rounds
+from builder.verify.measure import rounds
+from builder.verify.measure.bare import bare_kind
+from builder.verify.measure.programs import PROGRAMS
+from builder.verify.measure.rounds import measure, run_rounds
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
 
@@ -64,10 +64,10 @@ def programs_started(
     for name, kind in [*RUNNERS.items()]:
         monkeypatch.setitem(RUNNERS, name, replace(kind, open=opened))
     monkeypatch.setattr(
-        recording, "bare_kind", lambda variables: replace(bare_kind(variables), open=opened)
+        rounds, "bare_kind", lambda variables: replace(bare_kind(variables), open=opened)
     )
     quiet = functools.partial(run_rounds, others=lambda: 0.0)
-    monkeypatch.setattr(recording, "run_rounds", quiet)
+    monkeypatch.setattr(rounds, "run_rounds", quiet)
     return started
 
 

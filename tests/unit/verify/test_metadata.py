@@ -13,7 +13,7 @@ from made_formats import ENV, SifPart, sif_scripts, write_sif
 from samples import a_file, tar_bytes
 from test_sif import TREE
 
-from builder.artifacts.oci import Layer, blob_path, finish_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.build.engines import charliecloud
 from builder.model import FAILED, PASSED
@@ -46,7 +46,7 @@ def sif_of(file: Path, objects: Mapping[str, bytes], arch: bytes = b"02") -> Pat
 def layout_of(folder: Path, config: Mapping[str, Any], **more: Any) -> Path:
     start_layout(folder)
     tar = tar_bytes(a_file("f", "x"))
-    layer = Layer(diff_id=digest_of(tar), digest=digest_of(tar), size=len(tar))
+    layer = LayerBlob(diff_id=digest_of(tar), digest=digest_of(tar), size=len(tar))
     blob_path(folder, layer.digest).write_bytes(tar)
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
     finish_layout(folder, {"rootfs": rootfs, **config}, [layer], **more)

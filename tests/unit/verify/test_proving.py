@@ -25,7 +25,7 @@ from samples import a_file, a_folder, compare_with_golden, tar_bytes
 from test_check_outcomes import FakeRunner, done, env
 
 from builder import __version__
-from builder.artifacts.oci import Layer, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.build.engines import Tools, charliecloud
 from builder.build.packing import file_digest
@@ -131,7 +131,9 @@ def write_formats(folder: Path) -> bytes:
     """The image in three formats; what sqfs2tar prints of the SIF."""
     layer_tar = tar_bytes(*TREE)
     start_layout(folder / "image.oci")
-    layer = Layer(diff_id=digest_of(layer_tar), digest=digest_of(layer_tar), size=len(layer_tar))
+    layer = LayerBlob(
+        diff_id=digest_of(layer_tar), digest=digest_of(layer_tar), size=len(layer_tar)
+    )
     blob_path(folder / "image.oci", layer.digest).write_bytes(layer_tar)
     config = {"architecture": "amd64", "os": "linux", "config": SETTINGS}
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}

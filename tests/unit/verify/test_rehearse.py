@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from manifest_samples import CELL as SAMPLE_CELL
@@ -29,32 +30,34 @@ from builder.model.exact_json import member
 from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
-from builder.verify.rehearse import CellTrials, Rehearsal, records
-from builder.verify.rehearse.conda_pins import CondaTrials
-from builder.verify.rehearse.flags import FlagTrials
+from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LARGEST_WHEEL,
     LibraryTrials,
     import_trials,
     needed_outside,
 )
-from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials
-from builder.verify.rehearse.records import COMPILED_ONLY, seen_of
-from builder.verify.rehearse.rehearsal import ToolkitTrials
+from builder.verify.rehearse.packages import Archives, PackageTrials
+from builder.verify.rehearse.python_packages import CondaTrials
+from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.source_urls import Answer, SourceTrials
+from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.trees import archive_tree
 from builder.verify.rehearse.trials import (
     FAILED,
     NOT_TRIED,
     PASSED,
+    CellTrials,
     Trial,
     failed,
+    in_order,
     not_tried,
     passed,
+    read_record,
+    seen_of,
+    write_record,
 )
-from builder.verify.rehearse.workspace import Workspace
+from builder.verify.rehearse.workspace import Workspace, archive_tree
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
@@ -104,6 +107,15 @@ def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
     assert "it changes nothing" in space.trials[2].text
     assert "-std=c++11" in (space.read("/opt/code/setup.py") or "")
     assert "--std=c++14" in (space.read("/var/tmp/code/sub/setup.py") or "")
+
+
+def test_an_edit_may_have_several_expressions_and_files() -> None:
+    space = workspace(code={"a": "one two\n", "b": "one\n"})
+    edit = "sed -i -E -e s/one/1/ -e s/(two)/2/ code/a code/b"
+    followed(space, f"git clone {OWNER}/code.git code", edit, folder="/opt")
+    assert outcomes(space.trials) == [PASSED] * 3
+    assert space.trials[1].subject == "sed -E -e s/one/1/ -e s/(two)/2/ /opt/code/a"
+    assert (space.read("/opt/code/a"), space.read("/opt/code/b")) == ("1 2\n", "1\n")
 
 
 def test_a_commit_is_what_is_checked_out() -> None:
@@ -200,12 +212,12 @@ def test_a_setup_py_that_is_not_at_hand_is_said() -> None:
 def test_the_distributions_toolkit_is_not_where_nvidias_is(
     command: str, outcome: list[str]
 ) -> None:
-    debian = ToolkitTrials(shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le"))
-    nvidias = ToolkitTrials(shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64"))
+    debian = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
+    nvidias = shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64")
     folder, _, configure = command.rpartition(" && ")
     made = step(configure, folder=folder.removeprefix("cd ") or "/")
-    assert outcomes(debian.of(made)) == outcome
-    assert [*nvidias.of(made)] == []
+    assert outcomes(toolkit_trials(debian, made)) == outcome
+    assert [*toolkit_trials(nvidias, made)] == []
 
 
 # What Python sources import.
@@ -330,6 +342,20 @@ def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> Non
     assert asked == [("https://c.example", "linux-ppc64le")]
 
 
+@pytest.mark.parametrize("option", ["-n", "--name", "-p", "--prefix", "-f", "--file"])
+def test_a_value_of_condas_options_is_no_pin(option: str) -> None:
+    install = step(f"conda install -c a --channel b {option} lost=1 tensorflow=2.12")
+    asked: list[str] = []
+
+    def read(channel: str, _: str) -> Any:
+        asked.append(channel)
+        return CHANNEL
+
+    trials = CondaTrials(read)
+    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
+    assert asked == ["a"]
+
+
 def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None:
     trials = CondaTrials(lambda channel, _: CHANNEL if channel == "b" else "no route")
     install = step("conda install -c a -c b -y tensorflow=2.12")
@@ -392,7 +418,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
         python=python_trials(silent="://"),
         conda=CondaTrials(lambda *_: "no server is asked"),
         sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
-        packages=PackageTrials(PackageLists(lambda _: b"", Archives())),
+        packages=PackageTrials(lambda _: b"", Archives()),
         libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
         new_workspace=lambda _: workspace(),
     )
@@ -472,17 +498,17 @@ def test_results_as_json() -> None:
 
 
 def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
-    records.keep(tmp_path / "rehearsals", CELL, "2026-11-24")
-    found = records.kept(tmp_path / "rehearsals", "k")
+    write_record(tmp_path / "rehearsals", CELL, "2026-11-24")
+    found = read_record(tmp_path / "rehearsals", "k")
     assert str(found) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
-    assert records.kept(tmp_path / "rehearsals", "another") is None
+    assert read_record(tmp_path / "rehearsals", "another") is None
 
 
 def test_two_projects_keep_their_rehearsals_of_one_image(tmp_path: Path) -> None:
     for key in ("k", "another"):
-        records.keep(tmp_path, dataclasses.replace(CELL, content_key=key), "2026-11-24")
-    assert records.kept(tmp_path, "k") is not None
-    assert records.kept(tmp_path, "another") is not None
+        write_record(tmp_path, dataclasses.replace(CELL, content_key=key), "2026-11-24")
+    assert read_record(tmp_path, "k") is not None
+    assert read_record(tmp_path, "another") is not None
 
 
 @pytest.mark.parametrize(
@@ -501,11 +527,11 @@ def test_explain_never_says_more_than_was_seen(
     planned = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
     changed = dataclasses.replace(planned, content_key="another")
     home = Home(path=tmp_path)
-    assert seen_of(tmp_path, home, planned) == COMPILED_ONLY
+    assert seen_of(tmp_path, home, planned) == "compiled only: neither built nor rehearsed here"
     cell = dataclasses.replace(CELL, image=planned.identifier, content_key=planned.content_key)
-    records.keep(home.rehearsals, cell, "2026-11-24")
+    write_record(home.rehearsals, cell, "2026-11-24")
     assert seen_of(tmp_path, home, planned).startswith("rehearsed on 2026-11-24: ")
-    assert seen_of(tmp_path, home, changed) == COMPILED_ONLY
+    assert seen_of(tmp_path, home, changed) == "compiled only: neither built nor rehearsed here"
     folder = tmp_path / planned.identifier
     folder.mkdir()
     manifest = {
@@ -522,7 +548,7 @@ def test_explain_never_says_more_than_was_seen(
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert seen_of(tmp_path, home, planned) == text
-    assert seen_of(tmp_path, home, changed) == COMPILED_ONLY
+    assert seen_of(tmp_path, home, changed) == "compiled only: neither built nor rehearsed here"
 
 
 def test_explain_shows_what_was_seen() -> None:
@@ -535,8 +561,6 @@ def test_explain_shows_what_was_seen() -> None:
 
 
 def test_equal_trials_are_shown_once() -> None:
-    from builder.verify.rehearse.trials import in_order  # noqa: PLC0415
-
     trials = [
         passed("flags", "x", "y", 3),
         passed("sources", "a", "b"),

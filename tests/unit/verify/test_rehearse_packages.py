@@ -19,13 +19,12 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
-from builder.verify.rehearse import repository_files, rpm_lists
-from builder.verify.rehearse.index import OutOfReach
-from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials, installed_by
-from builder.verify.rehearse.repository_files import NotInRepository, read_url, unpacked
-from builder.verify.rehearse.rpm_lists import rpm_names
+from builder.verify.rehearse import repositories, servers
+from builder.verify.rehearse.packages import Archives, PackageTrials, installed_by
+from builder.verify.rehearse.rehearsal import package_archives
+from builder.verify.rehearse.repositories import rpm_names, unpacked
+from builder.verify.rehearse.servers import NotOnServer, OutOfReach, read_url
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.this_machine import package_archives
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
 DATA = ROOT / "tests/data/packages"
@@ -53,7 +52,7 @@ def misspelt(identifier: str, name: str) -> PlannedImage:
 
 def trials_of(planned: PlannedImage, named: dict[str, tuple[str, ...]] = NAMED) -> list[Trial]:
     steps = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
-    trials = PackageTrials(PackageLists(read_url, Archives(named=named)))
+    trials = PackageTrials(read_url, Archives(named=named))
     return [*trials.of(steps, planned)]
 
 
@@ -91,7 +90,7 @@ def test_a_package_of_a_base_is_named_with_the_bases_file() -> None:
     planned = shipped(CENTOS)
     mpi = dataclasses.replace(planned.mpi, development=("openmpi-x",))  # type: ignore[type-var]
     changed = dataclasses.replace(planned, mpi=mpi)
-    trials = PackageTrials(PackageLists(read_url, Archives(named=NAMED)))
+    trials = PackageTrials(read_url, Archives(named=NAMED))
     [trial] = trials.of([step("yum install -y openmpi-x")], changed)
     assert "openmpi-x (base-images/centos7.yaml: mpi)" in trial.text
 
@@ -115,7 +114,7 @@ def test_a_package_of_a_base_is_named_with_the_bases_file() -> None:
     ],
 )
 def test_names_are_taken_as_dnf_takes_them(command: str, outcome: str) -> None:
-    trials = PackageTrials(PackageLists(read_url, Archives(named=NAMED)))
+    trials = PackageTrials(read_url, Archives(named=NAMED))
     assert outcomes(trials.of([step(command)], shipped(UBI))) == [outcome]
 
 
@@ -143,33 +142,33 @@ def test_a_repository_that_is_gone_leaves_a_base_untried() -> None:
 
 def test_names_of_packages_are_looked_up_in_the_distributions_list() -> None:
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
-    lists = PackageLists(packed_list("Package: make\nProvides: maker (= 1), tool\n"), OF_DEBIAN)
+    trials = PackageTrials(packed_list("Package: make\nProvides: maker (= 1), tool\n"), OF_DEBIAN)
     steps = [
         step("apt-get install -y --no-install-recommends make=1 maker tool", line=3),
         step("apt-get install -y make nothing", line=4),
         step("apt-get update -y", line=5),
     ]
-    trials = [*PackageTrials(lists).of(steps, planned)]
-    assert outcomes(trials) == [PASSED, FAILED]
-    assert trials[1].text == "debian13 for ppc64le has no package nothing"
+    results = [*trials.of(steps, planned)]
+    assert outcomes(results) == [PASSED, FAILED]
+    assert results[1].text == "debian13 for ppc64le has no package nothing"
 
 
 def test_debian_stands_in_for_ubuntu_and_it_is_said() -> None:
     planned = shipped("hpc-base-1.0-ubuntu24.04-mpich4.2-ppc64le")
-    lists = PackageLists(packed_list("Package: make\n"), OF_DEBIAN)
+    trials = PackageTrials(packed_list("Package: make\n"), OF_DEBIAN)
     steps = [step("apt-get install make"), step("apt-get install odd", line=2)]
-    trials = [*PackageTrials(lists).of(steps, planned)]
-    assert outcomes(trials) == [PASSED, NOT_TRIED]
-    assert "Debian's trixie, which stands in for ubuntu24.04" in trials[0].text
+    results = [*trials.of(steps, planned)]
+    assert outcomes(results) == [PASSED, NOT_TRIED]
+    assert "Debian's trixie, which stands in for ubuntu24.04" in results[0].text
 
 
 def test_a_mirror_that_lacks_a_list_is_said() -> None:
     def read_nothing(url: str) -> bytes:
-        raise NotInRepository(f"it has no {url}")
+        raise NotOnServer(f"it has no {url}")
 
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
-    lists = PackageLists(read_nothing, OF_DEBIAN)
-    [trial] = PackageTrials(lists).of([step("apt-get install a")], planned)
+    trials = PackageTrials(read_nothing, OF_DEBIAN)
+    [trial] = trials.of([step("apt-get install a")], planned)
     assert trial.outcome == NOT_TRIED
     assert "it has no dists/trixie/main/binary-ppc64el/Packages" in trial.text
 
@@ -181,8 +180,8 @@ def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
         asked.append(url)
         raise OutOfReach("no route")
 
-    lists = PackageLists(read_failing, Archives(ubuntu=("mirror",)))
-    assert lists.of(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
+    trials = PackageTrials(read_failing, Archives(ubuntu=("mirror",)))
+    assert trials._known(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
     assert len(asked) == 1
 
 
@@ -291,7 +290,7 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rpm_lists, "_LONGEST", 100)
+    monkeypatch.setattr(repositories, "_LONGEST", 100)
     primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
     with pytest.raises(OutOfReach, match="too long"):
         rpm_names(read_url, repository(tmp_path, primary), "x86_64")
@@ -301,7 +300,7 @@ def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_what_unpacks_to_more_than_the_limit_is_refused(
     packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repository_files, "LARGEST", 1 << 20)
+    monkeypatch.setattr(repositories, "LARGEST", 1 << 20)
     bomb = packed(bytes(32 << 20))
     sizes: list[int] = []
     with pytest.raises(OutOfReach, match="larger than 1 MiB"):
@@ -312,7 +311,7 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
 def test_a_file_larger_than_the_limit_is_not_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(repository_files, "LARGEST_PACKED", 10)
+    monkeypatch.setattr(servers, "LARGEST", 10)
     (tmp_path / "Packages").write_bytes(b"x" * 11)
     with pytest.raises(OutOfReach, match="larger than"):
         read_url(f"file://{tmp_path}/Packages")

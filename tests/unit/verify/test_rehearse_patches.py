@@ -10,7 +10,7 @@ from rehearse_samples import step, workspace
 from samples import image
 
 from builder.compile import spec
-from builder.verify.rehearse.pip_commands import copied_texts
+from builder.verify.rehearse.rehearsal import copied_texts
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED
 from builder.verify.rehearse.workspace import Workspace
 

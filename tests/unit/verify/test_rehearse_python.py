@@ -16,10 +16,11 @@ from rehearse_samples import (
     step,
 )
 
-from builder.verify.rehearse import python_pins
-from builder.verify.rehearse.index import Index, OutOfReach
+from builder.verify.rehearse import python_packages
+from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import Target, pip_installs
 from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
+from builder.verify.rehearse.servers import OutOfReach
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -121,8 +122,8 @@ def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome
     ],
 )
 def test_what_is_for_another_machine_is_not_asked_for(marker: str, applies: bool) -> None:
-    assert python_pins._applies(Requirement(f"cython ; {marker}"), BIONIC) == applies
-    assert python_pins._applies(Requirement("cython"), BIONIC)
+    assert python_packages._applies(Requirement(f"cython ; {marker}"), BIONIC) == applies
+    assert python_packages._applies(Requirement("cython"), BIONIC)
 
 
 def test_what_the_index_lacks_is_a_failure() -> None:
@@ -318,14 +319,15 @@ def test_what_belongs_to_an_option_is_no_requirement(option: str) -> None:
         ("--index-url https://i/s", {"index": "https://i/s"}),
         ("-i https://i/s", {"index": "https://i/s"}),
         ("--extra-index-url https://a --extra-index-url=https://b", {"extra_indexes": 2}),
-        ("--constraint c.txt -c d.txt", {"constraints": 2}),
+        ("--constraint c.txt -c d.txt", {"others": 0}),
         ("--requirement a.txt -r b.txt", {"others": 2}),
         ("--editable ./a -e ./b", {"others": 2}),
         ("--no-build-isolation", {"is_isolated": False}),
         ("--no-deps", {"with_dependencies": False}),
         ("--upgrade", {"upgrades": True}),
         ("-U", {"upgrades": True}),
-        ("a@https://a.example/a.zip ./b c.whl", {"others": 3}),
+        ("a@https://a.example/a.zip ./b", {"others": 2}),
+        ("c.whl d.zip e.tar.gz f.tgz g.tar.bz2 h.tar.xz", {"others": 6}),
     ],
 )
 def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
@@ -386,7 +388,9 @@ def test_the_files_that_pip_would_look_at(
 def test_what_an_index_tells_of_a_file() -> None:
     url = "https://index.example/a-1.0-py3-none-any.whl"
     rows = [{**ROWS[0], "url": url}, {**ROWS[1], "url": "https://index.example/a-2.0.tar.gz"}]
-    wheel, source = Index(lambda _: {"files": rows}, lambda _: b"").files("a")
+    index = Index(lambda project: {"files": rows} if project == "a" else None, lambda _: b"")
+    wheel, source = index.files("a")
+    assert [index.size_of(each) for each in (url, source.url, f"{url}.zip")] == [7, 0, 0]
     assert (wheel.name, wheel.url, wheel.size) == ("a-1.0-py3-none-any.whl", url, 7)
     assert {str(tag) for tag in wheel.tags} == {"py3-none-any"}
     assert (source.tags, source.size, source.is_yanked) == (frozenset(), 0, False)

@@ -13,12 +13,12 @@ from samples import shipped_project
 from builder.compile import spec
 from builder.model import Selection
 from builder.plan import make_plan
-from builder.verify.rehearse import CellTrials, Rehearsal
-from builder.verify.rehearse.conda_pins import CondaTrials
 from builder.verify.rehearse.imports import LibraryTrials
-from builder.verify.rehearse.packages import Archives, PackageLists, PackageTrials
-from builder.verify.rehearse.source_urls import Answer, SourceTrials
-from builder.verify.rehearse.trials import FAILED, PASSED
+from builder.verify.rehearse.packages import Archives, PackageTrials
+from builder.verify.rehearse.python_packages import CondaTrials
+from builder.verify.rehearse.rehearsal import Rehearsal
+from builder.verify.rehearse.servers import Answer, SourceTrials
+from builder.verify.rehearse.trials import FAILED, PASSED, CellTrials
 
 # What the submissions to MLPerf Training v0.6 ask for, of the commit that the recipes name.
 _AT = "NVIDIA/benchmarks/{}/implementations/pytorch"
@@ -52,7 +52,7 @@ def rehearsed(identifier: str, *, silent: str = "://") -> CellTrials:
         python=python_trials(silent=silent),
         conda=CondaTrials(lambda *_: "no server is asked"),
         sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
-        packages=PackageTrials(PackageLists(lambda _: b"", Archives())),
+        packages=PackageTrials(lambda _: b"", Archives()),
         libraries=LibraryTrials(lambda _: b"", lambda _: 1 << 40),
         new_workspace=lambda _: workspace(**REPOSITORIES),
     )

@@ -22,8 +22,7 @@ from builder.verify.rehearse.resolution import (
     read_source,
     write_stand_in,
 )
-from builder.verify.rehearse.trees import Clones, FilesTree, archive_tree
-from builder.verify.rehearse.workspace import PatchCommand, patch_command
+from builder.verify.rehearse.workspace import Clones, PatchCommand, archive_tree, patch_command
 
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n"
 REQUIRING = f"{METADATA}Requires-Dist: six\nRequires-Dist: b>1\n"
@@ -251,8 +250,8 @@ def test_a_commit_of_a_clone_is_read(url: str, place: str, tmp_path: Path) -> No
     for _ in range(2):
         tree = clones.tree(url, "v1")
         assert not isinstance(tree, str)
-        assert tree.names() == {"a", "b c"}
-        assert [tree.read(name) for name in ("a", "b c", "d")] == ["text", "", None]
+        assert {*tree} == {"a", "b c"}
+        assert [tree.get(name) for name in ("a", "b c", "d")] == ["text", "", None]
     git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
     assert processes.started == [  # each once
         (*git, "rev-parse", "--verify", "--quiet", "v1^{commit}"),
@@ -274,6 +273,4 @@ def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
 def test_the_files_of_an_archive(tmp_path: Path) -> None:
     tar_of(tmp_path / "a.tar.gz", {"./a-1.0/x": "text", "a-1.0/y": "more"})
     tree = archive_tree(tmp_path / "a.tar.gz")
-    assert tree == FilesTree({"a-1.0/x": "text", "a-1.0/y": "more"})
-    assert tree.names() == {"a-1.0/x", "a-1.0/y"}
-    assert (tree.read("a-1.0/x"), tree.read("a-1.0/z")) == ("text", None)
+    assert tree == {"a-1.0/x": "text", "a-1.0/y": "more"}

@@ -9,14 +9,23 @@ from pathlib import Path
 import pytest
 from samples import base, plan_of, shipped_project
 
-from builder.compile.lint.dockerfile import DockerStage
+from builder.compile.lint.reading import DockerStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.verify import stand_ins
-from builder.verify.rehearse import FAILED, NOT_TRIED, PASSED, CellTrials, Trial, records
-from builder.verify.rehearse.source_urls import Answer
+from builder.verify.rehearse.servers import Answer
 from builder.verify.rehearse.step_trials import StepEnd, step_trials
-from builder.verify.rehearse.trials import failed, passed
+from builder.verify.rehearse.trials import (
+    FAILED,
+    NOT_TRIED,
+    PASSED,
+    CellTrials,
+    Trial,
+    failed,
+    passed,
+    read_record,
+    write_record,
+)
 from builder.verify.stand_ins import stand_in_for
 
 ERROR = 'Error: building at STEP "RUN ...": while running runtime: exit status 1'
@@ -227,7 +236,7 @@ def test_steps_on_a_stand_in_change_nothing_that_is_said_of_an_image(tmp_path: P
     more = image.with_more([passed("steps", "RUN a", "x"), failed("steps", "RUN b", "y")])
     assert more.has_failed
     assert more.asked == image.asked
-    records.keep(tmp_path, image, "2026-11-25")
-    before = records.kept(tmp_path, "k")
-    records.keep(tmp_path, more, "2026-11-25")
-    assert records.kept(tmp_path, "k") == before
+    write_record(tmp_path, image, "2026-11-25")
+    before = read_record(tmp_path, "k")
+    write_record(tmp_path, more, "2026-11-25")
+    assert read_record(tmp_path, "k") == before

@@ -17,7 +17,7 @@ import pytest
 from recorded import Commands
 
 from builder.verify.launched import LAUNCHED
-from builder.verify.measure.programs import bare_kind
+from builder.verify.measure.bare import bare_kind
 from builder.verify.ranks.launchers import Launcher, cancel
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Around, Container, Kind

@@ -1,1 +1,0 @@
-"""Base images that are made here: from a Debian mirror to an OCI archive in the store."""

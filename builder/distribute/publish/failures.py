@@ -1,0 +1,129 @@
+"""Evidence that published images fail, attached by `publish --attach-failures`.
+
+An image whose newest verification failed is refused. Where the registry has that very image
+already, its evidence tells whoever pulls it. No tag of a release is touched, nothing else is sent,
+and the image is not signed with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.artifacts.manifests import read_manifest
+from builder.distribute.publish.attachments import attach
+from builder.distribute.publish.proof import Attest, attest_with
+from builder.distribute.publish.releases import Declared, finished, has_failed, is_test_result
+from builder.model import PlannedImage
+from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.predicates import result_of
+from builder.registry import NotThere, Registry
+from builder.system.process import Processes
+
+_UNSIGNED = "; nobody signed it, so no policy counts it: name a key with --key"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _FailedImage:
+    """An image whose checks failed, with the statements that say so, by their files.
+
+    `finished` is when the last of these runs ended, ISO 8601. Whether the image was built from
+    today's inputs does not matter: what is published does not change with them.
+    """
+
+    label: str
+    recipe: str
+    digest: str
+    evidence: Mapping[str, bytes]
+
+    @property
+    def finished(self) -> str:
+        return max(map(finished, self.evidence.values()))
+
+
+def attach_failures(
+    declared: Sequence[Declared],
+    out: Path,
+    to: Callable[[str], Registry],
+    *,
+    key: str,
+    dry_run: bool,
+    processes: Processes,
+) -> list[str]:
+    """Attach evidence of failures to published images; return a line for each image.
+
+    A failure to attach some is such a line, too, and stops no other.
+    """
+    attest = functools.cache(lambda: attest_with(key, processes))
+    lines = []
+    for image in _failed_images(declared, out):
+        registry = to(image.recipe)
+        evidence = f"{registry.name}@{image.digest}: {', '.join(image.evidence)}"
+        try:
+            done = _attach(registry, image, attest, dry_run=dry_run)
+        except Interrupted:
+            raise
+        except BuildImagesError as error:
+            reason = str(error.args[0]).splitlines()[0]
+            lines.append(f"{image.label}: could not be attached to {evidence}: {reason}")
+        else:
+            note = "" if key else _UNSIGNED
+            lines += [f"{image.label}: {done} to {evidence}{note}"] if done else []
+    return lines
+
+
+def any_failing(declared: Sequence[Declared], out: Path) -> bool:
+    """Return whether there is evidence that an image fails."""
+    return next(_failed_images(declared, out), None) is not None
+
+
+def _attach(
+    registry: Registry, image: _FailedImage, attest: Callable[[], Attest], *, dry_run: bool
+) -> str:
+    """Attach the evidence of an image; return the outcome, empty if it is not published."""
+    try:
+        published = registry.resolve(image.digest)
+    except NotThere:
+        return ""
+    if dry_run:
+        return "would be attached"
+    make, statements = attest(), list(image.evidence.values())
+    attach(
+        registry, published.digest, lambda: make(registry, published, statements, image.finished)
+    )
+    return "attached"
+
+
+def _failed_images(declared: Sequence[Declared], out: Path) -> Iterator[_FailedImage]:
+    for release in declared:
+        for image in release.images:
+            folder = out / image.identifier
+            if (manifest := read_manifest(folder)) is None:
+                continue
+            digest = manifest.artifacts["oci"].digest
+            statements = {name: _failed(folder / name, image, digest) for name in manifest.evidence}
+            if evidence := {name: content for name, content in statements.items() if content}:
+                yield _FailedImage(
+                    label=f"{release}: {image.cell.arch}",
+                    recipe=release.recipe,
+                    digest=digest,
+                    evidence=evidence,
+                )
+
+
+def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
+    """Return a statement that an image fails, byte for byte; empty if the file holds none."""
+    try:
+        content = file.read_bytes()
+        statement = json.loads(content)
+        finished(content)
+        if is_test_result(statement):
+            result = result_of(statement)
+            is_of_image = result.subjects.get(f"{image.identifier}/oci") == digest
+            return content if has_failed(result.lists) and is_of_image else b""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass  # an unreadable file is a reason of its own
+    return b""

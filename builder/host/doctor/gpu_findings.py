@@ -1,0 +1,284 @@
+"""GpuFindings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from builder.facts import HOST
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.exact_json import part
+from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlReading
+from builder.system.process import Processes
+
+# Sound: nothing to do. Watch: it works, and somebody should look at it. Sick: results are not
+# reliable, or there are none. Unknown: this could not be determined.
+SOUND, WATCH, SICK, UNKNOWN = "sound", "watch", "sick", "unknown"
+THE_HOST = "host"
+CHECK = "check"
+
+_RESET = "drain the node and reset the GPU (nvidia-smi -r), or reboot"
+_REPLACE = "drain the node, and have the GPU replaced"
+_NEAR_C = 5  # how far below its threshold a GPU counts as hot
+
+# nvmlClocksEventReasons: those that slow a GPU down because something is wrong. The others (idle,
+# clocks that were set, the power limit under load, the slowest of a group) are as they should be.
+_THROTTLING = {
+    0x08: "hardware slowdown: too hot, or its power supply brakes it",
+    0x20: "software thermal slowdown: too hot",
+    0x40: "hardware thermal slowdown: much too hot",
+    0x80: "power brake: the power supply says that it gives too much",
+}
+_HOT = 0x20 | 0x40
+
+# As many pages as a GPU can retire at all:
+# https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html
+_MOST_PAGES = 64
+_PROHIBITED, _EXCLUSIVE = 2, 3  # nvmlComputeMode_t
+
+_FAULTS = {
+    "NVML_ERROR_GPU_IS_LOST": (
+        "it fell off the bus",
+        "drain the node, look for Xid 79 in the kernel's log, reboot; if it comes again replace it",
+    ),
+    "NVML_ERROR_RESET_REQUIRED": ("it asks for a reset", _RESET),
+    "NVML_ERROR_INSUFFICIENT_POWER": ("a power cable is not plugged in", "plug it in"),
+    "NVML_ERROR_IRQ_ISSUE": ("its interrupts do not arrive", "reboot; then look at the BIOS"),
+    "NVML_ERROR_CORRUPTED_INFOROM": ("its InfoROM is corrupt", _REPLACE),
+}
+
+_TIMEOUT_S = 120.0
+_CONFIGURATION = 5  # DCGM_ERROR_CONFIG, a severity: a setting, and no fault of the hardware
+_VERDICTS = {"pass": SOUND, "warn": WATCH, "fail": SICK}
+_REMEDY = "dcgmi diag -r 3 looks closer, for 15 minutes; drain the node for it"
+
+Symptom = tuple[str, str, str, str]  # key, verdict, text, remedy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuFinding:
+    """A finding about the host, one of its GPUs, or an image's check.
+
+    `subject` is `host`, a GPU (`GPU 0`) or a check; `key` names the property that was examined.
+    `matter` is the side at fault: host, image, start (how containers are started) or unclear, as
+    builder.facts has them. `remedy` is empty where nothing is to be done.
+    """
+
+    subject: str
+    key: str
+    verdict: str
+    text: str
+    matter: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuHealth:
+    """A reading of the driver and the GPUs, with the findings in it."""
+
+    reading: NvmlReading
+    findings: tuple[GpuFinding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict on the host: an image's failed check does not count."""
+        verdicts = {finding.verdict for finding in self.findings if finding.key != CHECK}
+        return next((verdict for verdict in (SICK, UNKNOWN, WATCH) if verdict in verdicts), SOUND)
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if anything says that this host has a GPU, or should have one."""
+        reading = self.reading
+        broken = reading.fault is not None and reading.fault.name != LIBRARY_NOT_FOUND
+        return bool(broken or reading.gpus or reading.pci_gpus or reading.driver_version)
+
+    @property
+    def exit_code(self) -> int:
+        """0 for GPUs to rely on, 1 if anything is sick or not known, 4 if there is no GPU."""
+        if not self.has_gpus:
+            return MissingPrerequisite.exit_code
+        return StepFailed.exit_code if self.verdict in {SICK, UNKNOWN} else 0
+
+
+def symptoms(gpu: Gpu, reading: NvmlReading) -> Iterator[GpuFinding]:
+    """Yield all that is wrong with a GPU, the worst kinds first; nothing for a sound one."""
+    shown = {one.pci for one in reading.gpus}
+    # A GPU that does not report its place on the PCI bus is the one that is missing there.
+    place = gpu.pci or " or ".join(address for address in reading.pci_gpus if address not in shown)
+    named = ", ".join(filter(None, [gpu.name, place]))
+    for rule in (_fault, _memory, _pages, _heat, _modes, _links):
+        for key, verdict, text, remedy in rule(gpu):
+            yield GpuFinding(
+                subject=f"GPU {gpu.index}",
+                key=key,
+                verdict=verdict,
+                text=f"{text} [{named}]" if named else text,
+                matter=HOST,
+                remedy=remedy,
+            )
+
+
+def _fault(gpu: Gpu) -> Iterator[Symptom]:
+    if not gpu.fault:
+        return
+    call = f"({gpu.fault.name} in {gpu.fault.call})"
+    if gpu.fault.name in _FAULTS:
+        text, remedy = _FAULTS[gpu.fault.name]
+        yield "reachable", SICK, f"{text} {call}", remedy
+    else:
+        text = f"it does not answer every question {call}"
+        yield "reachable", UNKNOWN, text, "the kernel's log may say more (dmesg)"
+
+
+def _memory(gpu: Gpu) -> Iterator[Symptom]:
+    now, ever = gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected
+    if now:
+        text = f"{now} uncorrectable memory errors since the driver was loaded: CUDA error 214"
+        yield "ecc", SICK, text, _RESET
+    elif ever:
+        text = f"{ever} uncorrectable memory errors in its life, none since the driver was loaded"
+        yield "ecc", WATCH, text, "nothing yet; replace it when they become more"
+    if gpu.ecc_enabled is False:
+        yield "ecc", WATCH, "ECC is off: wrong memory goes unnoticed", "nvidia-smi -e 1, and reboot"
+
+
+def _pages(gpu: Gpu) -> Iterator[Symptom]:
+    pages, rows = gpu.retired_pages, gpu.remapped_rows
+    if pages and pages.single_bit + pages.double_bit >= _MOST_PAGES:
+        text = f"{pages.single_bit + pages.double_bit} pages of memory are retired: no more can be"
+        yield "pages", SICK, text, _REPLACE
+    elif pages and pages.pending:
+        yield "pages", WATCH, "a page of memory waits to be retired", _RESET
+    if rows and rows.failed:
+        yield "rows", SICK, "a row of memory could not be replaced by a spare one", _REPLACE
+    elif rows and rows.pending:
+        yield "rows", WATCH, "a row of memory waits to be replaced by a spare one", _RESET
+
+
+def _heat(gpu: Gpu) -> Iterator[Symptom]:
+    reasons = gpu.throttling or 0
+    cooling = "look at its fan, its air or water, and the room"
+    for bit, text in _THROTTLING.items():
+        if reasons & bit:
+            clock = (
+                f"; {gpu.sm_clock_mhz} of {gpu.sm_clock_max_mhz} MHz" if gpu.sm_clock_mhz else ""
+            )
+            remedy = cooling if bit & _HOT else f"look at its power supply; {cooling}"
+            yield "throttling", SICK, f"slowed down: {text}{clock}{_degrees(gpu)}", remedy
+    if gpu.temperature_c is None or gpu.slowdown_c is None or reasons & _HOT:
+        return
+    if gpu.temperature_c >= gpu.slowdown_c:
+        yield "temperature", SICK, f"too hot{_degrees(gpu)}", cooling
+    elif gpu.temperature_c >= gpu.slowdown_c - _NEAR_C:
+        yield "temperature", WATCH, f"hot{_degrees(gpu)}", cooling
+
+
+def _degrees(gpu: Gpu) -> str:
+    if gpu.temperature_c is None:
+        return ""
+    limit = f" of {gpu.slowdown_c} °C" if gpu.slowdown_c else " °C"
+    return f"; {gpu.temperature_c}{limit}"
+
+
+def _modes(gpu: Gpu) -> Iterator[Symptom]:
+    if gpu.compute_mode == _PROHIBITED:
+        yield "mode", SICK, "closed to computing: CUDA ends with error 46", "nvidia-smi -c 0"
+    elif gpu.compute_mode == _EXCLUSIVE:
+        text = "for one process at a time: a second rank on it ends with error 46"
+        yield "mode", WATCH, text, "nvidia-smi -c 0, or one rank a GPU, or MPS"
+    if gpu.mig_enabled and gpu.mig_devices == 0:
+        text = "MIG is on, and no device was made: CUDA ends with error 100"
+        yield "mig", SICK, text, "nvidia-smi mig -cgi ... -C, or turn MIG off: nvidia-smi -mig 0"
+    if gpu.persistence is False:
+        text = "persistence is off: the first call of each program takes seconds"
+        yield "persistence", WATCH, text, "systemctl enable --now nvidia-persistenced"
+
+
+def _links(gpu: Gpu) -> Iterator[Symptom]:
+    if gpu.nvlinks and gpu.nvlinks_down:
+        text = f"{gpu.nvlinks_down} of {gpu.nvlinks + gpu.nvlinks_down} NVLinks are down"
+        yield "nvlink", WATCH, text, "nvidia-smi nvlink -s and -e; reset the GPUs"
+    if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
+        text = f"PCIe is {gpu.pcie_width} lanes wide, not {gpu.pcie_width_max}: copies are slow"
+        yield "pcie", WATCH, text, "nothing in a slot that is so; else have it seated anew"
+
+
+def diagnose(processes: Processes, *, search_path: str) -> list[GpuFinding]:
+    """Return the findings of `dcgmi diag -r 1 -j`; none on a host without DCGM."""
+    program = shutil.which("dcgmi", path=search_path)
+    if program is None:
+        return []
+    argv = [program, "diag", "-r", "1", "-j"]
+    done = processes.capture(argv, check=False, timeout_s=_TIMEOUT_S)
+    if done.timed_out:
+        return [_dcgm(THE_HOST, UNKNOWN, f"no answer within {_TIMEOUT_S:.0f} s", "")]
+    return read_diagnosis(done.stdout, done.stderr)
+
+
+def read_diagnosis(stdout: str, stderr: str = "") -> list[GpuFinding]:
+    """Return the findings in DCGM's JSON, of its versions 2 to 4.
+
+    Formats: nvvs/plugin_src and JsonOutput of https://github.com/NVIDIA/DCGM. Before 4 results name
+    `gpu_ids` ("0,1") and warnings are texts; since then they name an `entity_id`, and warnings are
+    objects with a severity.
+    """
+    document = _document(stdout)
+    body = part(document, "DCGM Diagnostic") or part(document, "DCGM GPU Diagnostic")
+    problem = part(body, "runtime_error")
+    categories = part(body, "test_categories")
+    if problem is not None or categories is None:
+        lines = str(problem or stderr or stdout).strip().splitlines() or ["nothing"]
+        remedy = "systemctl start nvidia-dcgm"
+        return [_dcgm(THE_HOST, UNKNOWN, f"could not look; it says: {lines[-1]}", remedy)]
+    results = [
+        _of_result(str(test.get("name", "a test")), result)
+        for category in _objects(categories)
+        for test in _objects(category.get("tests"))
+        for result in _objects(test.get("results"))
+    ]
+    passed = sum(result.verdict == SOUND for result in results)
+    text = f"its quick diagnosis passed, {passed} results"
+    summary = _dcgm(THE_HOST, *((SOUND, text) if passed else (UNKNOWN, "ran no test")), "")
+    return [result for result in results if result.verdict in {SICK, WATCH}] or [summary]
+
+
+def _document(text: str) -> object:
+    """Return the JSON in an output, which lines of a log may precede; None if there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text[text.index("{") :])[0]
+    except ValueError:
+        return None
+
+
+def _objects(values: object) -> list[dict[str, object]]:
+    """Return the objects in a list; DCGM 3 leaves `null` among them."""
+    return (
+        [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+    )
+
+
+def _of_result(test: str, result: Mapping[str, object]) -> GpuFinding:
+    verdict = _VERDICTS.get(str(result.get("status", "")).lower(), UNKNOWN)
+    warnings = result.get("warnings") or result.get("info") or []
+    listed = warnings if isinstance(warnings, list) else [warnings]
+    severities = [part(warning, "error_severity") for warning in _objects(listed)]
+    if severities and {*severities} == {_CONFIGURATION} and verdict == SICK:
+        verdict = WATCH
+    texts = [str(part(one, "warning") or "" if isinstance(one, dict) else one) for one in listed]
+    text = " ".join(map(str.strip, texts)) or result.get("status")
+    number = result.get("entity_id") if result.get("entity_group") == "GPU" else None
+    numbers = str(result.get("gpu_ids", "") if number is None else number)
+    return _dcgm(f"GPU {numbers}" if numbers else THE_HOST, verdict, f"{test}: {text}", _REMEDY)
+
+
+def _dcgm(subject: str, verdict: str, text: str, remedy: str) -> GpuFinding:
+    return GpuFinding(
+        subject=subject,
+        key="dcgm",
+        verdict=verdict,
+        text=f"DCGM: {text}",
+        matter=HOST,
+        remedy="" if verdict == SOUND else remedy,
+    )

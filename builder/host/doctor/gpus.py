@@ -1,0 +1,311 @@
+"""The health of this host's GPUs: the driver, each GPU, and an image's failed GPU checks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+
+from builder.facts import HOST, IMAGE, START, UNCLEAR, CudaRelease, cuda_errors
+from builder.facts.cuda import code_for
+from builder.host.doctor.gpu_findings import (
+    CHECK,
+    SICK,
+    SOUND,
+    THE_HOST,
+    UNKNOWN,
+    WATCH,
+    GpuFinding,
+    GpuHealth,
+    diagnose,
+    symptoms,
+)
+from builder.model import FAILED
+from builder.model.manifest import Manifest
+from builder.model.versions import version_order
+from builder.system import nvml
+from builder.system.nvml import Gpu, NvmlFault, NvmlReading
+from builder.system.process import Processes
+from builder.system.terminal import BOLD, DIM, GREEN, RED, YELLOW, Paint
+
+SCHEMA = "build-images/gpu-health/v1"
+
+_INSTALL = "install NVIDIA's driver: the kernel module and libnvidia-ml.so.1 of one version"
+_RELOAD = "reboot, or end what uses the GPUs and load the modules anew (rmmod, modprobe nvidia)"
+
+# Errors of NVML's start, by name: verdict, text, remedy.
+_START_ERRORS = {
+    "NVML_ERROR_DRIVER_NOT_LOADED": (
+        SICK,
+        "the driver's library is there, and its kernel module is not loaded",
+        "modprobe nvidia; the kernel's log says why it was not loaded (dmesg)",
+    ),
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
+        SICK,
+        "the driver's library is not of the loaded kernel module's version: CUDA error 803",
+        _RELOAD,
+    ),
+    "NVML_ERROR_NO_PERMISSION": (
+        UNKNOWN,
+        "this user may not ask the driver",
+        "ls -l /dev/nvidia*; in a container or a job, have the GPUs handed over",
+    ),
+    "NVML_ERROR_OPERATING_SYSTEM": (
+        UNKNOWN,
+        "the system keeps the devices from this process, as a job's cgroup does",
+        "ask within a job that was given the GPUs",
+    ),
+}
+
+_ERROR = re.compile(r"CUDA error (\d+)")
+_GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
+# Checks that look at files of the image, or at what its program does without a GPU.
+_NO_GPU = frozenset(["cuda-clean", "cuda-runtime", "gpu-control", "gpu-withheld"])
+
+_MARKS = {SOUND: ("✓", GREEN), WATCH: ("!", YELLOW), SICK: ("✗", RED), UNKNOWN: ("?", YELLOW)}
+_MATTERS = {HOST: "the host's matter", IMAGE: "the image's matter", START: "how it was started"}
+_TITLES = ("GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG")
+_CONCLUSIONS = {
+    SOUND: "The GPUs are sound: a GPU check that fails in an image is a matter of the image.",
+    WATCH: "The GPUs can be used, and somebody should look at what is marked.",
+    SICK: "Something is sick: while it is, a failed GPU check says nothing of the image.",
+    UNKNOWN: "Not everything could be told: a failed GPU check can be the host's matter.",
+}
+_NO_GPUS = "There is no GPU to look at: GPU checks are skipped on this host."
+
+
+def examine(
+    processes: Processes,
+    *,
+    releases: Mapping[str, CudaRelease],
+    search_path: str,
+    manifest: Manifest | None = None,
+) -> GpuHealth:
+    """Examine this host's driver and GPUs, with NVML and, if it is installed, DCGM.
+
+    `releases` are the CUDA releases by version, for the images that run here. The failed GPU checks
+    of an image's `manifest` are attributed to the host or to the image.
+    """
+    reading = nvml.ask(processes)
+    findings = judged(reading, releases)
+    if reading.gpus:
+        findings += diagnose(processes, search_path=search_path)
+    if manifest is not None:
+        findings += failed_checks(manifest, findings)
+    return GpuHealth(reading=reading, findings=tuple(findings))
+
+
+def judged(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> list[GpuFinding]:
+    """Return the findings in a reading; `releases` are the CUDA releases by version."""
+    if reading.fault and not reading.gpus:
+        return [_without_gpus(reading, reading.fault)]
+    findings = list(_of_driver(reading))
+    for gpu in reading.gpus:
+        findings += list(symptoms(gpu, reading)) or [_sound(gpu)]
+    return [*findings, *_images(reading, releases)]
+
+
+def _without_gpus(reading: NvmlReading, fault: NvmlFault) -> GpuFinding:
+    if fault.name in _START_ERRORS:
+        verdict, text, remedy = _START_ERRORS[fault.name]
+        version = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
+        return _host("driver", verdict, f"{text}{version} ({fault.name})", remedy)
+    if fault.call != "dlopen":
+        text = f"the driver does not answer: {fault.call}: {fault.name}, {fault.text}"
+        remedy = "look for NVRM and Xid in the kernel's log (dmesg); drain the node and reboot"
+        return _host("driver", SICK, text, remedy)
+    if reading.kernel_driver:
+        text = f"driver {reading.kernel_driver} is loaded, and its library is not: {fault.text}"
+        return _host("driver", SICK, text, _INSTALL)
+    if reading.pci_gpus:
+        count = len(reading.pci_gpus)
+        text = f"no driver for the {count} of NVIDIA's GPUs on the PCI bus"
+        return _host("driver", SICK, text, _INSTALL)
+    return _host("driver", UNKNOWN, "no GPU of NVIDIA's and no driver for one", "")
+
+
+def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:
+    if reading.fault:
+        text = f"{reading.fault.call}: {reading.fault.name}"
+        yield _host("driver", UNKNOWN, text, "the kernel's log may say more (dmesg)")
+    library, module = reading.driver, reading.kernel_driver
+    if library and module and library != module:
+        text = f"the driver's library is of {library}, the kernel module of {module}"
+        yield _host("driver", SICK, f"{text}: CUDA ends with error 803", _RELOAD)
+    elif not reading.gpus:
+        yield _host("driver", SICK, "the driver answers, and shows no GPU", "lspci -d 10de:; dmesg")
+    else:
+        cuda = reading.cuda or "an unknown release"
+        yield _host("driver", SOUND, f"driver {reading.driver_version}, for CUDA up to {cuda}", "")
+    missing = {*reading.pci_gpus} - {gpu.pci for gpu in reading.gpus}
+    if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # besides those that it calls lost
+        text = f"on the PCI bus, and not shown by the driver: {' '.join(sorted(missing))}"
+        remedy = "nothing where a job or container was given some of them; else dmesg | grep NVRM"
+        yield _host("count", WATCH, text, remedy)
+
+
+def _sound(gpu: Gpu) -> GpuFinding:
+    """Return the finding about a sound GPU; it names no property that the GPU does not report."""
+    texts = [
+        gpu.name,
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c} °C",
+        "no uncorrectable memory error" if gpu.ecc.volatile_uncorrected == 0 else "",
+        "" if gpu.throttling is None else "not slowed down",
+    ]
+    text = ", ".join(filter(None, texts))
+    return GpuFinding(
+        subject=f"GPU {gpu.index}", key="health", verdict=SOUND, text=text, matter=HOST
+    )
+
+
+def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterator[GpuFinding]:
+    """Yield the images that run here: for the choice of an image, not a fault of the host."""
+    for capability in sorted({gpu.compute_capability for gpu in reading.gpus} - {""}):
+        fitting = [
+            version
+            for version, release in releases.items()
+            if _runs(release, reading, int(capability.replace(".", "")))
+        ]
+        text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
+        if not fitting:
+            text = f"no CUDA known here fits compute capability {capability} and this driver"
+        yield GpuFinding(
+            subject=THE_HOST,
+            key="images",
+            verdict=SOUND,
+            text=text,
+            matter=IMAGE,
+            remedy="take one of these images, or install the driver that another one needs",
+        )
+
+
+def _runs(release: CudaRelease, reading: NvmlReading, capability: int) -> bool:
+    """Return whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
+
+    PTX is compiled for any newer GPU, by a driver that is not older than its release. Minor-version
+    compatibility covers the rest:
+    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+    """
+    if version_order(reading.driver_version) < version_order(release.driver):
+        return False
+    supported = [int(name) for name in release.capabilities]
+    if code_for(capability, supported):
+        return True
+    compiles = version_order(reading.cuda) >= version_order(release.version)
+    return bool(supported) and max(supported) < capability and compiles
+
+
+def _host(key: str, verdict: str, text: str, remedy: str) -> GpuFinding:
+    return GpuFinding(
+        subject=THE_HOST, key=key, verdict=verdict, text=text, matter=HOST, remedy=remedy
+    )
+
+
+def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
+    """Yield a finding for each GPU check that failed in any format, given the host's health."""
+    sick = [finding for finding in findings if finding.verdict == SICK and finding.matter == HOST]
+    failures: dict[str, tuple[str, list[str]]] = {}  # the first reason, and the formats, by check
+    for format_name, outcomes in manifest.checks.items():
+        for outcome in outcomes:
+            if outcome.outcome == FAILED and _GPU_CHECK.search(outcome.check):
+                failures.setdefault(outcome.check, (outcome.reason, []))[1].append(format_name)
+    for check, (reason, formats) in failures.items():
+        yield _failed_check(check, reason, formats, sick)
+
+
+def _failed_check(
+    check: str, reason: str, formats: list[str], sick: list[GpuFinding]
+) -> GpuFinding:
+    number = _ERROR.search(reason)
+    error = cuda_errors().get(int(number[1])) if number else None
+    matter = error.matter if error else UNCLEAR if number or check not in _NO_GPU else IMAGE
+    remedy = error.remedy if error else ""
+    if sick and matter in {HOST, UNCLEAR}:
+        matter, remedy = HOST, f"first the host: {sick[0].subject}: {sick[0].text}"
+    elif matter == UNCLEAR:
+        matter = IMAGE
+        remedy = remedy or "the host looks sound: compare on another GPU, then dcgmi diag -r 3"
+    return GpuFinding(
+        subject=f"check {check}",
+        key=CHECK,
+        verdict=UNKNOWN if matter == IMAGE and not error else SICK,
+        text=f"{_MATTERS[matter]}: {reason} (in {', '.join(formats)})",
+        matter=matter,
+        remedy=remedy or "docs/gpus.md says what each outcome means",
+    )
+
+
+def as_json(health: GpuHealth) -> str:
+    """Return the reading and the findings as JSON."""
+    document = {
+        "schema": SCHEMA,
+        "verdict": health.verdict,
+        "host": asdict(health.reading),
+        "findings": [asdict(one) for one in health.findings],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def as_text(health: GpuHealth, *, colour: bool) -> str:
+    """Return a table of the GPUs, then the findings; without a newline at its end."""
+    paint = Paint(colour)
+    width = max((len(one.subject) for one in health.findings), default=0)
+    lines = [*_table(health.reading, paint), paint("findings", BOLD)]
+    for finding in health.findings:
+        mark, code = _MARKS[finding.verdict]
+        lines.append(f"  {paint(mark, code)} {finding.subject:{width}}  {finding.text}")
+        if finding.remedy:
+            remedy = paint(f"{_MATTERS[finding.matter]}: {finding.remedy}", DIM)
+            lines.append(f"    {'':{width}}  {remedy}")
+    conclusion = _CONCLUSIONS[health.verdict] if health.has_gpus else _NO_GPUS
+    return "\n".join([*lines, "", conclusion])
+
+
+def _table(reading: NvmlReading, paint: Paint) -> list[str]:
+    if not reading.gpus:
+        return []
+    rows = [_TITLES, *map(_row, reading.gpus)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [paint(lines[0], BOLD), *lines[1:], *_link_lines(reading), ""]
+
+
+def _row(gpu: Gpu) -> tuple[str, ...]:
+    ecc = mig = ""
+    if gpu.ecc_enabled is not None:
+        counts = (gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected)
+        errors = "/".join("?" if count is None else str(count) for count in counts)
+        ecc = f"{'on' if gpu.ecc_enabled else 'off'} {errors}"
+    if gpu.mig_enabled is not None:
+        mig = f"on, {gpu.mig_devices} devices" if gpu.mig_enabled else "off"
+    return (
+        str(gpu.index),
+        gpu.name,
+        gpu.compute_capability,
+        f"{gpu.memory_bytes / (1 << 30):.0f} GiB" if gpu.memory_bytes else "",
+        _of(gpu.temperature_c, gpu.slowdown_c),
+        _of(gpu.power_w, gpu.power_limit_w),
+        _of(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz),
+        ecc,
+        f"{gpu.pcie_generation} x{gpu.pcie_width}" if gpu.pcie_width else "",
+        _of(gpu.nvlinks, gpu.nvlinks + gpu.nvlinks_down) if gpu.nvlinks else "",
+        mig,
+    )
+
+
+def _of(value: float | None, limit: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if limit is None else f"{value:.0f} of {limit:.0f}"
+
+
+def _link_lines(reading: NvmlReading) -> list[str]:
+    """Return the connections between GPUs, a line for all of one kind."""
+    pairs: dict[str, list[str]] = {}
+    for link in reading.links:
+        nvlinks = f"{link.nvlinks} NVLinks" if link.nvlinks else ""
+        kinds = filter(None, [nvlinks, f"PCIe {link.pcie}" if link.pcie else ""])
+        kind = ", ".join(kinds) or "unknown"
+        pairs.setdefault(kind, []).append(f"{link.a}-{link.b}")
+    return [f"  {' '.join(names)}: {kind}" for kind, names in pairs.items()]

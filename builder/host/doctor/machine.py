@@ -1,0 +1,251 @@
+"""The kernel, the users, the keyring and the GPU driver of this machine, read from files.
+
+Ranges of user and group ids that users give away in containers: subuid(5) and subgid(5).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from builder.host.doctor.diagnosis import GPU, USER, Item, Roots, lines_of
+from builder.host.doctor.programs import SETUP
+from builder.model.errors import MissingPrerequisite
+from builder.system import nvml
+from builder.system.home import folder_of_user
+
+KEYRING = "debian-archive-keyring.gpg"
+ID_FILES = ("subuid", "subgid")
+IDS = 65536  # as many as a container may use
+# SUB_UID_MIN and SUB_UID_MAX, unless a host sets others:
+# https://manpages.debian.org/bookworm/login/login.defs.5
+_FIRST, _LAST = 100_000, 600_100_000
+_FIRST_USER = 1000  # UID_MIN of the same page
+_READ_WRITE = 0o006  # of a device, for others
+
+
+def machine_items(*, user: str, as_root: bool, search_path: str, roots: Roots) -> list[Item]:
+    """Return all items that are read from files; nothing is started."""
+    return [
+        _ordinary_user(user, as_root=as_root, roots=roots),
+        _namespaces(roots),
+        *id_items(user, roots),
+        _fuse(roots, as_root=as_root),
+        _policy(roots, as_root=as_root),
+        _keyring(roots),
+        *_gpu_items(search_path, roots),
+    ]
+
+
+def _ordinary_user(user: str, *, as_root: bool, roots: Roots) -> Item:
+    """As root, Apptainer asks for capabilities that containers often lack."""
+    text, remedy = f"{user}, the caller", ""
+    if as_root:
+        text = f"{user}, for Apptainer and Charliecloud"
+        if not any(line.startswith(f"{user}:") for line in lines_of(roots.etc / "passwd")):
+            text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
+            remedy = SETUP
+    return Item("user", USER, "ordinary user", text, remedy)
+
+
+def _namespaces(roots: Roots) -> Item:
+    text, remedy = namespaces_problem(roots)
+    if not text and restricted_namespaces(roots):
+        text = (
+            "open to programs with an AppArmor profile (build-images setup host writes Apptainer's)"
+        )
+    return Item("userns", USER, "user namespaces", text or "open to ordinary users", remedy)
+
+
+def namespaces_problem(roots: Roots) -> tuple[str, str]:
+    """Return what closes user namespaces to ordinary users, and what opens them; empty if open."""
+    if _number(roots, "kernel/unprivileged_userns_clone") == 0:
+        return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
+    limit = _number(roots, "user/max_user_namespaces")
+    if limit is None:
+        return "this kernel has none", "a kernel with CONFIG_USER_NS"
+    return ("none allowed", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
+
+
+def restricted_namespaces(roots: Roots) -> bool:
+    """Return whether AppArmor lets only programs with a profile make user namespaces."""
+    return _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1
+
+
+def _number(roots: Roots, name: str) -> int | None:
+    text = "".join(lines_of(roots.proc / "sys" / name)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _fuse(roots: Roots, *, as_root: bool) -> Item:
+    """Without it Apptainer unpacks a SIF before it runs it, which works and takes longer."""
+    device = roots.dev / "fuse"
+    text, remedy = "open to ordinary users", ""
+    if not device.exists():
+        text, remedy = "not there: SIF images are unpacked to be run", "modprobe fuse"
+    elif not (is_open(device) if as_root else os.access(device, os.R_OK | os.W_OK)):
+        text, remedy = "closed to ordinary users", f"chmod 666 /dev/fuse, or {SETUP}"
+    return Item("fuse", USER, "/dev/fuse", text, remedy, optional=True)
+
+
+def is_open(device: Path) -> bool:
+    """Return whether ordinary users may read and write a device."""
+    try:
+        return device.stat().st_mode & _READ_WRITE == _READ_WRITE
+    except OSError:
+        return False
+
+
+def _policy(roots: Roots, *, as_root: bool) -> Item:
+    own = (folder_of_user() or Path("/")) / ".config/containers/policy.json"
+    files = [roots.etc / "containers/policy.json", *([] if as_root else [own])]
+    text = next((str(file) for file in files if file.is_file()), "")
+    remedy = "" if text else f"apt-get install golang-github-containers-common, or {SETUP}"
+    absent = "not there: buildah and skopeo refuse to work without it"
+    return Item("policy", USER, "policy.json", text or absent, remedy)
+
+
+def _keyring(roots: Roots) -> Item:
+    file = roots.keyrings / KEYRING
+    text, remedy = str(file), ""
+    if not file.is_file():
+        text = f"{KEYRING} is not there: it proves what the Debian mirror sends"
+        remedy = f"apt-get install debian-archive-keyring, or {SETUP}"
+    return Item("keyring", USER, "Debian's keyring", text, remedy)
+
+
+def _gpu_items(search_path: str, roots: Roots) -> list[Item]:
+    """Return the driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
+    version, models = driver_version(roots), gpu_models(roots)
+    text, remedy, data = ", ".join(filter(None, [version or "loaded", *models])), "", {}
+    if version is None:
+        text = "not loaded"
+    elif not (roots.dev / "nvidiactl").exists():
+        text = f"{version} is loaded, and /dev/nvidiactl is not there"
+    else:
+        data = {"version": version, "gpus": models}
+    if not data:
+        remedy = "install NVIDIA's driver, and in a container hand its devices over"
+    smi = shutil.which("nvidia-smi", path=search_path)
+    smi_remedy = "" if smi else "it comes with NVIDIA's driver"
+    return [
+        Item("gpu", GPU, "NVIDIA driver", text, remedy, optional=True, data=data),
+        Item("nvidia-smi", GPU, "nvidia-smi", smi or "not found", smi_remedy, optional=True),
+    ]
+
+
+def driver_version(roots: Roots) -> str | None:
+    """Return the loaded driver's version; empty if it does not say one, None if there is none."""
+    if not (roots.proc / "driver/nvidia/version").is_file():
+        return None
+    return nvml.kernel_driver(roots.proc)
+
+
+def gpu_models(roots: Roots) -> list[str]:
+    """Return the models of the GPUs that the driver has, as it names them."""
+    return [model for model in nvml.gpu_models(roots.proc) if model]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdRange:
+    """A line of subuid(5): ids from `first` on, which belong to a user."""
+
+    owner: str
+    first: int
+    count: int = IDS
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def overlaps(self, other: IdRange) -> bool:
+        """Return whether an id is in both."""
+        return self.first <= other.last and other.first <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}" if self.count > 1 else str(self.first)
+
+
+def id_items(user: str, roots: Roots) -> list[Item]:
+    """Return whether a user has ranges, and whether users of this host share ids by theirs."""
+    return [*(_range_item(name, user, roots) for name in ID_FILES), _overlap_item(user, roots)]
+
+
+def free_range(user: str, roots: Roots, *, anew: bool = False) -> IdRange:
+    """Return a range that has no id of another user's lines, nor of a user of this host.
+
+    Both files get the same one; `anew` asks for another range than the user has. The search begins
+    at a number that depends on the user: two who ask at the same time get two ranges.
+    """
+    users = _users(roots)
+    taken = [one for name in ID_FILES for one in _ranges(name, roots) if anew or one.owner != user]
+    taken += [IdRange(owner=owner, first=uid, count=1) for owner, uid in users.items()]
+    slots = (_LAST - _FIRST) // IDS
+    begin = users.get(user, _FIRST_USER) - _FIRST_USER
+    for number in range(slots):
+        ids = IdRange(owner=user, first=_FIRST + (begin + number) % slots * IDS)
+        if not any(map(ids.overlaps, taken)):
+            return ids
+    raise MissingPrerequisite("this host has no free range of sub-ids", hint="see /etc/subuid")
+
+
+def _range_item(name: str, user: str, roots: Roots) -> Item:
+    title = "sub-user ids" if name == "subuid" else "sub-group ids"
+    if count := sum(ids.count for ids in _ranges(name, roots) if ids.owner == user):
+        return Item(name, USER, title, f"{count} for {user}")
+    ids = free_range(user, roots)
+    remedy = f"echo {user}:{ids.first}:{ids.count} | sudo tee --append /etc/{name}"
+    if user in _users(roots):  # usermod(8) knows no user of a directory service
+        remedy = f"sudo usermod --add-{name}s {ids} {user}"
+    return Item(name, USER, title, f"no line for {user} in /etc/{name}", remedy)
+
+
+def _overlap_item(user: str, roots: Roots) -> Item:
+    """Users who share ids can read and change each other's files, modes notwithstanding."""
+    key, title = "subids", "separate sub-ids"
+    shared = [(name, *pair) for name in ID_FILES for pair in _overlapping(name, roots)]
+    if not shared:
+        return Item(key, USER, title, "no two users of this host share one")
+    of_user = [entry for entry in shared if user in {entry[1].owner, entry[2].owner}]
+    name, first, second = (of_user or shared)[0]
+    more = f", and {len(shared) - 1} more" if len(shared) > 1 else ""
+    text = f"{first.owner} ({first}) and {second.owner} ({second}) share ids in /etc/{name}{more}"
+    text += ": each can read and change files of the other"
+    old = second if second.count > 1 else first
+    new = free_range(old.owner, roots, anew=True)
+    remedy = f"sudo usermod --del-{name}s {old} --add-{name}s {new} {old.owner}"
+    remedy += "  (logged out; what is stored with the old ids is made anew)"
+    return Item(key, USER, title, text, remedy, optional=not of_user)
+
+
+def _overlapping(name: str, roots: Roots) -> Iterator[tuple[IdRange, IdRange]]:
+    """Yield ranges of two users with ids in common, and ranges with another user's own id."""
+    ranges = _ranges(name, roots)
+    users = _users(roots) if name == "subuid" else {}
+    own = [IdRange(owner=owner, first=uid, count=1) for owner, uid in users.items()]
+    pairs = [*combinations(ranges, 2), *((user, ids) for ids in ranges for user in own)]
+    for first, second in pairs:
+        if first.owner != second.owner and first.overlaps(second):
+            yield first, second
+
+
+def _ranges(name: str, roots: Roots) -> list[IdRange]:
+    """Return the lines of a file; one may begin with a user's id in place of the name."""
+    names = {str(uid): owner for owner, uid in _users(roots).items()}
+    lines = [line.strip().split(":") for line in lines_of(roots.etc / name)]
+    return [
+        IdRange(owner=names.get(line[0], line[0]), first=int(line[1]), count=int(line[2]))
+        for line in lines
+        if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal() and int(line[2])  # noqa: PLR2004
+    ]
+
+
+def _users(roots: Roots) -> dict[str, int]:
+    """Return the user ids of passwd(5) by name, and the caller's, who may be of a directory."""
+    lines = [line.split(":") for line in lines_of(roots.etc / "passwd")]
+    known = {line[0]: int(line[2]) for line in lines if line[2:] and line[2].isdecimal()}
+    return {**roots.caller, **known}

@@ -1,0 +1,75 @@
+"""The environment of the pages' templates; sizes, times and moments as people read them."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime, timezone
+from pathlib import Path
+
+import jinja2
+
+from builder.facts.runtimes import RUNTIMES
+from builder.model.architectures import ARCHITECTURES
+
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+
+
+def page_environment(*folders: Path) -> jinja2.Environment:
+    """Return an environment for HTML: templates of the folders, and of the report's."""
+    environment = text_environment(*folders, Path(__file__).parent / "report", autoescape=True)
+    environment.filters.update(
+        size=human_size, time=human_time, moment=human_moment, shell=shlex.quote
+    )
+    environment.globals.update(architectures=ARCHITECTURES, runtimes=RUNTIMES)
+    return environment
+
+
+def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) -> jinja2.Environment:
+    """Return an environment for texts; without `autoescape`, a language's filter quotes a value."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        autoescape=autoescape,  # noqa: S701 - only HTML wants it
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **syntax,  # type: ignore[arg-type]  # delimiters
+    )
+
+
+def first_line(text: str) -> str:
+    """Return what an error says before it goes into details."""
+    return text.strip().partition("\n")[0]
+
+
+def human_size(size: float) -> str:
+    """Return bytes in decimal units, as `ls --si` and registries show them: `63.1 MB`."""
+    value = float(size)
+    for unit in _SIZES:
+        if value < 999.5 or unit == _SIZES[-1]:  # noqa: PLR2004 - would round to 1000
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def human_time(seconds: float) -> str:
+    """Return seconds as `0.4 s`, `41 s`, `5 min 01 s` or `1 h 02 min`."""
+    if seconds < 0.05:  # noqa: PLR2004 - nothing to see
+        return "<0.1 s" if seconds > 0 else "0 s"
+    if seconds < 9.95:  # noqa: PLR2004 - below that, tenths matter
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:  # noqa: PLR2004 - an hour
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def human_moment(text: str) -> str:
+    """Return an ISO 8601 moment as `2026-01-31 14:05 UTC`; other text as it is."""
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return text
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")

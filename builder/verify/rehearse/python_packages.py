@@ -1,0 +1,228 @@
+"""Packages of an image against indexes: Python's, with what builds those that have no wheel, and
+conda's."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from builder.facts.software import PUBLISHERS_INDEXES
+from builder.model.errors import counted
+from builder.model.exact_json import part
+from builder.model.versions import version_order
+from builder.verify.rehearse.pip_commands import PipInstall, Target, pip_installs
+from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
+from builder.verify.rehearse.servers import Ask, OutOfReach
+from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
+
+_PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
+_SHOWN = 6
+# The last pip that builds a legacy source distribution with what is installed; later ones isolate:
+# https://pip.pypa.io/en/stable/news/#v23-1
+_LEGACY_UNTIL = (23, 1)
+# The distribution's Python has setuptools, and a virtual environment of it before 3.12:
+# https://docs.python.org/3/library/venv.html
+_OF_DISTRIBUTION = "setuptools"
+_VENV_IS_EMPTY_SINCE = (3, 12)
+
+Resolution = tuple[Resolved, ...] | OutOfReach | Unresolvable
+
+
+class PythonTrials:
+    """Tries the `pip install`s of many images; what several have in common is resolved once."""
+
+    def __init__(self, resolver: Resolver, ask: Ask) -> None:
+        self._resolver, self._ask = resolver, ask
+        self._resolve = functools.cache(self._resolved)
+
+    def of(self, steps: Iterable[Step], target: Target | None) -> Iterator[Trial]:
+        """Try each command that installs from an index; name what is from elsewhere."""
+        if target is None:
+            reason = "the tables of facts do not say which Python the distribution has"
+            unknown = Target(arch="", python="0", pip="0", glibc="0")
+            for command in pip_installs(steps, unknown):
+                yield not_tried(PYTHON, command.subject, reason, command.step.line)
+            return
+        for command in pip_installs(steps, target):
+            if command.others and command.with_dependencies:
+                subject = f"pip install {' '.join(command.others[:_SHOWN])}"
+                reason = "its requirements are in files that are not from an index"
+                yield not_tried(PYTHON, subject, reason, command.step.line)
+            if command.requirements:
+                yield self._trial(command)
+
+    def packages(self, command: PipInstall) -> tuple[Resolved, ...]:
+        """Return the packages that a command installs from the index, if that is known."""
+        resolution = self._resolution(command) if command.requirements else ()
+        return resolution if isinstance(resolution, tuple) else ()
+
+    def _trial(self, command: PipInstall) -> Trial:
+        subject, line, target = command.subject, command.step.line, command.target
+        if misplaced := _misplaced(command):
+            return failed(PYTHON, subject, misplaced, line)
+        packages = self._resolution(command)
+        if isinstance(packages, OutOfReach):
+            return not_tried(PYTHON, subject, str(packages), line)
+        if isinstance(packages, Unresolvable):
+            return failed(PYTHON, subject, f"{target.short}: {packages}", line)
+        if loose := [text for package in packages if (text := _loosely_built(package, command))]:
+            return failed(PYTHON, subject, f"{target.short}: {'; '.join(loose)}", line, _PIN)
+        built = [f"{package.name} {package.version}" for package in packages if package.source]
+        text = f"{target.short}: {counted(len(packages) - len(built), 'wheel')}"
+        if built:
+            text = f"{text}; compiled with what is pinned: {', '.join(built)}"
+        return passed(PYTHON, subject, text, line)
+
+    def _resolution(self, command: PipInstall) -> Resolution:
+        options: tuple[str, ...] = () if command.with_dependencies else ("--no-deps",)
+        named = [("--index-url", command.index)] if command.index else []
+        named += [("--extra-index-url", url) for url in command.extra_indexes]
+        for option, url in named:
+            answer = self._ask(f"{url.rstrip('/')}/")
+            if answer.has is None:
+                return OutOfReach(f"the index {url} was not asked: {answer.text}")
+            options = (*options, option, url)
+        return self._resolve(command.requirements, command.target, options)
+
+    def _resolved(
+        self, requirements: tuple[str, ...], target: Target, options: tuple[str, ...]
+    ) -> Resolution:
+        try:
+            return self._resolver.resolve(requirements, target, options)
+        except (OutOfReach, Unresolvable) as reason:
+            return reason
+
+
+def _misplaced(command: PipInstall) -> str:
+    urls = (command.index, *command.extra_indexes)
+    for requirement in map(Requirement, command.requirements):
+        pins = [each.version for each in requirement.specifier if each.operator == "=="]
+        for row in PUBLISHERS_INDEXES:
+            if (
+                canonicalize_name(requirement.name) == row.package
+                and all(map(SpecifierSet(row.versions).contains, pins))
+                and not any(url.startswith(row.url) for url in urls)
+            ):
+                return f"{requirement} is in an index such as {row.example} ({row.source})"
+    return ""
+
+
+def _loosely_built(package: Resolved, command: PipInstall) -> str:
+    source = package.source
+    if source is None:
+        return ""
+    needed = [*map(Requirement, source.build_requires)]
+    old_pip = version_order(command.target.pip) < _LEGACY_UNTIL
+    if not command.is_isolated or (source.is_legacy and old_pip):
+        if command.is_isolated:  # `setup.py install` does without wheel
+            needed = [Requirement("setuptools")]
+        loose = [str(each) for each in needed if not _is_installed(each, command)]
+        reason = "no command before it pins that"
+    else:
+        loose = [str(each) for each in needed if not _is_exact(each)]
+        reason = "the newest of it is taken, whichever that is on the day"
+    if not loose:
+        return ""
+    name = f"{package.name} {package.version}"
+    return f"{name} has no wheel and is compiled with {', '.join(loose)}: {reason}"
+
+
+def _is_exact(requirement: Requirement) -> bool:
+    return any(each.operator in {"==", "==="} for each in requirement.specifier)
+
+
+def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
+    name = canonicalize_name(requirement.name)
+    if not _applies(requirement, command.target):
+        return True
+    if name in command.installed:
+        return requirement.specifier.contains(command.installed[name])
+    is_empty = bool(command.environment) and command.target.series >= _VENV_IS_EMPTY_SINCE
+    return name == _OF_DISTRIBUTION and not is_empty
+
+
+def _applies(requirement: Requirement, target: Target) -> bool:
+    """Return whether a requirement is one for the target's Python and machine, by its marker."""
+    if requirement.marker is None:
+        return True
+    return requirement.marker.evaluate(
+        {
+            "python_version": ".".join(map(str, target.series)),
+            "python_full_version": target.python,
+            "platform_machine": target.arch,
+            "platform_python_implementation": "CPython",
+            "sys_platform": "linux",
+            "platform_system": "Linux",
+            "extra": "",
+        }
+    )
+
+
+# ---- conda ----
+
+SUBDIRS: Mapping[str, str] = {
+    "x86_64": "linux-64",
+    "ppc64le": "linux-ppc64le",
+    "aarch64": "linux-aarch64",
+}
+_CONDA_PIN = re.compile(r"(?P<name>[\w.-]+)=(?P<version>[\w.]+)(?:=.*)?")
+_WITH_VALUE = frozenset({"-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"})
+
+# A channel's repodata.json for a subdir, or the reason why it cannot be read.
+ReadChannel = Callable[[str, str], Mapping[str, object] | str]
+
+
+class CondaTrials:
+    """Tries the packages that images install with conda."""
+
+    def __init__(self, read_channel: ReadChannel) -> None:
+        self._read = functools.cache(read_channel)
+
+    def of(self, steps: Iterable[Step], arch: str) -> Iterator[Trial]:
+        channels: list[str] = []
+        for step in steps:
+            if step.program != "conda":
+                continue
+            pairs = [*itertools.pairwise(step.argv)]
+            # `conda config --add channels NAME`, or an option
+            channels += [name for word, name in pairs if word in {"channels", "-c", "--channel"}]
+            if "install" in step.argv:
+                for before, word in pairs:
+                    if before not in _WITH_VALUE and (pin := _CONDA_PIN.fullmatch(word)):
+                        yield self._trial(step, pin, channels, SUBDIRS[arch])
+
+    def _trial(self, step: Step, pin: re.Match[str], channels: list[str], subdir: str) -> Trial:
+        subject, reasons, versions = f"conda {pin[0]}", [], set[str]()
+        for channel in dict.fromkeys(channels):
+            index = self._read(channel, subdir)
+            if isinstance(index, str):
+                reasons.append(f"{channel}: {index}")
+                continue
+            own = {*_versions(index, pin["name"])}
+            # `name=2.12` means 2.12 and 2.12.x
+            if any(f"{version}.".startswith(f"{pin['version']}.") for version in own):
+                return passed(CONDA, subject, f"{channel} has it for {subdir}", step.line)
+            versions |= own
+        if reasons or not channels:
+            text = "; ".join(reasons) or "no channel is named"
+            return not_tried(CONDA, subject, text, step.line)
+        text = ", ".join(sorted(versions)) or "no version of it"
+        text = f"the channels have {text} for {subdir}"
+        if step.has_fallback:
+            text = f"{text}; another command is behind it"
+            return not_tried(CONDA, subject, text, step.line)
+        return failed(CONDA, subject, text, step.line)
+
+
+def _versions(index: Mapping[str, object], name: str) -> Iterator[str]:
+    for table in ("packages", "packages.conda"):
+        for row in (part(index, table) or {}).values():
+            if row.get("name") == name:
+                yield str(row["version"])

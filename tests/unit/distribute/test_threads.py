@@ -1,0 +1,128 @@
+"""Work in threads: in order, a few at once, errors where the result is taken."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import time
+
+import pytest
+
+from builder.distribute.threads import Coming, in_threads
+
+
+def test_results_come_in_order_and_a_few_are_worked_on_at_once() -> None:
+    at_once: list[int] = []
+    running, lock = [0], threading.Lock()
+
+    def work(number: int) -> int:
+        with lock:
+            running[0] += 1
+            at_once.append(running[0])
+        time.sleep(0.02 if number % 2 else 0.05)
+        with lock:
+            running[0] -= 1
+        return number * number
+
+    assert in_threads(work, range(12), jobs=3) == [number * number for number in range(12)]
+    assert max(at_once) == 3
+
+
+def test_what_several_want_is_worked_on_once_in_the_order_asked() -> None:
+    begun: list[str] = []
+    coming = Coming[str](threads=1)
+
+    def work(name: str) -> str:
+        begun.append(name)
+        return name.upper()
+
+    for name in ("a", "b", "a", "c"):
+        coming.ask(name, functools.partial(work, name), taker="first")
+    for taker in ("first", "second"):
+        found = [coming.get(name, functools.partial(work, name), taker) for name in "cba"]
+        assert found == ["C", "B", "A"]
+    assert begun == ["a", "b", "c"]
+
+
+def test_a_failure_is_that_of_whoever_asked_first() -> None:
+    coming = Coming[str]()
+
+    def fails() -> str:
+        raise ValueError("the first one's")
+
+    coming.ask("a", fails, taker="first")
+    assert coming.get("a", lambda: "tried anew", "second") == "tried anew"
+    coming = Coming[str]()
+    coming.ask("a", fails, taker="first")
+    with pytest.raises(ValueError, match="the first one's"):
+        coming.get("a", lambda: "never", "first")
+    assert coming.get("a", lambda: "later", "first") == "later"
+
+
+def test_what_is_forgotten_is_not_begun_and_comes_for_another() -> None:
+    begun: list[str] = []
+    go, going = threading.Event(), threading.Event()
+    coming = Coming[str](threads=1)
+
+    def work(name: str) -> str:
+        begun.append(name)
+        return name
+
+    def waits() -> str:
+        going.set()
+        go.wait()
+        return "came"
+
+    coming.ask("busy", waits, taker="first")
+    going.wait()
+    for name, taker in (("mine", "first"), ("theirs", "second")):
+        coming.ask(name, functools.partial(work, name), taker)
+    coming.forget("first")
+    go.set()
+    assert coming.get("theirs", lambda: "never", "second") == "theirs"
+    assert coming.get("mine", lambda: "brought by the second", "second") == "brought by the second"
+    assert begun == ["theirs"]
+
+
+def test_a_few_of_what_comes_are_worked_on_at_once() -> None:
+    at_once: list[int] = []
+    running, lock = [0], threading.Lock()
+    coming = Coming[int](threads=3)
+
+    def work() -> int:
+        with lock:
+            running[0] += 1
+            at_once.append(running[0])
+        time.sleep(0.02)
+        with lock:
+            running[0] -= 1
+        return 0
+
+    for number in range(12):
+        coming.ask(str(number), work, taker="first")
+    for number in range(12):
+        coming.get(str(number), work, "first")
+    assert max(at_once) == 3
+
+
+def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> None:
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    go = threading.Event()
+    coming = Coming[bool]()
+    coming.ask("a", lambda: go.wait(10), taker="first")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(Interrupt):
+            coming.get("a", lambda: False, "second")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        go.set()
+    assert coming.get("a", lambda: False, "second"), "it came all the same"
