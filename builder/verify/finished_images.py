@@ -241,9 +241,8 @@ def proven_state(
     if state.work != "none" or state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        return manifests.ImageState(
-            work="build", text=f"to build: its {changed} is not what was made"
-        )
+        text = f"to build: its {changed} is not what was made"
+        return manifests.ImageState(work="build", text=text)
     if not expected.verify:
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)

@@ -203,10 +203,7 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
 
 
 def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:
-    """Return where the ranks ran, and what emulated them.
-
-    The first machine stands for all, unless one emulated.
-    """
+    """Return the machine that stands for all, the first or one that emulated, and the emulator."""
     machines, emulator = started_by.machines, emulator_of(run, ranks.arch)
     if not machines:
         return run.host, emulator
