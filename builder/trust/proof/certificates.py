@@ -4,7 +4,8 @@ sigstore verifies them without a network. It insists on a log of signatures and 
 (https://github.com/sigstore/sigstore-python/issues/1529); a private Sigstore may lack either, and
 `_PrivateVerifier` leaves out what the trusted root names no log for. sigstore ignores the validity
 periods in a trusted root: authorities and logs that were not trusted at every time that a bundle
-states are dropped here before it sees them.
+states are dropped here before it sees them. It also ignores what stands above the certificate that
+issued another one; `_ChainVerifier` verifies chains up to their ends.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.verification import Criticality, ExtensionPolicy, PolicyBuilder, Store
 from rfc3161_client import TimeStampResponse, decode_timestamp_response
 from sigstore._internal.sct import verify_sct
 from sigstore._internal.timestamp import TimestampVerificationResult
@@ -103,7 +105,7 @@ class CertifiedBundle:
         if not root.tlogs:
             verifier = _PrivateVerifier(trusted_root=trusted)
             verifier.verify_stamped(self._certificate, envelope, stamps)
-        kind = Verifier if root.ctlogs else _PrivateVerifier
+        kind = _ChainVerifier if root.ctlogs else _PrivateVerifier
         policy = Identity(identity=self.subject)  # its check of issuers knows the old OID alone
         for entry in entries:
             bundle = self._with_entry(entry, stamps=bool(stamps))
@@ -120,7 +122,29 @@ class CertifiedBundle:
         return Bundle(self._bundle.model_copy(update={"verification_material": material}))
 
 
-class _PrivateVerifier(Verifier):
+class _ChainVerifier(Verifier):
+    """Verifier that trusts the last certificate of each authority, and the others through it."""
+
+    def _verify_chain_at_time(
+        self, certificate: x509.Certificate, timestamp_result: TimestampVerificationResult
+    ) -> list[x509.Certificate]:
+        authorities = self._trusted_root._inner.certificate_authorities
+        chains = [_chain_of(authority) for authority in authorities]
+        # As sigstore does, which checks what signers' certificates are for by itself.
+        issuers, signers = (
+            policy.may_be_present(x509.ExtendedKeyUsage, Criticality.NON_CRITICAL, None)
+            for policy in (
+                ExtensionPolicy.webpki_defaults_ca(),
+                ExtensionPolicy.webpki_defaults_ee(),
+            )
+        )
+        policies = PolicyBuilder().extension_policies(ca_policy=issuers, ee_policy=signers)
+        policies = policies.store(Store([last for *_, last in chains])).time(timestamp_result.time)
+        between = [one for *others, _ in chains for one in others]
+        return policies.build_client_verifier().verify(certificate, between).chain[1:]
+
+
+class _PrivateVerifier(_ChainVerifier):
     """Verifier for a private Sigstore that has no log of signatures, of certificates, or both."""
 
     def __init__(self, *, trusted_root: TrustedRoot) -> None:
@@ -227,15 +251,19 @@ def _has_issued(authority: CertificateAuthority, certificate: x509.Certificate) 
 
     sigstore accepts what any certificate of the chain issued, whatever that is for.
     """
-    first = x509.load_der_x509_certificate(authority.cert_chain.certificates[0].raw_bytes)
+    chain = _chain_of(authority)
     try:
-        certificate.verify_directly_issued_by(first)
-        purposes = first.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
-        return True
+        certificate.verify_directly_issued_by(chain[0])
+        extensions = [extension.value for one in chain for extension in one.extensions]
     except (ValueError, TypeError, InvalidSignature):
         return False
-    return ExtendedKeyUsageOID.CODE_SIGNING in purposes
+    purposes = [value for value in extensions if isinstance(value, x509.ExtendedKeyUsage)]
+    return all(ExtendedKeyUsageOID.CODE_SIGNING in some for some in purposes)
+
+
+def _chain_of(authority: CertificateAuthority) -> list[x509.Certificate]:
+    raw = [certificate.raw_bytes for certificate in authority.cert_chain.certificates]
+    return [x509.load_der_x509_certificate(one) for one in raw]
 
 
 def _with_zeros(bundle: Mapping[str, object]) -> dict[str, object]:

@@ -185,6 +185,7 @@ UNKNOWN = (x509.UnrecognizedExtension(ObjectIdentifier("1.2.3.4"), b"\x05\x00"),
 SIGNS = (usage(digital_signature=True), True)
 FOR_CODE = (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), False)
 IS_CA = (x509.BasicConstraints(ca=True, path_length=0), True)
+IS_HIGH = (x509.BasicConstraints(ca=True, path_length=1), True)
 IS_NO_CA = (x509.BasicConstraints(ca=False, path_length=None), True)
 CERTIFIES = (usage(key_cert_sign=True), True)
 LONG = x509.UnrecognizedExtension(ObjectIdentifier("1.2.3"), b"0" * (17 << 10))
@@ -218,7 +219,7 @@ def test_what_certificates_may_is_asked(more: dict[str, Any], why: str, log: Log
 
 def test_only_an_authority_s_first_certificate_issues() -> None:
     """Its own authority may issue others, but not for signers of images."""
-    above = Authority(own=[(x509.BasicConstraints(ca=True, path_length=1), True), CERTIFIES])
+    above = Authority(own=[IS_HIGH, CERTIFIES])
     below = above.issued(SITE.key, "authority", SITE.own)
     roots = SITE.roots(LOG)
     [authority] = roots["certificateAuthorities"]
@@ -229,6 +230,35 @@ def test_only_an_authority_s_first_certificate_issues() -> None:
     above.certificate_log = SITE.certificate_log
     judgement = verdict(above.bundle(LOG), trusted=[identity(roots=roots)])
     assert "of no authority that the trusted root names" in refusal(judgement)
+
+
+@pytest.mark.parametrize("log", [SITE.certificate_log, None], ids=["whole", "private"])
+@pytest.mark.parametrize(
+    ("own", "days", "is_accepted"),
+    [
+        ([IS_HIGH, CERTIFIES], 3650, True),
+        ([IS_HIGH, CERTIFIES, FOR_CODE], 3650, True),
+        ([IS_HIGH, CERTIFIES], 30, False),
+        ([IS_HIGH, CERTIFIES, FOR_STAMPS], 3650, False),
+        ([IS_HIGH, CERTIFIES, UNKNOWN], 3650, False),
+        ([IS_CA, CERTIFIES], 3650, False),
+        ([IS_NO_CA], 3650, False),
+        ([], 3650, False),
+    ],
+)
+def test_what_stands_above_an_authority_counts(
+    own: Extensions, days: int, is_accepted: bool, log: Log | None
+) -> None:
+    site, above = Authority(key=SITE.key, certificate_log=log), Authority(certificate_log=None)
+    below = above.issued(site.key, "authority", site.own)
+    bundle, roots = site.bundle(LOG), site.roots(LOG)
+    [authority] = roots["certificateAuthorities"]
+    for key, counts in ((above.key, is_accepted), (Authority().key, False)):
+        last = Authority(key=key, certificate_log=None).issued(key, "authority", own, days=days)
+        chain = [{"rawBytes": text(der(certificate))} for certificate in (below, last)]
+        authority["certChain"]["certificates"] = chain
+        judgement = verdict(bundle, trusted=[identity(roots=roots)])
+        assert (counted(judgement), len(judgement.rejected)) == (counts, not counts)
 
 
 def test_a_certificate_is_in_a_log() -> None:
