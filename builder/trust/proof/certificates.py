@@ -55,7 +55,7 @@ _LACKING = {
     "ctlogs": "the certificate is in no log",
 }
 # Warnings about odd certificates and bundles are for those who make them.
-warnings.filterwarnings("ignore", module=r"builder\.trust\.proof\.|sigstore\.")
+warnings.filterwarnings("ignore", module=r"(builder\.trust\.proof|sigstore|rfc3161_client)\.")
 logging.getLogger("sigstore").addHandler(logging.NullHandler())
 
 

@@ -450,3 +450,17 @@ def test_odd_certificates_write_nothing(tmp_path: Path) -> None:
     )
     assert "Unusable: " in done.stderr
     assert "Warning" not in done.stderr, done.stderr
+
+
+def test_odd_certificates_in_time_stamps_write_nothing() -> None:
+    """Nothing signs these: anybody can add one to a sound stamp."""
+    certificates = "builder.trust.proof.certificates"
+    code = f"import warnings, {certificates}; warnings.warn_explicit"
+    words = "('a serial number', UserWarning, 'verify.py', 248, module='rfc3161_client.verify')"
+    done = subprocess.run(
+        [sys.executable, "-c", code + words],
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stderr == b""
