@@ -46,6 +46,7 @@ from builder.trust.proof.statements import Envelope
 MAX_CERTIFICATE = 16 << 10  # bytes; Fulcio's have 1 kB
 _MAX_ENTRIES = 8  # log entries, or certificates, of a bundle
 _MAX_STAMPS = 4
+_MAX_STAMP = 16 << 10  # bytes; with three certificates one has 3 kB
 _SHOWN = 200  # characters of an error
 _ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")  # a UTF8String in DER
 _OLD_ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.1")  # the bare text
@@ -74,6 +75,8 @@ class CertifiedBundle:
             stamps = [stamp.signed_timestamp for stamp in data.rfc3161_timestamps] if data else []
             if len(stamps) > _MAX_STAMPS or len(self._material.tlog_entries) > _MAX_ENTRIES:
                 raise Unusable("the bundle has too many log entries or time stamps")
+            if any(len(stamp) > _MAX_STAMP for stamp in stamps):
+                raise Unusable(f"the bundle has more than {_MAX_STAMP} bytes of a time stamp")
             self._stamps = [decode_timestamp_response(stamp) for stamp in stamps]
             self._certificate = _certificate(self._material)
             self.subject, self.issuer = _names(self._certificate)

@@ -158,7 +158,8 @@ def test_a_bundle_is_judged_once_however_often_it_is_named(
 
 
 @pytest.mark.parametrize(
-    ("part", "number"), [("timestampVerificationData", 5), ("tlogEntries", 9), ("chain", 9)]
+    ("part", "number"),
+    [("timestampVerificationData", 5), ("stamp", 60), ("tlogEntries", 9), ("chain", 9)],
 )
 def test_what_a_bundle_holds_is_bounded(part: str, number: int) -> None:
     """Whoever may push can copy a sound bundle, and pad it with what takes long to read."""
@@ -166,6 +167,9 @@ def test_what_a_bundle_holds_is_bounded(part: str, number: int) -> None:
     material = bundle["verificationMaterial"]
     if part == "timestampVerificationData":
         material[part]["rfc3161Timestamps"] *= number
+    elif part == "stamp":
+        [stamp] = material["timestampVerificationData"]["rfc3161Timestamps"]
+        stamp["signedTimestamp"] = text(base64.b64decode(stamp["signedTimestamp"]) * number)
     elif part == "tlogEntries":
         material[part] *= number
     else:
