@@ -52,7 +52,7 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 def fetched(
     sources: Collection[LockedSource], store: SourceStore, progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
-    """Their files in the store, verified, by URL; see `builder.sources.fetch_all` for errors."""
+    """Their files in the store, verified, by URL; raises as `fetch_all` does."""
     return fetch_all(
         store,
         sources,

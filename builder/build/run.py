@@ -140,7 +140,8 @@ def downloading(
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    With `noted`, journals say what each build was given. `max_index_age` is as in `Options`.
+    With `noted`, journals say what each build was given. `max_index_age` is in days, None for the
+    default.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(

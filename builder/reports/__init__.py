@@ -1,1 +1,1 @@
-"""Reports, the catalogue, files for sites, pipelines and schemas."""
+"""Reports, the catalogue, files for sites, and pipelines."""

@@ -1,4 +1,7 @@
-"""The engines behind one Protocol: they build a spec once, and hand over an OCI image layout."""
+"""The engines behind one Protocol: they build a spec once, and export it for `artifacts.repack`.
+
+`apptainer` and `charliecloud` are no engines: they pack SIF and tarball from the OCI layout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charliecloud: the flattened tarball, and running what is in it as an ordinary user."""
+"""Charliecloud: packing the flattened tarball, and the file with the image's variables in it."""
 
 from __future__ import annotations
 

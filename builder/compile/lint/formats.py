@@ -1,4 +1,4 @@
-"""Rules on the syntax of the two formats, and on their agreement.
+"""Rules on the syntax of the Dockerfile and of the definition, and on their agreement.
 
 Compared are the commands, copies, variables and labels of the stages before the last one (a
 Dockerfile has one for each recipe of the chain, a definition one for all) and of the last. A

@@ -60,7 +60,7 @@ _START_ERRORS = {
 
 _ERROR = re.compile(r"CUDA error (\d+)")
 _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
-# Checks that look at files of the image, or at what its program does without a GPU.
+# Of these, the checks of files of the image, or of what its program does without a GPU.
 _NO_GPU = frozenset(["cuda-clean", "cuda-runtime", "gpu-control", "gpu-withheld"])
 
 _MARKS = {SOUND: ("✓", GREEN), WATCH: ("!", YELLOW), SICK: ("✗", RED), UNKNOWN: ("?", YELLOW)}
