@@ -21,11 +21,11 @@ from typing import Any
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
-from builder.build.engines import Tools, apptainer, charliecloud
+from builder.build.engines import Tools, apptainer
 from builder.model import PASSED
 from builder.model.digests import digest_of
 from builder.model.manifest import InImageCheck
-from builder.model.planned import RUNSCRIPT, TEST
+from builder.model.planned import RUNSCRIPT, TEST, environment_text
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.formats import compared, trees_of
@@ -247,7 +247,7 @@ def sound(tree: Tree, **changes: Any) -> Formats:
         config={"architecture": "amd64", "os": "linux", "config": settings},
         scripts=scripts,
         settings=settings,
-        tarball_variables=charliecloud.environment_text(variables),
+        tarball_variables=environment_text(variables),
     )
 
 

@@ -274,3 +274,16 @@ RUNSCRIPT = 'if [ $# -gt 0 ]; then exec "$@"; else exec /bin/bash; fi'
 TEST = "/opt/build-images/run-checks"
 OWN_RUN = "/opt/build-images/run"  # of an image whose recipe says what it runs
 OWN_RUNSCRIPT = f'exec {OWN_RUN} "$@"'
+
+
+def environment_text(environment: Mapping[str, str]) -> str:
+    """The file with an image's variables, a line each.
+
+    ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
+    """
+    return "".join(f"{key}={_requoted(value)}\n" for key, value in environment.items())
+
+
+def _requoted(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] == "'"
+    return f"'{value}'" if is_quoted else value

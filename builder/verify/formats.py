@@ -32,6 +32,7 @@ from builder.model import FAILED, PASSED, SKIPPED, Outcome, contract, planned
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.model.exact_json import part
+from builder.model.planned import environment_text
 from builder.system.compression import DAMAGED
 from builder.verify.container_output import LONGEST, one_line
 
@@ -244,7 +245,7 @@ def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
 
 def _tarball_faults(image: Described, layout: Layout | None) -> Iterator[str]:
     text = image.contents["charliecloud"].get(charliecloud.ENVIRONMENT)
-    expected = charliecloud.environment_text(layout.environment).encode() if layout else text
+    expected = environment_text(layout.environment).encode() if layout else text
     if text is None or text != expected:
         yield f"/{charliecloud.ENVIRONMENT} does not have the variables of the image"
 

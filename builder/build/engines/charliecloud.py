@@ -14,6 +14,7 @@ from builder.artifacts.flatten import TreeNode
 from builder.artifacts.oci import Layout, blob_path
 from builder.artifacts.repack import PlainLayout
 from builder.artifacts.tars import Gzip, GzippedTar, as_headers, attributes_of, threads
+from builder.model.planned import environment_text
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.
@@ -71,19 +72,6 @@ def _add_nodes(
             first_names[place] = path
             with node.open() as data:
                 archive.add(member, data)
-
-
-def environment_text(environment: Mapping[str, str]) -> str:
-    """The file with an image's variables, a line each.
-
-    ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
-    """
-    return "".join(f"{key}={_requoted(value)}\n" for key, value in environment.items())
-
-
-def _requoted(value: str) -> str:
-    is_quoted = len(value) > 1 and value[0] == value[-1] == "'"
-    return f"'{value}'" if is_quoted else value
 
 
 def _directory(name: str) -> tarfile.TarInfo:

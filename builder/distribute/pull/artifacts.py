@@ -20,6 +20,7 @@ from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, wr
 from builder.distribute.pull.remote_image import RemoteImage
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
+from builder.model.planned import environment_text
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.system.files import read_regular
 
@@ -36,8 +37,9 @@ LISTED = ("oci", "charliecloud")  # their layers are read, and not written out
 
 
 def environment_of(remote: RemoteImage) -> bytes:
-    """The file with an image's variables, a line each."""
-    text = "".join(f"{variable}\n" for variable in remote.environment if "\n" not in variable)
+    """Return the file with an image's variables, a line each, as ch-run reads it."""
+    pairs = (text.partition("=") for text in remote.environment if "\n" not in text)
+    text = environment_text({name: value for name, _, value in pairs})
     return text.encode(errors="backslashreplace")
 
 

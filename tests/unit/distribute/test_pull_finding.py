@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builder.distribute.pull.artifacts import environment_of
 from builder.distribute.pull.remote_image import find
 from builder.distribute.pull.streams import LIMITS
 from builder.model.digests import digest_of
@@ -94,6 +95,14 @@ def test_what_is_taken_from_an_image() -> None:
     assert (found.image.architecture, found.image.asked) == ("x86_64", "x86_64")
     assert found.image.created is not None
     assert found.image.created.isoformat() == "2026-01-02T03:04:05+00:00"
+
+
+def test_quotes_around_a_variable_reach_programs_under_ch_run() -> None:
+    shelf = Shelf()
+    variables = ["A='b'", "C=d=e", "F=g\nh", "I="]
+    config = {"architecture": "amd64", "config": {"Env": variables}}
+    put_image(shelf, "1.0", config, layers=[])
+    assert environment_of(find(shelf, "1.0", "x86_64")) == b"A=''b''\nC=d=e\nI=\n"
 
 
 def test_a_configuration_that_says_little() -> None:

@@ -15,10 +15,9 @@ from test_sif import TREE
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
-from builder.build.engines import charliecloud
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
-from builder.model.planned import RUNSCRIPT
+from builder.model.planned import RUNSCRIPT, environment_text
 from builder.verify.formats import Described, FormatTree, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`'}
@@ -75,7 +74,7 @@ class Made:
     settings: dict[str, Any]
     sif: dict[str, str]
     inspected: dict[str, str]
-    tarball: str = charliecloud.environment_text(VARIABLES)
+    tarball: str = environment_text(VARIABLES)
     contract: str = json.dumps(CONTRACT)
     sif_arch: bytes = b"02"
 

@@ -27,13 +27,14 @@ from test_check_outcomes import FakeRunner, done, env
 from builder import __version__
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import JSON
-from builder.build.engines import Tools, charliecloud
+from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run
 from builder.model import FORMATS, Artifact, Outcome
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage
+from builder.model.planned import environment_text
 from builder.model.records import write as as_json
 from builder.system.home import Home
 from builder.system.host_facts import HostFacts
@@ -138,7 +139,7 @@ def write_formats(folder: Path) -> bytes:
     config = {"architecture": "amd64", "os": "linux", "config": SETTINGS}
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
     finish_layout(folder / "image.oci", {"rootfs": rootfs, **config}, [layer])
-    variables = a_file("ch/environment", charliecloud.environment_text(VARIABLES))
+    variables = a_file("ch/environment", environment_text(VARIABLES))
     tarball = tar_bytes(*TREE, a_folder("ch"), variables)
     (folder / "image.tar.gz").write_bytes(gzip.compress(tarball, mtime=0))
     copied = SifPart(kind=JSON, name="oci-config.json", content=json.dumps(SETTINGS).encode())
