@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from builder.model import GENERIC, SELECTABLE, Cell, LeftOut, Project, Selection
@@ -12,6 +13,8 @@ from builder.model.architectures import CPU_TARGETS as TARGETS_BY_ARCH
 from builder.model.errors import EmptySelection
 from builder.model.planned import MANY, by_reason
 from builder.model.versions import matches
+
+_WILD = re.compile(r"[*?\[]")
 
 
 def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
@@ -23,17 +26,21 @@ def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
     globs = selection.images or ("*",)
-    for cell in all_cells(project, selection, patterns):
+    for cell in all_cells(project, selection, patterns, globs):
         if any(fnmatch.fnmatchcase(cell.identifier, glob) for glob in globs):
             yield cell
 
 
 def all_cells(
-    project: Project, selection: Selection, patterns: Mapping[str, tuple[str, ...]]
+    project: Project,
+    selection: Selection,
+    patterns: Mapping[str, tuple[str, ...]],
+    globs: Sequence[str] = ("*",),
 ) -> Iterator[Cell]:
     """Yield each combination of axis values and recipes that match patterns.
 
-    Flavours and CPU targets are the selection's.
+    Flavours and CPU targets are the selection's. Most cells whose identifiers cannot match one of
+    `globs` are left out: a matrix has 100,000 cells, and few begin as a glob does.
     """
 
     def values(axis: str) -> list[str]:
@@ -42,9 +49,14 @@ def all_cells(
         return [value for value in values if not only or any_matches(axis, only, value)]
 
     depths = {name: len(project.chain(name)) for name in project.recipes}
-    for recipe, base, cuda, mpi, flavour, cpu, arch in itertools.product(
-        sorted(values("recipe"), key=lambda name: (depths[name], name)),
-        values("base"),
+    starts = [
+        (recipe, base)
+        for recipe in sorted(values("recipe"), key=lambda name: (depths[name], name))
+        for base in values("base")
+        if _may_match(f"{recipe}-{project.recipes[recipe].version}-{base}", globs)
+    ]
+    for (recipe, base), cuda, mpi, flavour, cpu, arch in itertools.product(
+        starts,
         values("cuda"),
         values("mpi"),
         selection.flavours,
@@ -61,6 +73,12 @@ def all_cells(
             flavour=flavour,
             cpu=cpu,
         )
+
+
+def _may_match(start: str, globs: Sequence[str]) -> bool:
+    """Return whether an identifier that begins with `start` may match a glob."""
+    heads = (_WILD.split(glob, maxsplit=1)[0] for glob in globs)
+    return any(head.startswith(start) or start.startswith(head) for head in heads)
 
 
 @functools.lru_cache(maxsize=65536)  # a matrix has thousands of cells, and few values on an axis
@@ -88,13 +106,11 @@ def check_selection(project: Project, selection: Selection) -> None:
         for pattern in patterns
         if not any(matches(axis, pattern, value) for value in values)
     ]
-    cells = all_cells(project, selection, {}) if selection.images else ()
-    identifiers = [cell.identifier for cell in cells]
-    problems += [
-        _unmatched("image", glob, identifiers)
-        for glob in selection.images
-        if not fnmatch.filter(identifiers, glob)
-    ]
+    globs = selection.images
+    matching = [cell.identifier for cell in all_cells(project, selection, {}, globs)]
+    if unmatched := [glob for glob in globs if not fnmatch.filter(matching, glob)]:
+        known = [cell.identifier for cell in all_cells(project, selection, {})]
+        problems += [_unmatched("image", glob, known) for glob in unmatched]
     problems += [
         _unmatched("cpu-target", target, CPU_TARGETS)
         for target in selection.cpu_targets
