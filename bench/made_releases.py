@@ -21,13 +21,12 @@ from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
-from builder.compile.spec import COMPILER, block_faults, limit_reason
+from builder.build.planning import load_plan
+from builder.compile.spec import COMPILER
 from builder.distribute.pull.layers import unpack
-from builder.load.project import load_project
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
-from builder.plan import make_plan
 from builder.system.host_facts import host_facts
 from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.proof import in_folder
@@ -84,10 +83,7 @@ def make_project(
 
 def images_of(project: Path) -> tuple[PlannedImage, ...]:
     """All images of a project."""
-    loaded = load_project(project, block_faults=block_faults)
-    everything = Selection(everything=True)
-    plan = make_plan(loaded, everything, compiler=COMPILER, limit_reason=limit_reason)
-    return plan.images
+    return load_plan(project, Selection(everything=True)).images
 
 
 def make_images(

@@ -17,10 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from builder.compile.spec import COMPILER, block_faults, limit_reason
-from builder.load.project import load_project
+from builder.build.planning import load_plan
 from builder.model import Selection
-from builder.plan import make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/evidence/recipes.json"
@@ -32,10 +30,7 @@ Row = tuple[str, bool]  # a recipe, and whether with CUDA
 @functools.cache
 def first_images() -> dict[tuple[Row, str], str]:
     """For each row and architecture the identifier of its first image, in build order."""
-    project = load_project(ROOT, block_faults=block_faults)
-    plan = make_plan(
-        project, Selection(everything=True), compiler=COMPILER, limit_reason=limit_reason
-    )
+    plan = load_plan(ROOT, Selection(everything=True))
     found: dict[tuple[Row, str], str] = {}
     for image in plan.images:
         row = (image.cell.recipe, image.cuda is not None)

@@ -11,7 +11,7 @@ from builder.artifacts.manifests import ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import RUN_CHECKS, load_project
-from builder.model import FORMATS, Plan, PlannedImage, Project, Selection, Spec
+from builder.model import AXES, FORMATS, Plan, PlannedImage, Project, Selection, Spec
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.manifest import Manifest
 from builder.plan import make_plan
@@ -34,6 +34,18 @@ def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False
     """Return the plan of a project's selection; raises all faults of all files at once."""
     loaded = load_project(project, block_faults=block_faults)
     return plan_of(loaded, selection, may_be_empty=may_be_empty)
+
+
+def plan_of_image(project: Path, manifest: Manifest) -> Plan:
+    """Return the plan of a manifest's image, which is of its cell; raises as `load_plan` does."""
+    cell = manifest.cell
+    selection = Selection(
+        images=(manifest.image,),
+        patterns={axis: (cell.axis(axis),) for axis in ("recipe", *AXES)},
+        flavours=(cell.flavour,),
+        cpu_targets=(cell.cpu,),
+    )
+    return load_plan(project, selection)
 
 
 def compiled(project: Path, plan: Plan) -> list[Spec]:
@@ -94,16 +106,10 @@ def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
 
 def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
     """Return the spec of an image; raises `BadInput` if the project would make another now."""
-    name, cell = manifest.image, manifest.cell
-    selection = Selection(
-        images=(name,),
-        everything=True,
-        flavours=(cell.flavour,),
-        cpu_targets=(cell.cpu,),
-    )
+    name = manifest.image
     hint = f"take the project as it was then, or build it anew: build-images --image {name}"
     try:
-        plan = load_plan(project, selection)
+        plan = plan_of_image(project, manifest)
     except EmptySelection as error:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
     [spec] = compiled(project, plan)

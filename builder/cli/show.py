@@ -1,4 +1,4 @@
-"""Plans as text, JSON and graph."""
+"""Output of several commands: plans as text, JSON and graph, and the files of the report."""
 
 from __future__ import annotations
 

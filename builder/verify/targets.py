@@ -18,18 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts.manifests import FOLDER, PROGRAMS
-from builder.build.planning import plan_of
-from builder.compile.spec import block_faults
+from builder.build.planning import plan_of_image
 from builder.compile.spec.image_scripts import check_files, script_of
-from builder.load.project import RUN_CHECKS, load_project
+from builder.load.project import RUN_CHECKS
 from builder.model import (
-    AXES,
     FAILED,
     NONE,
     SKIPPED,
     Outcome,
     PlannedImage,
-    Selection,
     agreement,
 )
 from builder.model.contract import FILE, as_text, contract_of
@@ -180,14 +177,8 @@ def lacking_mpi(target: ProofTarget) -> tuple[Outcome, ...]:
 
 def expected_target(project: Path, manifest: Manifest) -> ProofTarget | None:
     """Return an image as its project describes it; None if the project would build another."""
-    cell = manifest.cell
-    selection = Selection(
-        patterns={axis: (cell.axis(axis),) for axis in ("recipe", *AXES)},
-        flavours=(cell.flavour,),
-        cpu_targets=(cell.cpu,),
-    )
     try:
-        plan = plan_of(load_project(project, block_faults=block_faults), selection)
+        plan = plan_of_image(project, manifest)
     except (BuildImagesError, OSError, LookupError, TypeError):
         return None  # there is no project here, or none with such an image
     for image in plan.images:
