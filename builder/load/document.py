@@ -144,7 +144,7 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
     """
     where = Where(file=file, line=1)
     if path.exists() and not path.is_file() and not path.is_dir():
-        faults.add(where, "this is no file: a pipe, a socket or a device would be waited for")
+        faults.add(where, "not a regular file")
         return None
     try:
         return parse_bytes(path.read_bytes(), file, faults)
@@ -231,7 +231,7 @@ class _Converter:
         if isinstance(raw, yaml.ScalarNode):
             return self._scalar(raw, where)
         if id(raw) in self._ancestors:
-            self._faults.add(where, "this alias stands inside of what it refers to")
+            self._faults.add(where, "the alias refers to a value that contains it")
             return Node(where=where, value=())
         self._ancestors.add(id(raw))
         try:
@@ -262,18 +262,18 @@ class _Converter:
             node = self.node(raw_value, place)
             if key in entries:
                 first = entries[key].where.line
-                self._faults.add(place, f"this key is here twice, first in line {first}")
+                self._faults.add(place, f"duplicate key, first in line {first}")
             entries.setdefault(key, node)
         return entries
 
     def _key(self, raw: yaml.Node, where: Where) -> str | None:
         if raw.tag == _TAG + "merge":
-            self._faults.add(where, "merge keys (<<) are not read here", "write the keys out")
+            self._faults.add(where, "merge keys (<<) are not supported", "write out the keys")
             return None
         key = self.node(raw, where)
         if isinstance(key.value, str):
             return key.value
-        self._faults.add(where, f"a key must be text, and here is {key.describe()}", quoted(key))
+        self._faults.add(where, f"a key must be text, found {key.describe()}", quoted(key))
         return None
 
     def _scalar(self, raw: yaml.ScalarNode, where: Where) -> Node:
@@ -294,7 +294,7 @@ class _Converter:
     def _reject_tag(self, raw: yaml.Node, where: Where) -> None:
         shown = str(raw.tag).replace(_TAG, "!!", 1)
         self._faults.add(
-            where, f"the YAML type {shown} is not read here", "in quotes it is plain text"
+            where, f"the YAML type {shown} is not supported", "in quotes it is plain text"
         )
 
 
@@ -336,5 +336,5 @@ def suggest(word: str, names: Iterable[str]) -> str:
 
     known = list(names)
     near = difflib.get_close_matches(word, known, n=1)
-    listed = f"valid: {', '.join(known)}" if known else "there is none yet"
+    listed = f"valid: {', '.join(known)}" if known else "none is declared yet"
     return f'did you mean "{near[0]}"? {listed}' if near else listed

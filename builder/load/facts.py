@@ -43,11 +43,11 @@ _SHIPPED = Path(facts.__file__).parent / "data"
 _SHOWN = "builder/facts/data"  # how messages name the shipped files
 
 # int() refuses thousands of digits
-_number = matching(re.compile(r"[0-9]{1,9}"), "is no number", "valid: digits alone")
+_number = matching(re.compile(r"[0-9]{1,9}"), "is not a number", "valid: digits only")
 _dotted = matching(
-    re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*"), "is no version here", "valid: digits and dots: 12.4.1"
+    re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*"), "is not a version", "valid: digits and dots: 12.4.1"
 )
-_url = matching(re.compile(r"https?://.*"), "is no address", "valid: https://...")
+_url = matching(re.compile(r"https?://.*"), "is not a URL", "valid: https://...")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def _check_names(folder: Path, faults: Faults) -> None:
     for path in sorted(folder.glob("*")):
         if path.suffix in {".yaml", ".yml"} and path.name not in FILES:
             where = Where(file=f"{FOLDER}/{path.name}", line=1)
-            faults.add(where, "there is no such table of facts", suggest(path.name, FILES))
+            faults.add(where, "unknown table of facts", suggest(path.name, FILES))
 
 
 def _rows(
@@ -163,7 +163,7 @@ def _rows(
         if first is not row:
             title = key.title.format(*key.of(row))
             line = first.where.line
-            faults.add(row.where, f"{title} is in this table twice, first in line {line}")
+            faults.add(row.where, f"{title} is twice in this table, first in line {line}")
 
     nothing: tuple[None, ...] = ()
     table.read("releases", list_of(note_row), nothing)
@@ -249,7 +249,7 @@ def _targets(node: Node, faults: Faults) -> dict[str, str]:
     for arch, target in targets.items():
         if arch and target and target not in CPU_TARGETS[arch]:
             valid = suggest(target, CPU_TARGETS[arch])
-            faults.add(node.where, f'"{target}" is no CPU target of {arch}', valid)
+            faults.add(node.where, f'unknown CPU target of {arch}: "{target}"', valid)
     return targets
 
 
@@ -279,7 +279,7 @@ def _source(names: Mapping[str, str]) -> Reader[str]:
             return value
         if value not in names:
             valid = f"valid: https://..., or a name of the table `sources`; {suggest(value, names)}"
-            faults.add(node.where, f'"{value}" is no source', valid)
+            faults.add(node.where, f'unknown source: "{value}"', valid)
         return names.get(value, "")
 
     return read
@@ -305,7 +305,7 @@ def contradictions(tables: Facts) -> Iterator[Contradiction]:
 def _in_versions(release: CudaRelease) -> Iterator[Contradiction]:
     for key, value in (("update", release.update), ("image_tag", release.image_tag)):
         if value and not f"{value}.".startswith(f"{release.version}."):
-            problem = f"{value} is no update of CUDA {release.version}"
+            problem = f"{value} is not an update of CUDA {release.version}"
             yield release.where, key, problem, f"valid: {release.version}, {release.version}.1"
     shipped = release.shipped_driver
     if shipped and version_order(release.driver) > version_order(shipped):
@@ -331,7 +331,7 @@ def _in_capabilities(release: CudaRelease) -> Iterator[Contradiction]:
     numbers = [int(capability) for capability in release.capabilities if capability]
     for before, after in itertools.pairwise(numbers):
         if before > after:
-            problem = f"{after} stands after {before}"
+            problem = f"{after} follows {before}"
             yield release.where, "capabilities", problem, "valid: in ascending order"
 
 
@@ -352,7 +352,7 @@ def _in_library(
     pairs = [cuda for cuda in releases.values() if library.pairs_with(cuda.version)]
     if not pairs:
         valid = "valid: a release of cuda.yaml, or the major version of one"
-        yield library.where, "build", f"there is no CUDA {library.build}", valid
+        yield library.where, "build", f"unknown CUDA release: {library.build}", valid
     elif not _is_replaced(library, pairs):
         known = sorted({arch for cuda in pairs for arch in cuda.architectures})
         for packaging, archs in library.packagings.items():

@@ -83,7 +83,7 @@ def check_recipes(lock: Lock, known: Known, faults: Faults) -> None:
         for name in source.recipes:
             if known.recipes is not None and name not in known.recipes:
                 where = Where(file=LOCK, line=source.line, key="recipes")
-                problem = f'{source.url} is locked for "{name}", and there is no such recipe'
+                problem = f'{source.url} is locked for the unknown recipe "{name}"'
                 faults.add(where, problem, _AGAIN)
 
 

@@ -84,11 +84,11 @@ def _mpi(node: Node, faults: Faults) -> str:
     family, number = versions.split_mpi(value)
     if family not in facts.MPI_FAMILIES:
         valid = suggest(family, facts.MPI_FAMILIES)
-        faults.add(node.where, f'"{value}" begins with no MPI family', f"{valid}; {_MPI_RULE}")
+        faults.add(node.where, f'unknown MPI family in "{value}"', f"{valid}; {_MPI_RULE}")
     elif not is_version(number):
-        faults.add(node.where, f'"{value}" names no version of {family}', _MPI_RULE)
+        faults.add(node.where, f'"{value}" has no version of {family}', _MPI_RULE)
     elif value != (right := versions.join_mpi(family, number)):
-        problem = f'"{value}" is not how the version of {family} is written'
+        problem = f'"{value}" is not the way a version of {family} is written'
         faults.add(node.where, problem, f"write {right}")
     return value
 
@@ -106,7 +106,7 @@ def _not_empty(
 
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
-_TAG_RULE = "valid: at most 128 letters, digits and _ . - of which the first is no . and no -"
+_TAG_RULE = "valid: at most 128 letters, digits and _ . -, not beginning with . or -"
 
 
 def _floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:

@@ -44,7 +44,7 @@ def patterns_of(
                 if here == ONE:
                     _check_some(entry, axis, patterns[axis], known, faults)
             else:
-                faults.add(entry.where, f'there is no axis "{axis}"', suggest(axis, axes))
+                faults.add(entry.where, f'unknown axis: "{axis}"', suggest(axis, axes))
         return patterns
 
     return read
@@ -168,7 +168,7 @@ def check_names(documents: Mapping[str, Node | None], key: str, faults: Faults) 
         _check_stem(PurePosixPath(file), node, key, faults)
         owner = owners.setdefault(node.value, file)
         if owner != file:
-            faults.add(node.where, f'the {key} "{node.value}" is declared in {owner} already')
+            faults.add(node.where, f'the {key} "{node.value}" is already declared in {owner}')
 
 
 def _check_stem(path: PurePosixPath, node: Node, key: str, faults: Faults) -> None:

@@ -50,7 +50,7 @@ def load_project(
     """
     if not (root / MATRIX).is_file():
         raise BadInput(
-            f"{root}: there is no {MATRIX} here, so this folder is no project",
+            f"{root}: not a project: there is no {MATRIX} in it",
             hint="name the project's folder with --project DIR",
         )
     faults = Faults()
@@ -96,7 +96,7 @@ def _parse_folder(root: Path, folder: str, faults: Faults) -> dict[str, Node | N
     names = [name for name in _files(root / folder) if re.fullmatch(r"[^.].*\.ya?ml", name)]
     if not names:
         where = Where(file=f"{folder}/", line=1)
-        faults.add(where, "there is no such folder, or no file in it", "valid: NAME.yaml in it")
+        faults.add(where, "the folder is missing or has no YAML file", "valid: NAME.yaml in it")
     return {
         f"{folder}/{name}": parse(root / folder / name, f"{folder}/{name}", faults)
         for name in names

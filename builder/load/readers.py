@@ -22,10 +22,10 @@ Reader = Callable[[Node, Faults], T]
 # Names and versions become parts of image tags, file names and test ids.
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_IDENTIFIER_RULE = "valid: small letters, digits and . _ - of which the first is a letter or digit"
+_IDENTIFIER_RULE = "valid: lowercase letters, digits and . _ -, beginning with a letter or digit"
 # https://pubs.opengroup.org/onlinepubs/9699919799/basedefs/V1_chap08.html
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VERSION_RULE = 'valid: a PEP 440 version of digits, dots and small letters: "1.0", "5.0.7rc1"'
+_VERSION_RULE = 'valid: a PEP 440 version of digits, dots and lowercase letters: "1.0", "5.0.7rc1"'
 
 
 class Table:
@@ -54,7 +54,7 @@ class Table:
         for key, entry in self._entries.items():
             if key not in (*required, *optional):
                 names = (*required, *optional)
-                faults.add(entry.where, "there is no such key", suggest(key, names))
+                faults.add(entry.where, "unknown key", suggest(key, names))
         for key in required:
             if entries is not None and key not in entries:
                 needed = f"needed here: {', '.join(required)}"
@@ -142,7 +142,7 @@ def text(node: Node, faults: Faults) -> str:
     value = any_text(node, faults)
     note(node, pattern=r"\S")
     if isinstance(node.value, str) and not value.strip():
-        faults.add(node.where, "there is no text here")
+        faults.add(node.where, "the text is empty")
     return value
 
 
@@ -207,7 +207,7 @@ identifier = matching(_IDENTIFIER, "cannot be a name here", _IDENTIFIER_RULE)
 variable = matching(
     _VARIABLE,
     "cannot name an environment variable",
-    "valid: letters, digits and _ of which the first is no digit",
+    "valid: letters, digits and _, not beginning with a digit",
 )
 
 
@@ -232,7 +232,7 @@ def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
         if names is not None:
             note(node, enum=list(names))
         if value and names is not None and value not in names:
-            faults.add(node.where, f'"{value}" is no {title}', suggest(value, names))
+            faults.add(node.where, f'unknown {title}: "{value}"', suggest(value, names))
         return value
 
     return read
@@ -289,7 +289,7 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
         for name, entry in (mapping(node, faults) or {}).items():
             shown = key(key_node(name, entry), faults) if key else name
             if shown in values:
-                faults.add(entry.where, f"{shown} is here twice, by two of its names")
+                faults.add(entry.where, f"{shown} is given twice, under two names")
             values[shown] = item(entry, faults)
         return values
 
@@ -299,7 +299,7 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
 def _note_repeats(nodes: Sequence[Node], values: Sequence[T], faults: Faults) -> None:
     for index, (node, value) in enumerate(zip(nodes, values, strict=True)):
         if value and value in values[:index]:
-            faults.add(node.where, f"{getattr(value, 'name', value)} is in this list twice")
+            faults.add(node.where, f"{getattr(value, 'name', value)} is twice in this list")
 
 
 def _bracketed(node: Node) -> str:

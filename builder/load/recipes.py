@@ -56,7 +56,7 @@ TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
 _source_name = matching(
     re.compile(r"[^\W\d]\w*"),
     "cannot name a source",
-    "valid: letters, digits and _ of which the first is no digit",
+    "valid: letters, digits and _, not beginning with a digit",
 )
 
 
@@ -99,8 +99,8 @@ def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:
             first = recipes[cycle[0]]
             where = Where(file=first.where.file, line=first.lines["parent"], key="parent")
             shown = " → ".join([*cycle, cycle[0]])
-            problem = f"the parents go round in a circle: {shown}"
-            faults.add(where, problem, "one of them needs no parent")
+            problem = f"the parents form a cycle: {shown}"
+            faults.add(where, problem, "remove the parent of one of them")
         done.update(path)
 
 
@@ -218,7 +218,7 @@ def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dic
 def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
     """Return the texts of the files that a block names; other values have their fault elsewhere."""
     texts: dict[str, str] = {}
-    # What is copied from another stage is no file of the project.
+    # Files that are copied from another stage are not the project's.
     for argument in () if use.arguments.get("from") else FILE_ARGUMENTS[use.name]:
         value = use.arguments.get(argument)
         names = [value] if isinstance(value, str) else value
@@ -243,17 +243,17 @@ def _text(folder: Path, name: str) -> str:
         )
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
-        raise _UnreadableError(f'"{name}" does not lie below the project\'s {FOLDER}/', _BELOW)
+        raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', _BELOW)
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise _UnreadableError(f"{FOLDER}/{name} is a link to outside of {FOLDER}/", _BELOW)
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise _UnreadableError(f"there is no file {FOLDER}/{name}", _present(path.parent)) from None
+        raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path.parent)) from None
     except UnicodeDecodeError:
         raise _UnreadableError(
-            f"{FOLDER}/{name} is no text (UTF-8), and specs hold texts only",
+            f"{FOLDER}/{name} is not UTF-8 text, and specs hold only text",
             "binary files come with a package, or by url with a block",
         ) from None
     except OSError as error:

@@ -51,11 +51,13 @@ def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
     return read
 
 
-dotted = matching(_VERSION, "is no version", "valid: digits and dots: 450.80.02")
-kernel = matching(_KERNEL, "is no kernel", "valid: as uname -r says it: 4.18.0-553.el8")
-driver = matching(_DRIVER, "is no driver", 'valid: "418.87.00", or "none" if no driver is loaded')
-plain_capability = matching(_NUMBER, "is no compute capability", "valid: a number: 70 for 7.0")
-_capability = matching(_CAPABILITY, "is no compute capability", 'valid: such as "7.0"')
+dotted = matching(_VERSION, "is not a version", "valid: digits and dots: 450.80.02")
+kernel = matching(_KERNEL, "is not a kernel release", "valid: as uname -r prints it")
+driver = matching(
+    _DRIVER, "is not a driver version", 'valid: "418.87.00", or "none" if no driver is loaded'
+)
+plain_capability = matching(_NUMBER, "is not a compute capability", "valid: a number: 70 for 7.0")
+_capability = matching(_CAPABILITY, "is not a compute capability", 'valid: such as "7.0"')
 
 
 def capability(node: Node, faults: Faults) -> int | None:
@@ -70,7 +72,7 @@ def target(node: Node, faults: Faults) -> str:
     known = [GENERIC, *itertools.chain(*CPU_TARGETS.values())]
     note(node, enum=known)
     if value and value not in known:
-        faults.add(node.where, f'"{value}" is no CPU target', suggest(value, known))
+        faults.add(node.where, f'unknown CPU target: "{value}"', suggest(value, known))
         return ""
     return value
 
@@ -90,7 +92,7 @@ def count(node: Node, faults: Faults) -> int | None:
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY:
         return value
-    problem = f"expected a number of things, found {node.describe()}"
+    problem = f"expected a count, found {node.describe()}"
     faults.add(node.where, problem, "valid: a whole number, such as 4")
     return None
 
@@ -112,7 +114,7 @@ def exactly(schema: str) -> Reader[str]:
         note(node, enum=[schema])
         value = text(node, faults)
         if value and value != schema:
-            faults.add(node.where, f'"{value}" is not read here', f"valid: {schema}")
+            faults.add(node.where, f'unsupported schema: "{value}"', f"valid: {schema}")
         return value
 
     return read

@@ -34,19 +34,19 @@ def _registry(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and ("://" in value or "@" in value or value.split() != [value]):
         valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
-        faults.add(node.where, f"{_shown(value)} is no registry", valid)
+        faults.add(node.where, f"{_shown(value)} is not a registry", valid)
     return value.rstrip("/")
 
 
 def _shown(value: str) -> str:
-    return "what stands here, with a password perhaps," if "@" in value else f'"{value}"'
+    return "this value (it may hold a password)" if "@" in value else f'"{value}"'
 
 
 def _address(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and not _ADDRESS.fullmatch(value):
         valid = "valid: https://HOST/PATH without a user name, or file:///PATH"
-        faults.add(node.where, f"{_shown(value)} is no URL of a folder", valid)
+        faults.add(node.where, f"{_shown(value)} is not the URL of a folder", valid)
         return ""  # else a repetition would show it
     return value.rstrip("/")
 
@@ -74,7 +74,7 @@ site_of = record(
             fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
         ),
         "shared": matching(
-            re.compile("/.*"), "is no folder", "valid: a whole path: /opt/build-images"
+            re.compile("/.*"), "is not an absolute path", "valid: such as /opt/build-images"
         ),
     },
 )

@@ -171,7 +171,7 @@ def test_a_floating_tag_must_mean_a_cell(project: Path, registry: RealRegistry) 
     matrix.write_text(text)
     done = publish(project, registry.host)
     assert done.status == 2
-    assert 'matrix.yaml:3: tags.app.old.base: "gone" is no value of the axis base' in done.stderr
+    assert 'matrix.yaml:3: tags.app.old.base: unknown value of the axis base: "gone"' in done.stderr
     text = text.replace("base: gone", "base: sample")
     excluded = "exclude: [{when: {recipe: app}, reason: no more}]\n"
     matrix.write_text(text + excluded)

@@ -318,7 +318,7 @@ def _driver(node: Node, faults: Faults) -> str:
 
 def _choice(true: str, false: str) -> Reader[bool]:
     """A reader of one of two words."""
-    word = one_of((true, false), "choice here")
+    word = one_of((true, false), "choice")
 
     def read(node: Node, faults: Faults) -> bool:
         return word(node, faults) == true

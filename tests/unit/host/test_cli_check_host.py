@@ -130,7 +130,7 @@ def test_all_faults_of_a_record_are_told(capsys: pytest.CaptureFixture[str]) -> 
     assert said.code == 2
     assert "2 faults in 1 file; nothing was checked." in said.err
     assert "host.json:2: kernel: expected text, found the number 5" in said.err
-    assert "host.json:3: gpus: there is no such key" in said.err
+    assert "host.json:3: gpus: unknown key" in said.err
     assert said.out == ""
 
 

@@ -111,15 +111,15 @@ def test_all_faults_of_a_record_are_told_with_what_would_be_valid(tmp_path: Path
     found = "\n".join(faults(record, tmp_path))
     for words in (
         'kernel: expected text, found the number 5.4 (write it in quotes: "5.4")',
-        'gpu.driver: "new" is no driver (valid: "418.87.00", or "none" if no driver is loaded)',
+        'gpu.driver: "new" is not a driver version (valid: "418.87.00", or "none"',
         "gpu.devices[0].capability: expected text, found the number 7.0",
         'gpu.devices[1].mig: expected true or false, found the text "off"',
-        'mpi[0].family: "openmpy" is no MPI family (did you mean "openmpi"?',
+        'mpi[0].family: unknown MPI family: "openmpy" (did you mean "openmpi"?',
         "mpi[1].family: this key is missing",
-        'slurm.pmis: there is no such key (did you mean "pmi"?',
-        'runtimes.aptainer: "aptainer" is no container runtime (did you mean "apptainer"?',
+        'slurm.pmis: unknown key (did you mean "pmi"?',
+        'runtimes.aptainer: unknown container runtime: "aptainer" (did you mean "apptainer"?',
         'user_namespaces: expected true or false, found the text "open"',
-        'cpu.target: "power7" is no CPU target',
+        'cpu.target: unknown CPU target: "power7"',
     ):
         assert words in found
 
@@ -159,12 +159,12 @@ def test_faults_of_labels_name_the_label() -> None:
         contract_from_labels(labels, "an image (labels)")
     text = str(caught.value)
     assert "an image (labels):1: build-images.host.schema: this key is missing" in text
-    assert 'build-images.host.cuda.driver: "newest" is no version' in text
+    assert 'build-images.host.cuda.driver: "newest" is not a version' in text
 
 
 def test_a_need_that_this_version_does_not_know_is_refused() -> None:
     values = {**as_document(CONTRACTS[0]), "memory": "64 GB"}
-    with pytest.raises(BadInput, match="memory: there is no such key"):
+    with pytest.raises(BadInput, match="memory: unknown key"):
         contract_from_file(json.dumps(values).encode(), "a file")
 
 

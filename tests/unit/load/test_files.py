@@ -60,17 +60,17 @@ def test_the_files_that_a_block_names_are_read(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("missing.conf", "there is no file files/missing.conf\n    in the same folder: app.conf"),
-        ("no/such.conf", "there is no file files/no/such.conf\n    valid: a path below files/"),
-        ("../secret", '"../secret" does not lie below the project\'s files/'),
-        ("sub/../../secret", "does not lie below"),
-        ("/etc/passwd", '"/etc/passwd" does not lie below'),
-        ("./app.conf", '"./app.conf" does not lie below'),
+        ("missing.conf", "file not found: files/missing.conf\n    in the same folder: app.conf"),
+        ("no/such.conf", "file not found: files/no/such.conf\n    valid: a path below files/"),
+        ("../secret", '"../secret" is not below the project\'s files/'),
+        ("sub/../../secret", "is not below"),
+        ("/etc/passwd", '"/etc/passwd" is not below'),
+        ("./app.conf", '"./app.conf" is not below'),
         ("out.conf", "files/out.conf is a link to outside of files/"),
         ("sub", "files/sub cannot be read: Is a directory"),
-        ("binary", "files/binary is no text (UTF-8)"),
+        ("binary", "files/binary is not UTF-8 text"),
         ("{{ arch }}.conf", "the name of a file cannot be a template"),
-        ("", '"" does not lie below'),
+        ("", '"" is not below'),
     ],
 )
 def test_what_is_no_file_of_the_project_is_a_fault(source: str, problem: str, root: Path) -> None:
@@ -123,4 +123,4 @@ def test_another_text_gives_another_image(root: Path) -> None:
 def test_a_project_without_such_a_folder_says_so(root: Path) -> None:
     shutil.rmtree(root / "files")
     _, [fault] = read(root, block("copy", src="app.conf", dest="/etc/"))
-    assert "there is no file files/app.conf" in fault
+    assert "file not found: files/app.conf" in fault

@@ -88,7 +88,7 @@ def test_faults_of_all_files_come_together(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_matrix_is_no_project(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"there is no matrix\.yaml here") as caught:
+    with pytest.raises(BadInput, match=r"not a project: there is no matrix\.yaml") as caught:
         load_project(tmp_path)
     assert "--project DIR" in caught.value.hint
 
@@ -284,7 +284,7 @@ def test_a_pipe_among_the_recipes_is_a_fault_and_is_not_waited_for(tmp_path: Pat
     root = tmp_path / "project"
     shutil.copytree(GOOD, root)
     os.mkfifo(root / "recipes/pipe.yaml")
-    with pytest.raises(BadInput, match=r"recipes/pipe\.yaml:1: this is no file"):
+    with pytest.raises(BadInput, match=r"recipes/pipe\.yaml:1: not a regular file"):
         load_project(root)
 
 

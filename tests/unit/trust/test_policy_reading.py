@@ -56,7 +56,7 @@ rollback: yes
 SAID = (
     (1, "schema", "build-images/policy/v1"),
     (2, "keys[1]", "cosign.pub"),
-    (2, "keys[2]", "in this list twice"),
+    (2, "keys[2]", "twice in this list"),
     (3, "signatures", "from 1 on"),
     (5, "evidence.required", "in brackets"),
     (6, "evidence.max_age", "12h, 90d, 26w"),
@@ -289,4 +289,4 @@ def test_policy_test_tells_what_is_not_as_expected(
     assert main(["policy", "test", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert "one.yaml:1" in err
-    assert '"signed" is no kind of proof' in err
+    assert 'unknown kind of proof: "signed"' in err
