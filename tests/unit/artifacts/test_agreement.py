@@ -17,8 +17,9 @@ from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statem
 from builder.cli.show import write_report
 from builder.distribute.publish.releases import NotReady, ready
 from builder.model import PlannedImage
-from builder.model.agreement import CHECK, as_judged, faults_of
+from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_of
 from builder.model.manifest import manifest_from
+from builder.model.planned import environment_text
 from builder.reports.report import report_of_run
 from builder.reports.report.view import BuildRun
 from builder.verify.finished_images import proven_state
@@ -316,3 +317,60 @@ def test_without_faults_a_manifest_is_as_it_was(made: Path) -> None:
     manifest, _ = loaded(made / "out" / image_of(made, "x86_64").identifier)
     found = manifest_from(manifest)
     assert as_judged(found, []) == found
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+@pytest.mark.parametrize("lists_runs", [True, False])
+def test_the_outcomes_of_one_run_are_judged_by_its_own_evidence(
+    arch: str, lists_runs: bool, made: Path
+) -> None:
+    """A forged statement of one run says nothing against another; earlier manifests list none."""
+    manifest, statements = loaded(made / "out" / image_of(made, arch).identifier)
+    if not lists_runs:
+        manifest.pop("emulated_runs", None)
+    forged = Forged(copy.deepcopy(manifest), copy.deepcopy(statements))
+    predicate(forged)["failedTests"].append("architecture")
+    for run in ("oci", "sif", "charliecloud"):
+        judged = checked_outcomes(manifest_from(manifest), run, statements)
+        assert judged == manifest_from(manifest).checks[run]
+        believed = checked_outcomes(manifest_from(forged.manifest), run, forged.statements)
+        assert (believed[-1].check == CHECK) is (run == "sif")
+    forged.statements[NAME] = {**statements[NAME], "predicateType": "other"}
+    [*_, fault] = checked_outcomes(manifest_from(manifest), "sif", forged.statements)
+    assert fault.reason == f"{NAME}: it is no test result"
+
+
+def test_a_second_engine_s_run_is_of_the_same_format(made: Path) -> None:
+    """`oci-podman` is a run of the OCI artifact, with subjects of that alone."""
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    manifest["checks"]["oci-podman"] = manifest["checks"]["oci"]
+    evidence = {"evidence/oci-podman.json": statements["evidence/oci.json"]}
+    judged = checked_outcomes(manifest_from(manifest), "oci-podman", evidence)
+    assert judged == manifest_from(manifest).checks["oci"]
+    del manifest["artifacts"]["oci"]["tree_digest"]
+    manifest["artifacts"]["oci"]["digest"] = "sha256:" + "0" * 64
+    [*_, fault] = checked_outcomes(manifest_from(manifest), "oci-podman", evidence)
+    assert "not about sha256:000" in fault.reason
+
+
+def test_a_gpu_check_that_does_not_apply_leaves_the_image_proven(made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
+    manifest["in_image_checks"] = [
+        {"name": "gpu-peers", "script": "/s", "needs": ["gpu"], "timeout_s": 1}
+    ]
+    manifest["proven_on_gpu"] = True
+    skipped = {"check": "gpu-peers", "outcome": "skipped", "reason": "one GPU"}
+    for outcomes in manifest["checks"].values():
+        outcomes.append({**skipped, "data": {"applies": False}})
+    text = "did not pass"
+    assert text not in "; ".join(faults_of(manifest_from(manifest), statements))
+    for outcomes in manifest["checks"].values():
+        outcomes[-1] = skipped
+    assert text in "; ".join(faults_of(manifest_from(manifest), statements))
+
+
+@pytest.mark.parametrize(
+    ("value", "line"), [("plain", "plain"), ("'quoted'", "''quoted''"), ("'", "'"), ("'a", "'a")]
+)
+def test_single_quotes_around_a_variable_are_doubled_for_ch_run(value: str, line: str) -> None:
+    assert environment_text({"NAME": value}) == f"NAME={line}\n"
