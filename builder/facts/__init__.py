@@ -1,8 +1,8 @@
 """Facts about the world, as data, each with its source.
 
-GPUs, runtimes and MPI families are constants here; architectures are in builder.model. CUDA, cuDNN
-and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may add to:
-builder.load.facts reads them.
+Tables are rows of data/*.yaml. A project may add to those of CUDA, cuDNN and NCCL releases, MPI
+series and distributions: builder.load.facts reads them. The others are read here, by
+builder.facts.tables. Architectures are in builder.model.
 """
 
 from __future__ import annotations
