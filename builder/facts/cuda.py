@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from builder.facts.places import Where
-from builder.facts.tables import rows
+from builder.facts.tables import Where, rows
 
 CUDNN, NCCL = "cudnn", "nccl"
 DEB, RPM = "deb", "rpm"

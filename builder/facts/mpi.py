@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.facts.places import Where
-from builder.facts.tables import rows
+from builder.facts.tables import Where, rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.facts.places import Where
-from builder.facts.tables import rows
+from builder.facts.tables import Where, rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

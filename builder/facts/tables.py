@@ -1,15 +1,28 @@
-"""Tables of facts that no project adds to: rows of data/*.yaml, read into records."""
+"""Tables in YAML: the place of a row, and the tables of data/*.yaml that no project adds to."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 
 Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """A place in an input file: `file` is relative to the project's root, `key` a key path."""
+
+    file: str
+    line: int
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 def rows(file: str, table: str, record: Callable[..., Row]) -> tuple[Row, ...]:
