@@ -50,24 +50,21 @@ Check = Callable[[Reading], Iterator[Hit]]
 
 
 class Rule(NamedTuple):
-    """A rule of our own, with its requirement and reason as docs/lint.md prints them."""
+    """A rule of our own. Its check's docstring is its requirement; docs/lint.md has the reason."""
 
     name: str
     level: str
-    requirement: str
-    reason: str
     check: Check
 
 
 RULES: list[Rule] = []  # in the order of their modules' imports
 
 
-def rule(requirement: str, reason: str, level: str = ERROR) -> Callable[[Check], Check]:
+def rule(level: str) -> Callable[[Check], Check]:
     """Make a rule of a function that yields its hits; `secret_key` becomes `secret-key`."""
 
     def register(check: Check) -> Check:
-        name = check.__name__.replace("_", "-")
-        RULES.append(Rule(name, level, requirement, reason, check))
+        RULES.append(Rule(check.__name__.replace("_", "-"), level, check))
         return check
 
     return register

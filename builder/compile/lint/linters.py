@@ -1,7 +1,7 @@
 """hadolint and ShellCheck: their places on this machine, and their remarks on texts of specs.
 
-hadolint reads whole Dockerfiles. ShellCheck reads the scripts of a definition section by section,
-and the scripts of the spec's folder; a text that many specs share is read once.
+hadolint reads the stages of a Dockerfile. ShellCheck reads the scripts of a definition section by
+section, and the scripts of the spec's folder; a text that many specs share is read once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from builder.compile.lint.findings import ERROR, WARNING
-from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, Section
+from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, SpecPart
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -37,6 +37,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 IGNORED: Mapping[str, str] = {
     "DL3003": "hpccm writes `cd ... && ...` within one RUN, which leaves no trace in the next",
     "DL3008": "versions come from the suite that the base pins, not from each package's name",
+    "DL3010": "an archive is copied, so that its checksum is verified before it is unpacked",
     "DL3013": "versions are pinned by the recipe or the lock, not in each command",
     "DL3033": "versions come from the repositories of the base, which its digest names",
     "DL3037": "versions come from the repositories of the base, which its digest names",
@@ -71,8 +72,7 @@ class Remark(NamedTuple):
 
 def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
     """The texts of a spec, each with its file and the line of the file before its first."""
-    dockerfile = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile)
-    yield Text(HADOLINT, "", dockerfile), DOCKERFILE, 0
+    yield from _stages(reading)
     for section in reading.definition.named(*_SECTIONS):
         if section.filled:
             yield _of_section(section)
@@ -81,10 +81,27 @@ def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
             yield Text(SHELLCHECK, match[1], text), name, 0
 
 
-def _of_section(section: Section) -> tuple[Text, str, int]:
+def _stages(reading: Reading) -> Iterator[tuple[Text, str, int]]:
+    """Each stage of the Dockerfile alone, after empty stages that have the names before it."""
+    lines = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile).splitlines(keepends=True)
+    stages = reading.docker.stages
+    ends = [*(stage.line - 1 for stage in stages[1:]), len(lines)]
+    names: list[str] = []
+    for stage, end in zip(stages, ends, strict=True):
+        begin = stage.line - 1
+        before = [f"FROM scratch AS {name}\n" for name in names]
+        yield (
+            Text(HADOLINT, "", "".join([*before, *lines[begin:end]])),
+            DOCKERFILE,
+            begin - len(names),
+        )
+        names += [stage.name] if stage.name else []
+
+
+def _of_section(section: SpecPart) -> tuple[Text, str, int]:
     body = "\n".join(line for _, line in section.lines) + "\n"
     shebang = _SHEBANG.match(body.lstrip())
-    shell = shebang or _WITH_SHELL.search(section.argument)
+    shell = shebang or _WITH_SHELL.search(section.value)
     # Apptainer runs %post with `sh -e`, so a `cd` that fails ends it.
     before = "set -e\n" if section.name == "post" and not shebang else ""
     text = Text(SHELLCHECK, shell[1] if shell else "sh", before + body)
