@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +88,6 @@ def test_the_catalogue_is_of_the_installed_hpccm() -> None:
     assert f"hpccm {hpccm.__version__}" == COMPILER
     assert catalogue.CATALOGUE.read_text() == text
     assert catalogue.block_of("no_such_block") is None
-
-
-def test_reading_the_sources_of_hpccm_says_nothing() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        catalogue.module_tree.cache_clear()
-        for cls in block_classes().values():
-            catalogue.module_tree(cls.__module__)
 
 
 def test_documentation_is_found_at_all() -> None:
@@ -385,5 +375,4 @@ def test_toolkits_are_the_plans(name: str) -> None:
 def test_toolchains_are_those_of_hpccm() -> None:
     assert set(TOOLCHAIN_VARIABLES) == set(toolchain.__attrs__)
     for name in TOOLCHAINS:
-        source = ast.unparse(catalogue.tree_of(block_classes()[name]))
-        assert "self.toolchain = " in source, name
+        assert re.search(r"self\.toolchain ?=", catalogue.source_of(block_classes()[name])), name
