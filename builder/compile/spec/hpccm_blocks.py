@@ -53,7 +53,7 @@ def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
 
 def check(image: PlannedImage) -> None:
     """Raise `BadInput` with every fault of the blocks of an image, their templates rendered."""
-    if faults := [one for use in _uses(image.stages) for one in rendered_faults(use, image)]:
+    if faults := [fault for use in _uses(image.stages) for fault in rendered_faults(use)]:
         raise BadInput.of(faults)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from builder.model import BlockUse
-from builder.model.errors import Fault
 from builder.model.versions import version_order
 
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
@@ -66,32 +65,8 @@ def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution:
 
     The arguments are those of one cell, with their templates rendered.
     """
-    return "; ".join(_reasons(use, arch, hpccm_distro, distribution))
-
-
-def limit_faults(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> list[Fault]:
-    """The fault of using a block where it does not work."""
-    reason = limit_reason(use, arch, hpccm_distro, distribution)
-    if not reason:
-        return []
-    return [
-        Fault(
-            file=use.where.file,
-            line=use.where.line,
-            key=use.where.key,
-            problem=f"{use.name} does not work for {arch} on this base: {reason}",
-            valid="narrow the recipe's axes, or give the block a condition (when)",
-        )
-    ]
-
-
-def family(hpccm_distro: str) -> str:
-    """The packaging family of a distribution as hpccm is told it: `ubuntu24`, `rockylinux9`."""
-    return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT
-
-
-def _reasons(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> Iterator[str]:
     here = family(hpccm_distro) if hpccm_distro else ""
+    reasons = []
     for row in limits():
         applies = row.block == use.name and row.on_family in ("", here)
         if not applies or not row.holds(use.arguments):
@@ -99,6 +74,12 @@ def _reasons(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> 
         elsewhere = bool(here) and row.family not in ("", here)
         if arch not in row.architectures:
             only = " and ".join(row.architectures)
-            yield f"{row.reason} (it exists for {only} only; {row.source})"
+            reasons.append(f"{row.reason} (it exists for {only} only; {row.source})")
         elif elsewhere or (distribution and row.not_on == distribution):
-            yield f"{row.reason} ({row.source})"
+            reasons.append(f"{row.reason} ({row.source})")
+    return "; ".join(reasons)
+
+
+def family(hpccm_distro: str) -> str:
+    """The packaging family of a distribution as hpccm is told it: `ubuntu24`, `rockylinux9`."""
+    return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT

@@ -18,8 +18,7 @@ from builder.compile.spec.catalogue import (
     hpccm_blocks,
     registered_names,
 )
-from builder.compile.spec.limits import limit_faults
-from builder.model import DEVELOPMENT, TOOLKITS, BlockUse, PlannedImage
+from builder.model import DEVELOPMENT, TOOLKITS, BlockUse
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
 from builder.model.versions import version_order
@@ -103,13 +102,10 @@ def block_faults(use: BlockUse) -> list[Fault]:
     ]
 
 
-def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
-    """The faults of a block in one cell: types after rendering, and where it does not work."""
+def rendered_faults(use: BlockUse) -> list[Fault]:
+    """The faults of a block whose templates are rendered for a cell: arguments of another type."""
     block = block_of(use.name)
-    if block is None:
-        return block_faults(use)
-    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
-    return [*_type_faults(use, block, rendered=True), *limits]
+    return block_faults(use) if block is None else [*_type_faults(use, block, rendered=True)]
 
 
 def _unknown(

@@ -16,7 +16,7 @@ import hpccm.building_blocks
 import hpccm.config
 import pytest
 from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, working
-from samples import GOLDEN, base, block, image, recipe
+from samples import GOLDEN, block
 
 from builder.compile.spec import block_faults, compile_spec, limit_reason
 from builder.compile.spec.hpccm_blocks import EXPLAINED
@@ -80,14 +80,10 @@ def test_no_file_of_another_architecture(arch: str, name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["mkl", "julia", "doca_ofed", "nvhpc"])
-def test_where_a_block_does_not_work_is_a_fault_at_its_line(name: str, tmp_path: Path) -> None:
+def test_where_a_block_does_not_work_has_a_reason(name: str) -> None:
     given = {**EVERY[name], **({"version": "25.1", "cuda": "12.6"} if name == "nvhpc" else {})}
-    with pytest.raises(BadInput) as caught:
-        both(tmp_path, block(name, line=41, **given), arch="ppc64le")
-    [fault] = caught.value.faults
-    assert (fault.file, fault.line) == ("recipes/core.yaml", 41)
-    assert fault.problem.startswith(f"{name} does not work for ppc64le on this base: ")
-    assert "it exists for x86_64" in fault.problem
+    reason = limit_reason(block(name, **given), "ppc64le", "ubuntu24")
+    assert "it exists for x86_64" in reason
 
 
 @pytest.mark.parametrize(
@@ -107,10 +103,11 @@ def test_debian_is_not_taken_for_ubuntu(name: str, given: dict[str, Any]) -> Non
     assert not limit_reason(use, "x86_64", "ubuntu24", "ubuntu")
 
 
-def test_a_repository_for_ubuntu_on_debian_is_a_fault(tmp_path: Path) -> None:
-    given = [recipe(development=(block("nccl", version="2.22.3-1", cuda="12.4"),))]
-    with pytest.raises(BadInput, match="hpccm would add a repository for Ubuntu to Debian"):
-        compile_spec(image(tmp_path, recipes=given, bases=[base()]), run_checks="")
+def test_a_repository_for_ubuntu_is_none_for_debian() -> None:
+    reason = limit_reason(
+        block("nccl", version="2.22.3-1", cuda="12.4"), "x86_64", "ubuntu24", "debian"
+    )
+    assert "hpccm would add a repository for Ubuntu to Debian" in reason
 
 
 def test_limits_have_reasons_and_sources() -> None:
