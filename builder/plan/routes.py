@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
@@ -28,15 +27,7 @@ _OWN_MPICH = ("debian", "ubuntu")
 _MPICH_OF_DEBIAN = "libmpich.so.12"
 _FULL = 3  # parts of a release's version: 5.0.7
 WORLD, BASE, MAINTAINER = "world", "base image", "maintainer"
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice(Generic[T]):
-    """The chosen toolkit, or every reason why none can be chosen."""
-
-    chosen: T | None = None
-    reasons: tuple[Reason, ...] = ()
+Reasons = tuple[Reason, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,17 +43,18 @@ class _Request:
 
 def choose_cuda(
     project: Project, base_name: str, version: str, arch: str, sdk: str
-) -> Choice[PlannedCuda]:
+) -> tuple[PlannedCuda | None, Reasons]:
     """Choose the first of the site's routes by which a base comes to a CUDA release.
 
-    `sdk` is the release of the HPC SDK that the recipe takes its toolkit from, if it names one.
+    Without one, return every reason against it. `sdk` is the release of the HPC SDK that the recipe
+    takes its toolkit from, if it names one.
     """
     if version == NONE:
-        return Choice()
+        return None, ()
     base, release = project.bases[base_name], project.facts.cuda.get(version)
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
-        return Choice(reasons=(Reason(layer=WORLD, text=text),))
+        return None, (Reason(layer=WORLD, text=text),)
     request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
     reasons = [*_world_reasons(release, arch, project.facts)]
     missing: list[str] = []
@@ -79,9 +71,9 @@ def choose_cuda(
     if chosen is None:
         reasons.append(_no_way(request, missing))
     if reasons or chosen is None or gcc is None:
-        return Choice(reasons=tuple(reasons))
+        return None, tuple(reasons)
     notes = (*chosen.notes, *missing)
-    return Choice(chosen=dataclasses.replace(chosen, gcc=gcc, notes=notes))
+    return dataclasses.replace(chosen, gcc=gcc, notes=notes), ()
 
 
 def _no_way(request: _Request, missing: list[str]) -> Reason:
@@ -252,21 +244,22 @@ def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
 
 def choose_mpi(
     project: Project, base_name: str, mpi: str, routes: Iterable[str], release: str
-) -> Choice[PlannedMpi]:
+) -> tuple[PlannedMpi | None, Reasons]:
     """Choose the first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
 
-    `release` is the one that the recipe builds from source, if it names one: `5.0.7`.
+    Without one, return the reason. `release` is the one that the recipe builds from source, if it
+    names one: `5.0.7`.
     """
     if mpi == NONE:
-        return Choice()
+        return None, ()
     missing: list[str] = []
     for route in routes:
         planned = _MPI_WAYS[route](project, project.bases[base_name], mpi, release)
         if isinstance(planned, PlannedMpi):
-            return Choice(chosen=planned)
+            return planned, ()
         missing += [planned] if planned else []
     text = "; ".join(missing) or f"no route leads to {mpi}: the recipe takes none of the host's"
-    return Choice(reasons=(Reason(layer=BASE, text=text),))
+    return None, (Reason(layer=BASE, text=text),)
 
 
 def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
