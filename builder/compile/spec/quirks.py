@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from builder.compile.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
+from builder.compile.spec.blocks import AARCH64, DEBIAN, PPC64LE, X86_64, family, notes_on
 from builder.model import EPOCH, PlannedCuda, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
@@ -68,7 +68,7 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
     """A block's arguments with what hpccm's defaults get wrong for this target."""
-    own: Arguments = {**_HTTPS.get(name, {}), **arguments}
+    own: Arguments = {**notes_on(name).defaults, **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
     return own
@@ -87,9 +87,8 @@ def corrected(text: str, target: QuirkTarget) -> str:
 
 def downloads(name: str, arguments: Mapping[str, object]) -> bool:
     """Return whether a block fetches something by HTTPS, and so needs the certificates to do it."""
-    if name in _NEVER_FETCH:
-        return False
-    return name not in _FROM_DISTRIBUTION or _names_a_source(arguments)
+    fetches = notes_on(name).fetches
+    return fetches == "always" or (fetches == "named" and _names_a_source(arguments))
 
 
 def fetches(text: str) -> bool:
@@ -98,10 +97,6 @@ def fetches(text: str) -> bool:
 
 
 _GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
-_NEVER_FETCH = frozenset({"comment", "copy", "environment", "label"})
-_FROM_DISTRIBUTION = frozenset(
-    {"apt_get", "gnu", "llvm", "ofed", "packages", "python", "raw", "shell", "yum"}
-)
 
 
 def _names_a_source(value: object) -> bool:
@@ -123,16 +118,6 @@ def _conda(arguments: Arguments, _: QuirkTarget) -> None:
     if arguments.get("environment"):
         arguments.setdefault("wd", WORK_FOLDER)
 
-
-# Where hpccm downloads by http or ftp, and the same files are served by https.
-_HTTPS: Mapping[str, Mapping[str, str]] = {
-    "conda": {"baseurl": "https://repo.anaconda.com/miniconda"},
-    "fftw": {"baseurl": "https://www.fftw.org"},
-    "gnu": {"baseurl": "https://ftp.gnu.org/gnu/gcc"},
-    "magma": {"baseurl": "https://icl.utk.edu/projectsfiles/magma/downloads"},
-    "mvapich2": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"},
-    "mvapich2_gdr": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/gdr"},
-}
 
 # FFTW's VSX code is right since 3.3.7: https://github.com/easybuilders/easybuild-easyblocks/pull/1520
 # NEON in double precision, on aarch64 alone, since 3.3.5: https://www.fftw.org/release-notes.html

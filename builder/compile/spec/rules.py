@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from builder.compile.spec.blocks import block_notes, notes_on
 from builder.compile.spec.catalogue import (
     BOOLEAN,
     FLAG,
@@ -25,40 +26,7 @@ from builder.model.versions import version_order
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")
-# Their packages are the distribution's, in its own version.
-_OF_DISTRIBUTION = frozenset({"gnu", "llvm"})
-# What decides on a version beside `version`; of each group one is enough.
-_VERSIONS_TOO: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "conda": (("python_subversion",),),
-    "hpcx": (("cuda", "buildlabel"),),
-    "multi_ofed": (("mlnx_versions",),),
-    "mvapich2_gdr": (("package", "cuda_version"), ("package", "mlnx_ofed_version")),
-    "nccl": (("cuda", "build"),),
-    "nvhpc": (("cuda",),),
-}
-# Releases before these are named by their version alone: conda.py, hpcx.py.
-_VERSIONS_TOO_SINCE = {"conda": "4.8", "hpcx": "2.10"}
-# They clone the newest commit of a branch where no commit is named.
-_CLONES = frozenset({"amgx", "sensei", "xpmem"})
-
-# What recipes cannot have, most of it because a definition and a Dockerfile have it not both.
-NOT_FOR_RECIPES = {
-    "comment": "its text has no name that YAML could give it: write # in the recipe",
-    "user": "the user of a SIF is whoever starts it: the Dockerfile alone would have it",
-    "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
-    "scif": "the formats would have other files by it, and a second image none: copy a SCI-F "
-    "recipe, and run scif install in shell (docs/recipes.md#applications-by-sci-f)",
-}
 PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
-# What these copy is a file of the project that lock.yaml has the checksum of: local:PATH.
-LOCAL_FILES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("arm_allinea_studio", "pgi"), ("tarball",)),
-    "intel_psxe": ("tarball", "license"),
-    "nsight_compute": ("runfile",),
-}
-# A package stands for the version: of MVAPICH2-GDR by name, of NVSHMEM as a file beside the recipe.
-_BY_PACKAGE = frozenset({"mvapich2_gdr", "nvshmem"})
-_WITH_PACKAGE = frozenset({"generic_build", "nvhpc", "nvshmem"})
 _HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108 - paths in the image
 
 TOOLCHAIN_VARIABLES = (
@@ -66,16 +34,11 @@ TOOLCHAIN_VARIABLES = (
     *("FFLAGS", "FLIBS", "LDFLAGS", "LD_LIBRARY_PATH", "LIBS"),
 )
 # The blocks that leave a toolchain for those after them.
-TOOLCHAINS = (
-    *("arm_allinea_studio", "gnu", "hpcx", "intel_mpi", "intel_psxe", "llvm", "mpich"),
-    *("mvapich2", "mvapich2_gdr", "nvhpc", "openmpi", "pgi"),
-)
+TOOLCHAINS = tuple(name for name, notes in block_notes().items() if notes.toolchain)
 _TOOLCHAIN = (
     f"valid: a block before this one ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
     f"of {', '.join(TOOLCHAIN_VARIABLES)}"
 )
-MPIS = ("hpcx", "intel_mpi", "mpich", "mvapich2", "mvapich2_gdr", "openmpi")
-
 
 # Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
 _MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
@@ -91,7 +54,8 @@ def block_faults(use: BlockUse) -> list[Fault]:
         return []
     block = block_of(use.name)
     if block is None:
-        names = {*hpccm_blocks(), *TOOLKITS, *registered_names()} - NOT_FOR_RECIPES.keys()
+        refused = {name for name, notes in block_notes().items() if notes.refused}
+        names = {*hpccm_blocks(), *TOOLKITS, *registered_names()} - refused
         return [_unknown(use, "block", use.name, names)]
     unknown = [argument for argument in use.arguments if not block.takes(argument)]
     keys = {f"{use.where.key}.{argument}" for argument in unknown}
@@ -134,8 +98,8 @@ def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fau
 
 def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     """Missing arguments, and those that only one of the two formats would have."""
-    if use.name in NOT_FOR_RECIPES:
-        yield fault(use, f"{use.name} is not for recipes: {NOT_FOR_RECIPES[use.name]}")
+    if refused := notes_on(use.name).refused:
+        yield fault(use, f"{use.name} is not for recipes: {refused}")
         return
     yield from _version_faults(use, block)
     for argument in use.arguments:
@@ -149,19 +113,19 @@ def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    arguments = use.arguments
+    arguments, notes = use.arguments, notes_on(use.name)
     if default := _missing_version(use, block):
         problem = f"{use.name} needs a version: hpccm would take {default}"
         sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
-    since, version = _VERSIONS_TOO_SINCE.get(use.name, ""), _version(use)
-    named_by_version = since and version and version_order(version) < version_order(since)
-    for group in () if named_by_version else _VERSIONS_TOO.get(use.name, ()):
+    before, version = notes.alone_before, _version(use)
+    named_by_version = before and version and version_order(version) < version_order(before)
+    for group in () if named_by_version else notes.version_too:
         if not any(arguments.get(name) for name in group):
             names, taken = " or ".join(group), block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
             yield fault(use, f"{use.name} needs {names}{would}", f"valid: {names}")
-    clones = use.name in _CLONES or arguments.get("repository")
+    clones = notes.clones or arguments.get("repository")
     if clones and not (arguments.get("branch") or arguments.get("commit")):
         problem = f"{use.name} needs a commit or a branch of the repository that it clones"
         yield fault(use, problem, "valid: commit, or branch with the name of a tag")
@@ -169,12 +133,12 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 def _missing_version(use: BlockUse, block: Block) -> str:
     """The version that hpccm would take by itself; empty where the recipe names one."""
-    arguments = use.arguments
-    of_distribution = use.name in _OF_DISTRIBUTION and not (
+    arguments, notes = use.arguments, notes_on(use.name)
+    of_distribution = notes.distribution and not (
         arguments.get("upstream") or arguments.get("source")
     )
     named = any(arguments.get(name) for name in _SOURCES) or (
-        use.name in _BY_PACKAGE and arguments.get("package")
+        notes.package and arguments.get("package")
     )
     if of_distribution or named or "version" not in block.documented:
         return ""
@@ -182,13 +146,14 @@ def _missing_version(use: BlockUse, block: Block) -> str:
 
 
 def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    for argument in LOCAL_FILES.get(use.name, ()):
+    notes = notes_on(use.name)
+    for argument in notes.local_files:
         value = use.arguments.get(argument)
         if isinstance(value, str) and not value.startswith(("https://", LOCAL_SOURCE, "{{")):
             valid = f"valid: {LOCAL_SOURCE}PATH in the project's folder, which lock.yaml has one of"
             yield fault(use, f'"{value}" has no checksum', valid, argument)
     value = use.arguments.get("package")
-    takes_package = "branch" in block.documented or use.name in _WITH_PACKAGE
+    takes_package = "branch" in block.documented or notes.package_file
     if takes_package and isinstance(value, str) and not value.startswith("https://"):
         problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
         valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"

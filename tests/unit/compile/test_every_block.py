@@ -20,7 +20,7 @@ from samples import GOLDEN, block
 
 from builder.compile.spec import block_faults, compile_spec, limit_reason
 from builder.compile.spec.hpccm_blocks import EXPLAINED
-from builder.compile.spec.limits import limits
+from builder.compile.spec.blocks import limits
 from builder.compile.spec.own_blocks import PRIMITIVES, block_classes
 from builder.model.errors import BadInput
 
