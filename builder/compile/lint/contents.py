@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
     COPY,
     DEFINITION,
@@ -28,35 +28,6 @@ _SECRET = re.compile(
 )
 _ASSIGNED = re.compile(r"(?:^|\s)([A-Za-z_]\w*=\S+)")
 _STUBS = re.compile(r"/stubs(?:/|:|\"|'|\s|$)")
-_PIP_CACHE, _NO_PIP_CACHE = "pip's cache", re.compile(r"^PIP_NO_CACHE_DIR=")
-# Commands that leave a cache, commands that clear it, the cache, the remedy.
-_CACHES = (
-    (
-        re.compile(r"\bapt(?:-get)?\s+(?:-\S+\s+)*(?:update|install)\b"),
-        re.compile(r"\brm\s.*(?:/var/lib/apt/lists|/var/lib/apt/?(?:\s|$))"),
-        "the package lists of apt",
-        "rm -rf /var/lib/apt/lists/*",
-    ),
-    (
-        re.compile(r"\b(?:yum|dnf|microdnf)\s+(?:-\S+\s+)*(?:install|localinstall|groupinstall)\b"),
-        re.compile(r"\b(?:yum|dnf|microdnf)\b.*\bclean\b|\brm\s.*/var/cache/(?:yum|dnf|\*)"),
-        "the cache of yum or dnf",
-        "rm -rf /var/cache/yum/* (or dnf clean all)",
-    ),
-    (
-        re.compile(r"\bpip[\d.]*\s+(?:-\S+\s+)*install\b"),
-        re.compile(r"--no-cache-dir|\bpip[\d.]*\s+cache\s+purge|\brm\s.*\.cache|PIP_NO_CACHE_DIR="),
-        _PIP_CACHE,
-        "pip install --no-cache-dir",
-    ),
-    (
-        re.compile(r"\b(?:conda|mamba|micromamba)\s+(?:-\S+\s+)*(?:install|create|update)\b"),
-        re.compile(r"\b(?:conda|mamba|micromamba)\s+clean\b|\brm\s.*/pkgs"),
-        "the packages of conda",
-        "conda clean --all --yes",
-    ),
-)
-
 _PIP = re.compile(r"(?:^|/)pip3?$")
 _PREFIX = re.compile(
     r"(?:--prefix|PREFIX|-DCMAKE_INSTALL_PREFIX(?::PATH)?|DESTDIR|--target)[= ](\S+)"
@@ -74,14 +45,16 @@ _PASSING = (
 @rule(WARNING)
 def cache_left(reading: Reading) -> Iterator[Hit]:
     """Caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them."""
-    has_no_pip_cache = any(reading.matches(_NO_PIP_CACHE, VARIABLE))
+    variables = {command.text.partition("=")[0] for command in reading.of_kind(VARIABLE)}
+    caches = [row for row in TABLES["caches"] if row.get("variable") not in variables]
     for commands in reading.layers(SHELL):
-        for fills, clears, cache, remedy in _CACHES:
-            filling = [n for n, command in enumerate(commands) if fills.search(command.text)]
-            if not filling or (cache == _PIP_CACHE and has_no_pip_cache):
-                continue
-            if not any(clears.search(command.text) for command in commands[filling[-1] :]):
-                yield hit(commands[filling[-1]], f"not cleared in its layer: {cache}", remedy)
+        for row in caches:
+            filling = [
+                n for n, command in enumerate(commands) if re.search(row["fills"], command.text)
+            ]
+            after = commands[filling[-1] :] if filling else []
+            if filling and not any(re.search(row["clears"], command.text) for command in after):
+                yield hit(after[0], f"not cleared in its layer: {row['cache']}", row["remedy"])
 
 
 @rule(ERROR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
@@ -19,15 +19,9 @@ from builder.compile.lint.reading import (
 )
 from builder.model.cells import OWN
 
-# Spellings of each architecture in URLs, package names and folders.
-SPELLINGS = {
-    "x86_64": r"x86[-_]64|amd64|linux-64|linux[-_]x86|x64|x86|i[3-6]86",
-    "ppc64le": r"ppc64(?:le|el)?|powerpc64(?:le)?|power[89]le",
-    "aarch64": r"aarch64|arm64(?:v8)?|armv[678]\w*|armhf|armel|sbsa",
-}
 _TOKENS = {
     arch: re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", re.IGNORECASE)
-    for arch, pattern in SPELLINGS.items()
+    for arch, pattern in TABLES["spellings"].items()
 }
 _URL = re.compile(r"(?:https?|ftp|git|s3|docker|library)://[^\s'\"<>|;&)]+")
 _PACKAGE_FILE = re.compile(

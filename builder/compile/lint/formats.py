@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
     COPY,
     DEFINITION,
@@ -32,15 +32,6 @@ from builder.compile.lint.reading import (
 # Commands of a definition alone: a Dockerfile has the base's variables by itself, and a RUN begins
 # in the working directory, a %post where the one before it ended.
 _SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
-# Instructions without a counterpart in a definition, each with the reason.
-KNOWN_INSTRUCTIONS = {
-    "FROM": "a stage upon a stage of the Dockerfile goes on in the definition's one stage",
-    "CMD": "%runscript",
-    "ENTRYPOINT": "%runscript",
-    "EXPOSE": "Apptainer and ch-run share the host's network",
-    "MAINTAINER": "a label is the way to say it",
-    "STOPSIGNAL": "no service runs in these images",
-}
 _COMPARED = frozenset({"RUN", "COPY", "ADD", "ARG", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
 INSTRUCTIONS = frozenset(
@@ -71,7 +62,7 @@ def missing_from_definition(reading: Reading) -> Iterator[Hit]:
     for instruction in reading.docker.parts:
         name = instruction.name
         lacks = ""
-        if name not in _COMPARED and name not in KNOWN_INSTRUCTIONS:
+        if name not in _COMPARED and name not in TABLES["without_counterpart"]:
             lacks = f"{name} {shortened(instruction.value)}"
         elif name in {"RUN", "COPY"}:
             flags = [flag for flag in instruction.flags.split() if not _KNOWN_FLAGS.match(flag)]

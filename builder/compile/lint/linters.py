@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.compile.lint.findings import ERROR, WARNING
+from builder.compile.lint.findings import ERROR, TABLES, WARNING
 from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, SpecPart
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
@@ -33,24 +33,7 @@ _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
 _UNDOTTED = re.compile(r"^(FROM (?:\S+ )?)([^\s./:=-][^\s./:=]*):(?=\d+/)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
-# Rules that do not hold here, each with the reason. docs/lint.md has the same table.
-IGNORED: Mapping[str, str] = {
-    "DL3003": "hpccm writes `cd ... && ...` within one RUN, which leaves no trace in the next",
-    "DL3008": "versions come from the suite that the base pins, not from each package's name",
-    "DL3010": "an archive is copied, so that its checksum is verified before it is unpacked",
-    "DL3013": "versions are pinned by the recipe or the lock, not in each command",
-    "DL3033": "versions come from the repositories of the base, which its digest names",
-    "DL3037": "versions come from the repositories of the base, which its digest names",
-    "DL3041": "versions come from the repositories of the base, which its digest names",
-    "DL3059": "one RUN for each block is what cells share as layers",
-    "DL4001": "it compares RUN instructions with each other; each block brings what it needs",
-    "DL4006": "a definition has no SHELL; piped-download says where a pipe hides a failure",
-    "SC1090": "the sourced file is in the image, where ShellCheck cannot look",
-    "SC1091": "the sourced file is in the image, where ShellCheck cannot look",
-    "SC2016": "$basearch and $releasever in the text of a repository are for yum to expand",
-    "SC2046": "hpccm writes make -j$(nproc); nproc prints a number",
-    "SC2086": "$SRC, $OUT and hpccm's prefixes are paths without blanks",
-}
+IGNORED: Mapping[str, str] = TABLES["ignored"]
 
 
 class Text(NamedTuple):

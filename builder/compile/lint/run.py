@@ -117,8 +117,9 @@ def _save(folder: Path | None, new: Mapping[str, Sequence[LintFinding]]) -> None
 
 
 def rules_digest() -> str:
-    """A digest of this package's own source: it changes whenever a rule does."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    """A digest of this package's own source and tables: it changes whenever a rule does."""
+    folder = Path(__file__).parent
+    sources = sorted([*folder.glob("*.py"), *folder.glob("*.yaml")])
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
 
 
