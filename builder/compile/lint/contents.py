@@ -18,9 +18,6 @@ from builder.compile.lint.reading import (
     words_of,
 )
 
-_APT_KEY = re.compile(r"\bapt-key\b")
-_KEY_SERVER = re.compile(r"\bapt-key\s+adv\b|--recv-keys?\b|--keyserver\b")
-_OPEN_TO_ALL = re.compile(r"\bchmod\s+(?:-\S+\s+)*(?:0?777|a\+\w*w\w*|o\+\w*w\w*|ugo\+\w*w\w*)\b")
 _SECRET = re.compile(
     r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY"
     r"|CREDENTIALS?)(?:_|$)",
@@ -55,30 +52,6 @@ def cache_left(reading: Reading) -> Iterator[Hit]:
             after = commands[filling[-1] :] if filling else []
             if filling and not any(re.search(row["clears"], command.text) for command in after):
                 yield hit(after[0], f"not cleared in its layer: {row['cache']}", row["remedy"])
-
-
-@rule(ERROR)
-def key_server(reading: Reading) -> Iterator[Hit]:
-    """No `apt-key adv`, no `gpg --recv-keys`."""
-    hint = "download the key by https, or copy it in from files/"
-    for command, _ in reading.matches(_KEY_SERVER, SHELL):
-        yield hit(command, f"a key from a key server: {shortened(command.text)}", hint)
-
-
-@rule(WARNING)
-def apt_key(reading: Reading) -> Iterator[Hit]:
-    """No `apt-key`."""
-    hint = "a key under /usr/share/keyrings, named by signed-by="
-    for command, _ in reading.matches(_APT_KEY, SHELL):
-        yield hit(command, f"apt-key is gone: {shortened(command.text)}", hint)
-
-
-@rule(ERROR)
-def open_to_all(reading: Reading) -> Iterator[Hit]:
-    """No `chmod 777` and its like."""
-    hint = "a+rX for all to read; Apptainer and ch-run run as the user"
-    for command, match in reading.matches(_OPEN_TO_ALL, SHELL):
-        yield hit(command, f"{match.group()} lets everybody write", hint)
 
 
 @rule(ERROR)

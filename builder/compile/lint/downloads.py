@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, TABLES, Hit, hit, rule
 from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
@@ -44,19 +44,8 @@ _REPOSITORY = re.compile(
 _WRITES_ONLY = re.compile(r"(?:echo|printf|sed|export)\s")  # URLs in these are text
 _LOCAL = re.compile(r"(?:http|ftp)://(?:localhost|127\.0\.0\.1|\[::1\])(?:[:/]|$)")
 _CHECKSUM = re.compile(r"\bsha(?:256|384|512)sum\b.*\s(?:-c|--check)\b|--checksum=sha\d+[:-]")
-_TO_SHELL = re.compile(
-    r"\b(?:curl|wget)\b[^|]*\|\s*(?:sudo\s+)?(?:env\s+\S+\s+)?(?:/bin/)?(?:ba|da|z|k)?sh\b"
-    r"|\b(?:ba|da|z|k)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b"
-)
-# These fail by themselves when nothing, or half of it, comes through the pipe.
-_NOTICES = r"(?:sudo\s+)?(?:gpg|apt-key|tar|gzip|gunzip|bunzip2|xz|unxz|zstd|sha\d+sum)\b"
-_TO_OTHERS = re.compile(rf"\b(?:curl|wget)\b[^|]*\|(?!\||\s*{_NOTICES})")
 _SAVED_AS = re.compile(r"\s(?:-o|-O|--output|--output-document)[ =]?(\S+)")
 _REGISTRIES = frozenset({"docker", "library", "oras", "shub"})  # agents of definitions
-_UNSIGNED = re.compile(
-    r"trusted=yes|--allow-unauthenticated|--force-yes|--nogpgcheck|gpgcheck\s*=\s*0"
-    r"|--no-gpg-checks?|--trusted-host|AllowInsecureRepositories"
-)
 
 
 @rule(ERROR)
@@ -114,14 +103,6 @@ def _is_verified(command: SpecCommand, url: str, following: list[SpecCommand]) -
 
 
 @rule(ERROR)
-def unsigned_repository(reading: Reading) -> Iterator[Hit]:
-    """No package repository without signatures (`trusted=yes`, `--nogpgcheck`, ...)."""
-    for command, match in reading.matches(_UNSIGNED, SHELL, HOST):
-        text = f"{match.group()} takes packages without a signature"
-        yield hit(command, text, "install the repository's key first")
-
-
-@rule(ERROR)
 def remote_add(reading: Reading) -> Iterator[Hit]:
     """No `ADD` of a URL without `--checksum`."""
     for add in reading.docker.named("ADD"):
@@ -129,23 +110,6 @@ def remote_add(reading: Reading) -> Iterator[Hit]:
         if remote and not _CHECKSUM.search(add.flags):
             text = f"ADD {remote[0]}: not verified, and a definition has no such thing"
             yield Hit(DOCKERFILE, add.line, text, "download it in a command")
-
-
-@rule(ERROR)
-def piped_installer(reading: Reading) -> Iterator[Hit]:
-    """No download is piped into a shell."""
-    for command, _ in reading.matches(_TO_SHELL, SHELL, HOST):
-        text = f"a download is run unseen: {shortened(command.text)}"
-        yield hit(command, text, "save it, check its SHA-256, then run it")
-
-
-@rule(WARNING)
-def piped_download(reading: Reading) -> Iterator[Hit]:
-    """No download is piped into what does not notice a cut-off end (`tar` and `gpg` do)."""
-    for command, _ in reading.matches(_TO_OTHERS, SHELL, HOST):
-        if not _TO_SHELL.search(command.text):
-            text = f"the pipe hides a failed download: {shortened(command.text)}"
-            yield hit(command, text, "save it first: sh has no pipefail")
 
 
 @rule(ERROR)
