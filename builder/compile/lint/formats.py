@@ -104,8 +104,8 @@ def _items(reading: Reading, file: str) -> Items:
         is_shell = command.kind == SHELL
         if command.file != file or (is_shell and command.text in {_SOURCED, _ROOT}):
             continue
-        if is_shell and file == DEFINITION and repeated[command.stage, command.text] > 0:
-            repeated[command.stage, command.text] -= 1
+        if is_shell and file == DEFINITION and repeated[command.layer, command.text] > 0:
+            repeated[command.layer, command.text] -= 1
             continue
         key = (command.final or one_stage, command.kind, command.text)
         items.setdefault(key, []).append(command.line)

@@ -1,4 +1,4 @@
-"""hadolint and ShellCheck: their places on this machine, and their remarks on texts of specs.
+"""hadolint and ShellCheck: their places on this machine, and their findings in texts of specs.
 
 hadolint reads the stages of a Dockerfile. ShellCheck reads the scripts of a definition section by
 section, and the scripts of the spec's folder; a text that many specs share is read once.
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.compile.lint.findings import ERROR, TABLES, WARNING
+from builder.compile.lint.findings import ERROR, TABLES, WARNING, LintFinding
 from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, SpecPart
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
@@ -41,15 +41,6 @@ class Text(NamedTuple):
 
     linter: str
     dialect: str
-    text: str
-
-
-class Remark(NamedTuple):
-    """A linter's remark on a line of a text."""
-
-    line: int
-    level: str
-    rule: str
     text: str
 
 
@@ -104,10 +95,13 @@ def version(name: str, path: str, processes: Processes) -> str:
     return f"{name} {number.group() if number else 'of unknown version'}"
 
 
-def remarks(
+def linter_findings(
     texts: Iterable[Text], programs: Mapping[str, str], processes: Processes, jobs: int
-) -> dict[Text, list[Remark]]:
-    """The linters' remarks on each text; texts for a linter without a program are left out."""
+) -> dict[Text, list[LintFinding]]:
+    """The linters' findings in each text; texts for a linter without a program are left out.
+
+    Lines are those of the text; image and file are empty.
+    """
     groups: dict[tuple[str, str], list[Text]] = {}
     for text in dict.fromkeys(texts):
         if text.linter in programs:
@@ -118,7 +112,7 @@ def remarks(
         for count in [max(-(-len(group) // BATCH), min(jobs, len(group)))]
         for start in range(count)
     ]
-    results: dict[Text, list[Remark]] = {}
+    results: dict[Text, list[LintFinding]] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             for result in pool.map(lambda batch: _run(batch, programs, processes), batches):
@@ -131,7 +125,7 @@ def remarks(
 
 def _run(
     texts: Sequence[Text], programs: Mapping[str, str], processes: Processes
-) -> dict[Text, list[Remark]]:
+) -> dict[Text, list[LintFinding]]:
     linter, dialect, _ = texts[0]
     with tempfile.TemporaryDirectory(prefix="build-images-lint-") as folder:
         for number, text in enumerate(texts):
@@ -153,9 +147,9 @@ def _run(
     except ValueError as error:
         tail = done.stdout.splitlines()[-10:]
         raise StepFailed(f"{linter} printed no JSON", tail=tail) from error
-    results: dict[Text, list[Remark]] = {text: [] for text in texts}
+    results: dict[Text, list[LintFinding]] = {text: [] for text in texts}
     for entry in entries:
-        results[texts[int(entry["file"])]].append(_remark(entry))
+        results[texts[int(entry["file"])]].append(_finding(entry))
     return results
 
 
@@ -172,9 +166,11 @@ def _shellcheck(dialect: str) -> list[str]:
     return ["--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json"]
 
 
-def _remark(entry: Mapping[str, object]) -> Remark:
+def _finding(entry: Mapping[str, object]) -> LintFinding:
     code = entry["code"]
-    return Remark(
+    return LintFinding(
+        image="",
+        file="",
         line=int(str(entry["line"])),
         level=ERROR if entry["level"] == "error" else WARNING,
         rule=code if isinstance(code, str) else f"SC{code}",

@@ -56,7 +56,6 @@ class SpecCommand:
     line: int
     text: str
     kind: str
-    stage: int
     final: bool
     layer: int
     chained: bool = False
@@ -263,7 +262,6 @@ def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
                 line=line,
                 text=words,
                 kind=part.kind,
-                stage=part.stage,
                 final=part.final,
                 layer=number if file == DOCKERFILE else part.stage,
                 chained=chained,

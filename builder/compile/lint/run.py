@@ -17,7 +17,7 @@ from pathlib import Path
 
 from builder.compile.lint import contents, downloads, formats  # noqa: F401 - they fill RULES
 from builder.compile.lint.findings import RULES, LintFinding, LintReport
-from builder.compile.lint.linters import LINTERS, find, remarks, texts_of, version
+from builder.compile.lint.linters import LINTERS, find, linter_findings, texts_of, version
 from builder.compile.lint.reading import Reading, read
 from builder.model import Spec
 from builder.system.files import read_json, write_atomically
@@ -71,16 +71,18 @@ def _findings(
 ) -> dict[str, list[LintFinding]]:
     """The findings in each spec, by our own rules and by the linters; equal texts are read once."""
     texts = {key: list(texts_of(reading)) for key, reading in readings.items()}
-    remarked = remarks(
+    by_text = linter_findings(
         (text for entries in texts.values() for text, _, _ in entries), programs, processes, jobs
     )
     findings = {key: own_findings(reading) for key, reading in readings.items()}
     for key, reading in readings.items():
         image = reading.spec.image.identifier
         for text, file, before in texts[key]:
-            for remark in remarked.get(text, ()):
-                at_line = remark._replace(line=remark.line + before)
-                findings[key].append(LintFinding(image=image, file=file, **at_line._asdict()))
+            for finding in by_text.get(text, ()):
+                line = finding.line + before
+                findings[key].append(
+                    dataclasses.replace(finding, image=image, file=file, line=line)
+                )
     return findings
 
 

@@ -39,7 +39,7 @@ class BlockNotes:
     mpi: bool = False
     fetches: str = "always"
     keys: tuple[str, ...] = ()
-    defaults: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
 
 @functools.cache

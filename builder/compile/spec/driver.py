@@ -157,7 +157,8 @@ def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> 
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
         final = _stage(image, source, RUNTIME)
-        texts = [text for one in development if (text := one.runtime(_from=one.name))]
+        remainders = (stage.runtime(_from=stage.name) for stage in development)
+        texts = [text for text in remainders if text]
         if needed := runtime_prerequisites(image, "".join(texts)):
             final += needed
         final += texts
@@ -208,20 +209,10 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 
 def sections_of(image: PlannedImage) -> list[str]:
-    """The sections that only a Singularity definition of an image has."""
-    return singularity_sections(
-        image.stages[-1].about, has_checks=bool(image.checks), runs_own=has_run_script(image)
-    )
-
-
-def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
-    """%test, %runscript and %help, which no OCI image can carry into a SIF.
-
-    `runs_own` is for an image whose recipe says what it runs.
-    """
-    run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
-    sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
-    if has_checks:
+    """%test, %runscript and %help, which no OCI image can carry into a SIF."""
+    run = planned.OWN_RUNSCRIPT if has_run_script(image) else planned.RUNSCRIPT
+    sections = [f"%runscript\n    {run}", f"%help\n    {image.stages[-1].about}"]
+    if image.checks:
         sections.insert(0, f"%test\n    {planned.TEST}")
         sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
@@ -272,13 +263,13 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
         try:
             objects = with_sources(use, image, recipe, lambda use: block_object(use, image))
             text = _SEPARATOR.join(map(str, objects))
-            remainders = [_remainder(one, stage) for one in objects] if stage else []
+            remainders = [_remainder(block, stage) for block in objects] if stage else []
         except BadInput:
             raise
         except Exception as error:  # most blocks look at their arguments when they become text
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
     if logged:
-        raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged])
+        raise BadInput.of([fault(use, f"hpccm warns: {warning}") for warning in logged])
     if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))

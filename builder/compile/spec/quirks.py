@@ -268,11 +268,6 @@ def _kokkos(arguments: Arguments, target: QuirkTarget) -> None:
         arguments.setdefault("arch", [])
 
 
-def _python(arguments: Arguments, _: QuirkTarget) -> None:
-    """python.py installs Python 2, which distributions have dropped since its end in 2020."""
-    arguments.setdefault("python2", False)
-
-
 def _ucx_flags(arguments: Arguments, target: QuirkTarget) -> None:
     """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
     variables = _variables(arguments)
@@ -298,7 +293,6 @@ _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
     "mvapich2_gdr": (_mvapich2_gdr,),
     "openblas": (_openblas,),
     "openmpi": (_cuda_path, _open_mpi_5_cuda, _verbs),
-    "python": (_python,),
     "ucx": (_cuda_path, _ucx_options, _ucx_flags),
 }
 

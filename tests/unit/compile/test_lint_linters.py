@@ -240,14 +240,14 @@ def test_a_linter_that_fails_is_an_error(
     text: str, message: str, sample: Callable[..., Spec], tmp_path: Path
 ) -> None:
     with pytest.raises(StepFailed, match=message):
-        linters.remarks(texts(sample()), fake(tmp_path, text), Processes(), 2)
+        linters.linter_findings(texts(sample()), fake(tmp_path, text), Processes(), 2)
 
 
 def test_a_stopped_run_starts_no_linter(sample: Callable[..., Spec], tmp_path: Path) -> None:
     processes = Processes()
     processes.stop()
     with pytest.raises(Interrupted):
-        linters.remarks(texts(sample()), fake(tmp_path, "echo []"), processes, 2)
+        linters.linter_findings(texts(sample()), fake(tmp_path, "echo []"), processes, 2)
 
 
 def test_ctrl_c_ends_the_linters(
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_the_linters(
     monkeypatch.setattr(linters, "_run", interrupted)
     processes = Processes()
     with pytest.raises(KeyboardInterrupt):
-        linters.remarks(texts(sample()), fake(tmp_path, "echo []"), processes, 2)
+        linters.linter_findings(texts(sample()), fake(tmp_path, "echo []"), processes, 2)
     assert processes.stopping
 
 
