@@ -6,12 +6,13 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
     COPY,
     DEFINITION,
     DOCKERFILE,
     SHELL,
+    TABLES,
     VARIABLE,
     Reading,
     SpecCommand,

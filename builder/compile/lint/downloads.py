@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, TABLES, Hit, hit, rule
+from builder.compile.lint.findings import ERROR, Hit, hit, rule
 from builder.compile.lint.reading import (
     DEFINITION,
     DOCKERFILE,
@@ -14,6 +14,7 @@ from builder.compile.lint.reading import (
     SCRIPT,
     SHELL,
     SOURCE,
+    TABLES,
     Reading,
     SpecCommand,
 )

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
-from builder.compile.lint.reading import HOST, SHELL, Reading, SpecCommand
+from builder.compile.lint.reading import HOST, SHELL, TABLES, Reading, SpecCommand
 
 ERROR, WARNING = "error", "warning"
-TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)

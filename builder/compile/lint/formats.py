@@ -13,14 +13,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from builder.compile.lint.findings import ERROR, TABLES, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
     COPY,
     DEFINITION,
     DOCKERFILE,
     LABEL,
+    SCRIPTS,
     SHELL,
     SOURCE,
+    TABLES,
     VARIABLE,
     Reading,
     SpecPart,
@@ -34,15 +36,8 @@ from builder.compile.lint.reading import (
 _SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
 _COMPARED = frozenset({"RUN", "COPY", "ADD", "ARG", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
-INSTRUCTIONS = frozenset(
-    {
-        *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK"),
-        *("LABEL", "MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME"),
-        "WORKDIR",
-    }
-)
-_SCRIPTS = frozenset(("post", "environment", "runscript", "test", "startscript", "setup", "pre"))
-SECTIONS = _SCRIPTS | {"help", "files", "labels", "arguments"}
+INSTRUCTIONS = frozenset(TABLES["instructions"].split())
+SECTIONS = frozenset(TABLES["sections"].split())
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
 _BUILDKIT = re.compile(r"--mount=type=|^COPY --|--chown=\S+ \S+ \S+$")
 _TEMPLATE = re.compile(r"\{\{\s*\w+\s*\}\}")
@@ -185,7 +180,7 @@ def _section_syntax(definition: SpecText) -> Iterator[Hit]:
 @rule(ERROR)
 def docker_syntax(reading: Reading) -> Iterator[Hit]:
     """No Docker instruction and no option of Docker's in a definition."""
-    for section in reading.definition.named(*_SCRIPTS):
+    for section in reading.definition.named(*SCRIPTS):
         for logical in logical_lines(section.lines):
             text = " ".join(part for _, part in logical)
             if text.split()[0] in INSTRUCTIONS or _BUILDKIT.search(text):

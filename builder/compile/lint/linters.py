@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.compile.lint.findings import ERROR, TABLES, WARNING, LintFinding
-from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, SpecPart
+from builder.compile.lint.findings import ERROR, WARNING, LintFinding
+from builder.compile.lint.reading import DEFINITION, DOCKERFILE, SCRIPTS, TABLES, Reading, SpecPart
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -26,7 +26,6 @@ HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
 LINTERS = (HADOLINT, SHELLCHECK)
 BATCH = 64  # texts a process: its output stays far below what Processes keeps
 TIMEOUT_S = 300.0
-_SECTIONS = ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:/|\b)(sh|dash|bash|ksh)\b")
 _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
 # hadolint takes a registry with a port for one only if there is a dot in its name.
@@ -47,7 +46,7 @@ class Text(NamedTuple):
 def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
     """The texts of a spec, each with its file and the line of the file before its first."""
     yield from _stages(reading)
-    for section in reading.definition.named(*_SECTIONS):
+    for section in reading.definition.named(*SCRIPTS):
         if section.filled:
             yield _of_section(section)
     for name, text in reading.spec.files.items():

@@ -11,8 +11,11 @@ import functools
 import io
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from builder.model import Spec
 
@@ -20,22 +23,12 @@ DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
 # Kinds of commands, by the use of their lines. `HOST` runs on the building host, not in the image.
 SHELL, VARIABLE, COPY, LABEL = "command", "variable", "copy", "label"
 SOURCE, SCRIPT, HOST, OTHER = "source", "script", "host", "other"
-_KINDS = {  # by the names of instructions and sections
-    "FROM": SOURCE,
-    **dict.fromkeys(("RUN", "WORKDIR", "post"), SHELL),
-    **dict.fromkeys(("ENV", "ARG", "environment"), VARIABLE),
-    **dict.fromkeys(("COPY", "ADD", "files"), COPY),
-    **dict.fromkeys(("LABEL", "labels"), LABEL),
-    **dict.fromkeys(("runscript", "test", "startscript"), SCRIPT),
-    **dict.fromkeys(("setup", "pre"), HOST),
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
+_KINDS: Mapping[str, str] = {
+    name: kind for kind, names in TABLES["kinds"].items() for name in names.split()
 }
-_HEADERS = frozenset(
-    {
-        *("arch", "bootstrap", "fingerprints", "from", "include", "includecmd", "library"),
-        *("mirrorurl", "namespace", "osversion", "product", "regcode", "registry", "setopt"),
-        *("stage", "updateurl", "user"),
-    }
-)
+SCRIPTS = ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
+_HEADERS = frozenset(TABLES["headers"].split())
 _BOOTSTRAP = re.compile(r"bootstrap:", re.IGNORECASE)
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[Aa][Ss]\s+(?P<as>\S+))?")
 _FLAGS = re.compile(r"^(?:--[a-z]+(?:=\S+)?\s+)+")
