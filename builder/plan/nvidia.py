@@ -152,6 +152,7 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
     The names are NVIDIA's meta packages:
     https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages
     """
+    home = f"/usr/local/cuda-{release.version}"
     suffix = release.version.replace(".", "-")
     old_names = is_debian_like(base) or version_order(release.version) < _RPM_DEVEL_SINCE
     devel = "dev" if old_names else "devel"
@@ -162,7 +163,7 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
         development=(*(f"{name}-{suffix}" for name in names), *cublas),
         runtime=(f"cuda-libraries-{suffix}", f"cuda-nvtx-{suffix}", *cublas[:1]),
         clean=_set_up(release),
-        environment=toolkit_environment(release),
+        environment={"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"},  # the loader needs none
     )
 
 
@@ -185,12 +186,6 @@ def _set_up(release: CudaRelease) -> tuple[str, ...]:
         f"echo /usr/local/{home}/lib64 > /etc/ld.so.conf.d/{home.replace('.', '-')}.conf",
         "ldconfig",
     )
-
-
-def toolkit_environment(release: CudaRelease) -> Mapping[str, str]:
-    """Variables that lead programs to a toolkit below /usr/local; the loader needs none."""
-    home = f"/usr/local/cuda-{release.version}"
-    return {"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"}
 
 
 def extras(

@@ -179,15 +179,11 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
     if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA has packages of it for {arch} on {where}"
-    known = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
-    packages = nvidia.toolkit_packages(release, base)
-    notes: tuple[str, ...] = ()
-    if release.leaving and not request.project.site.cuda_routes:
-        notes = (
-            f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})",
-        )
-    packages = dataclasses.replace(packages, extras=known)
-    return _planned(request, "repository", packages, notes=notes)
+    extras = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
+    packages = dataclasses.replace(nvidia.toolkit_packages(release, base), extras=extras)
+    note = f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})"
+    goes = release.leaving and not request.project.site.cuda_routes
+    return _planned(request, "repository", packages, notes=(note,) if goes else ())
 
 
 def _by_distribution(request: _Request) -> PlannedCuda | str:
