@@ -7,6 +7,7 @@ https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
     """A block's arguments with what hpccm's defaults get wrong for this target."""
-    own: Arguments = {**notes_on(name).defaults, **arguments}
+    own: Arguments = {**copy.deepcopy(notes_on(name).defaults), **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
     return own
@@ -211,20 +212,8 @@ def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
         arguments.setdefault("with_cuda_libdir", target.stubs)
 
 
-# What ucx.py asks for but --enable-optimizations, by which UCX is compiled for the processor of the
-# building machine: https://github.com/openucx/ucx/blob/master/config/m4/compiler.m4
-_UCX_OPTIONS = (
-    "--disable-logging",
-    "--disable-debug",
-    "--disable-assertions",
-    "--disable-params-check",
-    "--disable-doxygen-doc",
-)
-
-
 def _ucx_options(arguments: Arguments, target: QuirkTarget) -> None:
     """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
-    arguments.setdefault("configure_opts", [*_UCX_OPTIONS])
     options = part(arguments, "configure_opts")
     if arguments["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
         arguments["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
