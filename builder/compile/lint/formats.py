@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
@@ -238,23 +237,14 @@ _UNNAMED = "spython-base"
 
 def _spython_stages(text: str) -> dict[str, frozenset[str]]:
     """The stages that spython finds, with the lines of their %post."""
-    parser, logger = _spython()
-    level, logger.level = logger.level, -5  # it warns of what a Dockerfile could not have
-    try:
-        recipe = parser(None)
-        recipe.lines = text.splitlines()
-        return {name: frozenset(stage.install) for name, stage in recipe.parse().items()}
-    finally:
-        logger.level = level
-
-
-def _spython() -> tuple[Any, Any]:
-    """spython's parser, without its refusal of any base that is not in a registry."""
     from spython.logger import bot  # noqa: PLC0415 - only a spec that is not cached needs it
     from spython.main.parse.parsers import SingularityParser  # noqa: PLC0415
 
-    class Parser(SingularityParser):  # type: ignore[misc]  # spython has no types
-        def _check_bootstrap(self, line: str) -> None:
-            """An OCI archive or a local image is a base as well."""
-
-    return Parser, bot
+    parser = SingularityParser(None)
+    parser._check_bootstrap = lambda _line: None  # it refuses any base that is not in a registry
+    parser.lines = text.splitlines()
+    level, bot.level = bot.level, -5  # it warns of what a Dockerfile could not have
+    try:
+        return {name: frozenset(stage.install) for name, stage in parser.parse().items()}
+    finally:
+        bot.level = level

@@ -34,6 +34,8 @@ class BlockNotes:
     package_file: bool = False
     version_too: tuple[tuple[str, ...], ...] = ()
     alone_before: str = ""
+    refused_version: str = ""
+    refused_because: tuple[str, ...] = ()
     local_files: tuple[str, ...] = ()
     toolchain: bool = False
     mpi: bool = False

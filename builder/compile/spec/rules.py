@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from builder.compile.spec.blocks import block_notes, notes_on
@@ -39,9 +40,6 @@ _TOOLCHAIN = (
     f"valid: a block before this one ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
     f"of {', '.join(TOOLCHAIN_VARIABLES)}"
 )
-
-# Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
-_MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
@@ -125,6 +123,9 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
             names, taken = " or ".join(group), block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
             yield fault(use, f"{use.name} needs {names}{would}", f"valid: {names}")
+    if version and notes.refused_version and re.fullmatch(notes.refused_version, version):
+        problem, valid = (text.format(version) for text in notes.refused_because)
+        yield fault(use, problem, f"valid: {valid}", "version")
     clones = notes.clones or arguments.get("repository")
     if clones and not (arguments.get("branch") or arguments.get("commit")):
         problem = f"{use.name} needs a commit or a branch of the repository that it clones"
@@ -213,27 +214,8 @@ def _pip_faults(use: BlockUse) -> Iterator[Fault]:
                     yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
 
 
-def _mvapich2_faults(use: BlockUse) -> Iterator[Fault]:
-    """MVAPICH2 is called MVAPICH since 3.0, and hpccm would fetch a file that does not exist."""
-    version = _version(use)
-    if version and version_order(version) >= version_order("3"):
-        problem = f"hpccm would fetch mvapich2-{version}.tar.gz, and it is mvapich-{version}"
-        url = f"{_MVAPICH_FOLDER}/mvapich-{version}.tar.gz"
-        yield fault(use, problem, f"valid: generic_autotools with url: {url}", "version")
-
-
-def _hpcx_faults(use: BlockUse) -> Iterator[Fault]:
-    """Up to 2.8, hpcx.py takes the name of a folder from a version of three numbers."""
-    version = _version(use)
-    if version and version.count(".") <= 1 and version_order(version) <= version_order("2.8"):
-        problem = f'HPC-X "{version}" has three numbers in its files\' names'
-        yield fault(use, problem, f"valid: such as {version}.0", "version")
-
-
 _CHECKED = {
     "copy": _copy_faults,
-    "hpcx": _hpcx_faults,
-    "mvapich2": _mvapich2_faults,
     "pip": _pip_faults,
     "raw": _raw_faults,
     "shell": _shell_faults,
