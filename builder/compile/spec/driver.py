@@ -17,6 +17,7 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
+from builder.compile.spec import image_scripts as scripts
 from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.hpccm_blocks import (
     block_object,
@@ -25,20 +26,6 @@ from builder.compile.spec.hpccm_blocks import (
     prerequisites,
     runtime_prerequisites,
 )
-from builder.compile.spec.image_scripts import (
-    IN_IMAGE,
-    RUN,
-    RUN_CHECKS,
-    SCRIPTS,
-    SOURCES,
-    base_archive,
-    docker_lines,
-    has_run_script,
-    script_names,
-    stage_builds,
-    stage_sources,
-)
-from builder.compile.spec.image_scripts import IN_SPEC as RUN_IN_SPEC
 from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
 from builder.compile.spec.rules import PRIMITIVES, fault
 from builder.model import (
@@ -74,7 +61,7 @@ def dockerfile(image: PlannedImage) -> str:
             source = stage.name
         final = _final(image, stages, image.runtime_image)
         of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
-        for line in docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
+        for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
             final += raw(docker=line)
         return _text(image, *stages, final)
 
@@ -82,7 +69,7 @@ def dockerfile(image: PlannedImage) -> str:
 def singularity(image: PlannedImage) -> str:
     """The definition: a development stage for the whole chain, then the run-time stage."""
     with _state("singularity", image):
-        archive = base_archive(image) if image.is_bootstrapped else ""
+        archive = scripts.base_archive(image) if image.is_bootstrapped else ""
         stage = _stage(image, archive or image.base_image, DEVELOPMENT)
         for recipe in image.stages:
             _develop(stage, image, recipe)
@@ -145,9 +132,9 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
         stage += needed
     for use in recipe.development:
         stage += layer(use, image, recipe, stage.name)
-    if sources := stage_sources(image, recipe):
-        stage += copy_files(src=sources, dest=f"{SOURCES}/")
-    if commands := stage_builds(image, recipe):
+    if sources := scripts.stage_sources(image, recipe):
+        stage += copy_files(src=sources, dest=f"{scripts.SOURCES}/")
+    if commands := scripts.stage_builds(image, recipe):
         stage += shell(commands=commands)
 
 
@@ -176,13 +163,13 @@ def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
-        final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+        final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
     if image.checks:  # last: a stage says nothing of its descendants
-        names = [f"files/checks/{name}" for name in script_names(image)]
-        final += copy_files(src=names, dest=f"{SCRIPTS}/")
-        final += copy_files(src="files/run-checks", dest=RUN_CHECKS)
-    if has_run_script(image):
-        final += copy_files(src=RUN_IN_SPEC, dest=RUN)
+        names = [f"files/checks/{name}" for name in scripts.script_names(image)]
+        final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
+        final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
+    if scripts.has_run_script(image):
+        final += copy_files(src=scripts.IN_SPEC, dest=scripts.RUN)
     final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
     final += label(metadata=_labels(image))
 
@@ -210,11 +197,11 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 def sections_of(image: PlannedImage) -> list[str]:
     """%test, %runscript and %help, which no OCI image can carry into a SIF."""
-    run = planned.OWN_RUNSCRIPT if has_run_script(image) else planned.RUNSCRIPT
+    run = planned.OWN_RUNSCRIPT if scripts.has_run_script(image) else planned.RUNSCRIPT
     sections = [f"%runscript\n    {run}", f"%help\n    {image.stages[-1].about}"]
     if image.checks:
         sections.insert(0, f"%test\n    {planned.TEST}")
-        sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
+        sections[-1] += f"\n    The image's checks: {scripts.RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
 
 
@@ -224,7 +211,7 @@ def _quoted(value: str) -> str:
 
 
 def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
-    archive = f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""
+    archive = f", an OCI archive: {scripts.base_archive(image)}" if image.is_bootstrapped else ""
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",

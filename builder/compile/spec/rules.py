@@ -5,21 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from builder.compile.spec import catalogue
 from builder.compile.spec.blocks import block_notes, notes_on
-from builder.compile.spec.catalogue import (
-    BOOLEAN,
-    FLAG,
-    LIST,
-    MAPPING,
-    TEXT,
-    TEXT_OR_LIST,
-    TEXT_OR_NUMBER,
-    TOOLCHAIN,
-    Block,
-    block_of,
-    hpccm_blocks,
-    registered_names,
-)
+from builder.compile.spec.catalogue import Block, block_of
 from builder.model import DEVELOPMENT, TOOLKITS, BlockUse
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
@@ -53,7 +41,7 @@ def block_faults(use: BlockUse) -> list[Fault]:
     block = block_of(use.name)
     if block is None:
         refused = {name for name, notes in block_notes().items() if notes.refused}
-        names = {*hpccm_blocks(), *TOOLKITS, *registered_names()} - refused
+        names = {*catalogue.hpccm_blocks(), *TOOLKITS, *catalogue.registered_names()} - refused
         return [_unknown(use, "block", use.name, names)]
     unknown = [argument for argument in use.arguments if not block.takes(argument)]
     keys = {f"{use.where.key}.{argument}" for argument in unknown}
@@ -221,19 +209,21 @@ _CHECKED = {
     "shell": _shell_faults,
 }
 _FITS = {
-    BOOLEAN: lambda value: isinstance(value, bool),
-    TEXT: lambda value: isinstance(value, str),
-    LIST: lambda value: isinstance(value, list),
-    MAPPING: lambda value: isinstance(value, Mapping),
-    FLAG: lambda value: isinstance(value, (bool, str)),
-    TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
-    TEXT_OR_NUMBER: lambda value: isinstance(value, (str, int)) and not isinstance(value, bool),
+    catalogue.BOOLEAN: lambda value: isinstance(value, bool),
+    catalogue.TEXT: lambda value: isinstance(value, str),
+    catalogue.LIST: lambda value: isinstance(value, list),
+    catalogue.MAPPING: lambda value: isinstance(value, Mapping),
+    catalogue.FLAG: lambda value: isinstance(value, (bool, str)),
+    catalogue.TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
+    catalogue.TEXT_OR_NUMBER: lambda value: (
+        isinstance(value, (str, int)) and not isinstance(value, bool)
+    ),
 }
 
 
 def _mismatch(kind: str, value: object) -> str:
     """The reason why a value does not fit; empty where it does."""
-    if kind == TOOLCHAIN:
+    if kind == catalogue.TOOLCHAIN:
         return _toolchain_problem(value)
     if not _FITS[kind](value):
         return f"expected {kind}, found {described(value)}"
@@ -258,13 +248,13 @@ def _toolchain_problem(value: object) -> str:
 
 
 def _valid(kind: str, value: object) -> str:
-    if kind == TOOLCHAIN:
+    if kind == catalogue.TOOLCHAIN:
         return _TOOLCHAIN
-    if kind == LIST and isinstance(value, str):
+    if kind == catalogue.LIST and isinstance(value, str):
         return f"valid: [{value}]"
-    if kind in {LIST, MAPPING} and _FITS[kind](value):
+    if kind in {catalogue.LIST, catalogue.MAPPING} and _FITS[kind](value):
         return "valid: texts; a number in quotes is one"
-    if kind == TEXT and _is_number(value):
+    if kind == catalogue.TEXT and _is_number(value):
         return f'write it in quotes: "{value}"'
     return f"valid: {kind}"
 
