@@ -114,7 +114,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
     copied = [
         source
         for copy in reading.docker.named("COPY")
-        if copy.final and "--from=" in copy.flags
+        if reading.docker.is_final(copy) and "--from=" in copy.flags
         for source in copy.words[:-1]
     ]
     layers = [layer for layer in reading.layers(SHELL) if layer[0].file == DOCKERFILE]

@@ -64,8 +64,9 @@ def missing_from_definition(reading: Reading) -> Iterator[Hit]:
         if lacks:
             text = f"{lacks}: a definition has no counterpart"
             yield Hit(DOCKERFILE, instruction.line, text)
-    starts = [start for start in reading.docker.named("CMD", "ENTRYPOINT") if start.final]
-    if starts and not any(script.final for script in reading.definition.named("runscript")):
+    docker, definition = reading.docker, reading.definition
+    starts = list(filter(docker.is_final, docker.named("CMD", "ENTRYPOINT")))
+    if starts and not any(map(definition.is_final, definition.named("runscript"))):
         text = f"{starts[0].name} {starts[0].value}: the definition has no %runscript"
         yield Hit(DOCKERFILE, starts[0].line, text)
 

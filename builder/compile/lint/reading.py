@@ -79,7 +79,6 @@ class SpecPart:
     value: str
     line: int
     stage: int
-    final: bool
     lines: tuple[Line, ...] = ()
 
     @property
@@ -114,6 +113,10 @@ class SpecText:
 
     def named(self, *names: str) -> Iterator[SpecPart]:
         return (part for part in self.parts if part.name in names)
+
+    def is_final(self, part: SpecPart) -> bool:
+        """Return whether a part is in the last stage."""
+        return part.stage == len(self.stages) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +167,6 @@ def read_dockerfile(text: str) -> SpecText:
         env_replace=False,
     )
     entries = [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
-    count = sum(entry["instruction"] == "FROM" for entry in entries)
     lines = list(enumerate(text.splitlines(), start=1))
     stages: list[SpecStage] = []
     parts: list[SpecPart] = []
@@ -181,7 +183,6 @@ def read_dockerfile(text: str) -> SpecText:
                 line=line,
                 lines=tuple(lines[line - 1 : entry["endline"] + 1]),
                 stage=len(stages) - 1,
-                final=len(stages) == count,
             )
         )
     numbers = {number for part in parts for number, _ in part.lines}
@@ -191,7 +192,6 @@ def read_dockerfile(text: str) -> SpecText:
 
 def read_definition(text: str) -> SpecText:
     """Read a definition; lines that are in no section and no header are `stray`."""
-    count = sum(bool(_BOOTSTRAP.match(line)) for line in text.splitlines())
     headers: list[dict[str, Line]] = []
     sections: list[tuple[Line, int, list[Line]]] = []  # title, stage, lines
     stray = []
@@ -214,19 +214,10 @@ def read_definition(text: str) -> SpecText:
                 stray.append((number, line.strip()))
     stages = tuple(map(_stage, headers))
     sources = (
-        SpecPart(
-            name="FROM",
-            value=stage.source,
-            line=stage.line,
-            stage=number,
-            final=number + 1 == count,
-        )
+        SpecPart(name="FROM", value=stage.source, line=stage.line, stage=number)
         for number, stage in enumerate(stages)
     )
-    parts = (
-        _section(title, tuple(lines), stage=stage, final=stage + 1 == count)
-        for title, stage, lines in sections
-    )
+    parts = (_section(title, stage, tuple(lines)) for title, stage, lines in sections)
     return SpecText(stages=stages, parts=(*sources, *parts), stray=tuple(stray))
 
 
@@ -237,12 +228,10 @@ def _stage(header: dict[str, Line]) -> SpecStage:
     return SpecStage(name=name, source=source, line=line, agent=agent.lower())
 
 
-def _section(title: Line, lines: tuple[Line, ...], *, stage: int, final: bool) -> SpecPart:
+def _section(title: Line, stage: int, lines: tuple[Line, ...]) -> SpecPart:
     line, text = title
     name, _, value = text.strip().lstrip("%").partition(" ")
-    return SpecPart(
-        name=name.lower(), value=value.strip(), line=line, lines=lines, stage=stage, final=final
-    )
+    return SpecPart(name=name.lower(), value=value.strip(), line=line, stage=stage, lines=lines)
 
 
 def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
@@ -255,7 +244,7 @@ def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
                 line=line,
                 text=words,
                 kind=part.kind,
-                final=part.final,
+                final=text.is_final(part),
                 layer=number if file == DOCKERFILE else part.stage,
                 chained=chained,
             )
