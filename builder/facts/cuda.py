@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from builder.facts.tables import Where, rows
 
@@ -138,24 +139,16 @@ TEGRA = frozenset([32, 53, 62, 72, 87])
 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-gpus.html
 MIG = frozenset([80, 90, 100, 103, 120])
 
-# GPUs of computing centres, by a word of their model: https://developer.nvidia.com/cuda-gpus and
-# https://developer.nvidia.com/cuda-legacy-gpus
-_MODELS = {
-    35: "K40",
-    37: "K80",
-    52: "M40 M60",
-    60: "P100",
-    61: "P4 P40",
-    70: "V100 V100S",
-    75: "T4",
-    80: "A100 A30",
-    86: "A2 A10 A10G A16 A40",
-    89: "L4 L40 L40S",
-    90: "H100 H200 GH200",
-    100: "B200 GB200",
-}
+
+class GpuModels(NamedTuple):
+    """Words in the models of GPUs of one compute capability: a row of data/gpus.yaml."""
+
+    capability: int
+    words: tuple[str, ...]
+
+
 CAPABILITIES = {
-    model: capability for capability, models in _MODELS.items() for model in models.split()
+    word: row.capability for row in rows("gpus", "models", GpuModels) for word in row.words
 }
 _WORD = re.compile(r"[A-Z0-9]+", re.IGNORECASE)
 # With these, cuda-compat fails with error 804: it is for data centre GPUs,
