@@ -196,10 +196,19 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 
 def sections_of(image: PlannedImage) -> list[str]:
-    """%test, %runscript and %help, which no OCI image can carry into a SIF."""
-    run = planned.OWN_RUNSCRIPT if scripts.has_run_script(image) else planned.RUNSCRIPT
-    sections = [f"%runscript\n    {run}", f"%help\n    {image.stages[-1].about}"]
-    if image.checks:
+    """The sections that only a Singularity definition of an image has."""
+    about, runs_own = image.stages[-1].about, scripts.has_run_script(image)
+    return singularity_sections(about, has_checks=bool(image.checks), runs_own=runs_own)
+
+
+def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
+    """%test, %runscript and %help, which no OCI image can carry into a SIF.
+
+    `runs_own` is for an image whose recipe says what it runs.
+    """
+    run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
+    sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
+    if has_checks:
         sections.insert(0, f"%test\n    {planned.TEST}")
         sections[-1] += f"\n    The image's checks: {scripts.RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
