@@ -129,10 +129,9 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="build-images-lint-") as folder:
         for number, text in enumerate(texts):
             Path(folder, str(number)).write_text(text.text, encoding="utf-8")
-        options = _hadolint(Path(folder)) if linter == HADOLINT else _shellcheck(dialect)
-        # Settings of the user's own must not decide what a spec may hold.
+        # Settings of the user's own must not decide what a spec may hold: they are not in here.
         done = processes.capture(
-            [programs[linter], *options, *map(str, range(len(texts)))],
+            [programs[linter], *_options(linter, dialect), *map(str, range(len(texts)))],
             cwd=Path(folder),
             env={"SHELLCHECK_OPTS": "", "XDG_CONFIG_HOME": folder, "HOME": folder},
             timeout_s=TIMEOUT_S,
@@ -152,15 +151,10 @@ def _run(
     return results
 
 
-def _hadolint(folder: Path) -> list[str]:
-    config = folder / "hadolint.yaml"
-    config.write_text("{}\n")
-    ignored = [f"--ignore={rule}" for rule in IGNORED]
-    options = ["--no-fail", "--disable-ignore-pragma", "--format=json"]
-    return [f"--config={config}", *options, *ignored]
-
-
-def _shellcheck(dialect: str) -> list[str]:
+def _options(linter: str, dialect: str) -> list[str]:
+    if linter == HADOLINT:
+        ignored = [f"--ignore={rule}" for rule in IGNORED]
+        return ["--no-fail", "--disable-ignore-pragma", "--format=json", *ignored]
     excluded = ",".join(rule for rule in IGNORED if rule.startswith("SC"))
     return ["--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json"]
 
