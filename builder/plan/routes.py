@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from builder import facts
@@ -56,7 +56,9 @@ def choose_cuda(
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
         return None, (Reason(layer=WORLD, text=text),)
     request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
-    reasons = [*_world_reasons(release, arch, project.facts)]
+    reasons: list[Reason] = []
+    if arch not in release.architectures:
+        reasons.append(_no_toolkit(release, arch, project.facts))
     missing: list[str] = []
     chosen: PlannedCuda | None = None
     for route in _routes(request):
@@ -94,15 +96,7 @@ def _routes(request: _Request) -> tuple[str, ...]:
     return (*(route for route in CUDA_ROUTES if route not in late), *late)
 
 
-def _planned(
-    request: _Request,
-    route: str,
-    packages: PackagedCuda,
-    *,
-    images: tuple[str, str] | None = None,
-    first: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
-) -> PlannedCuda:
+def _planned(request: _Request, route: str, packages: PackagedCuda, *notes: str) -> PlannedCuda:
     release = request.release
     # The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`). Which
     # update is in an SDK is not known.
@@ -116,23 +110,19 @@ def _planned(
         route=route,
         capabilities=packages.capabilities or release.capabilities,
         packages=packages,
-        images=images,
-        first=first,
         notes=notes,
         sdk=request.sdk,
     )
 
 
-def _world_reasons(release: CudaRelease, arch: str, known: Facts) -> Iterator[Reason]:
-    if arch in release.architectures:
-        return
+def _no_toolkit(release: CudaRelease, arch: str, known: Facts) -> Reason:
     others = known.cuda_for(arch=arch)
     has, source = "none has", source_of(release)
     if others:
         has = f"{others[0]} to {others[-1]} have"
         source = source_of(known.cuda[others[-1]], "/-/commit/", "release-notes")
     text = f"CUDA {release.version} has no toolkit for {arch}: {has} one ({source})"
-    yield Reason(layer=WORLD, text=text)
+    return Reason(layer=WORLD, text=text)
 
 
 def source_of(release: CudaRelease, *about: str) -> str:
@@ -153,13 +143,13 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if deletion := release.deleted_by(base.cuda.image):
         text = f"NVIDIA deleted {images[0]} from the public registry ({deletion})"
         mirror = nvidia.mirror_of_namespace(images[0], request.project.site)
         if not mirror:
             return f"{text}, and site.yaml names no mirror that has kept it"
-        notes = (f"{text}; it comes from {mirror} (site.yaml: registries)",)
+        notes = [f"{text}; it comes from {mirror} (site.yaml: registries)"]
     packages = PackagedCuda(
         version=release.version,
         development=(),  # the images have it, and libraries alone for run time
@@ -167,8 +157,8 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         environment={"CUDA_HOME": "/usr/local/cuda"},
         extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
     )
-    first = nvidia.first_steps(release, base)
-    return _planned(request, "image", packages, images=images, first=first, notes=notes)
+    planned = _planned(request, "image", packages, *notes)
+    return dataclasses.replace(planned, images=images, first=nvidia.first_steps(release, base))
 
 
 def _by_repository(request: _Request) -> PlannedCuda | str:
@@ -181,9 +171,11 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
         return f"NVIDIA has packages of it for {arch} on {where}"
     extras = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
     packages = dataclasses.replace(nvidia.toolkit_packages(release, base), extras=extras)
-    note = f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})"
-    goes = release.leaving and not request.project.site.cuda_routes
-    return _planned(request, "repository", packages, notes=(note,) if goes else ())
+    notes: list[str] = []
+    if release.leaving and not request.project.site.cuda_routes:
+        text = "NVIDIA deletes the images of old releases, and these go next"
+        notes = [f"{text} ({release.leaving})"]
+    return _planned(request, "repository", packages, *notes)
 
 
 def _by_distribution(request: _Request) -> PlannedCuda | str:
