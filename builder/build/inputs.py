@@ -13,7 +13,7 @@ from builder.build.at_work import using
 from builder.build.mirror import find_mirror
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
-from builder.compile.spec import COMPILER, base_archive, downloads_of
+from builder.compile.spec import COMPILER, base_archive, downloads_of, limit_reason
 from builder.compile.spec.downloads import Downloads
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Selection, Site, Spec
 from builder.model.digests import sha256_of_file
@@ -268,7 +268,8 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
     everything = not selection.patterns and not selection.images
     if everything:
         selection = dataclasses.replace(selection, everything=True)
-    return make_plan(project, selection, compiler=COMPILER), everything
+    plan = make_plan(project, selection, compiler=COMPILER, limit_reason=limit_reason)
+    return plan, everything
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:

@@ -15,7 +15,7 @@ from builder.model import AXES, FORMATS, Plan, PlannedImage, Project, Selection,
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.manifest import Manifest
 from builder.plan import make_plan
-from builder.plan.keys import DeclaredStages, StageKeys
+from builder.plan.keys import DeclaredStages, declared_stages
 from builder.system.home import Home
 
 
@@ -100,8 +100,7 @@ def states_of_stages(
 
 def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
     """Return the stages of images, as their project declares them."""
-    keys = StageKeys(COMPILER)
-    return [keys.of(image) for image in images]
+    return [declared_stages(image, COMPILER) for image in images]
 
 
 def unchanged_spec(project: Path, manifest: Manifest) -> Spec:

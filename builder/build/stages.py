@@ -23,7 +23,7 @@ from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.model.package_indices import IndexState
-from builder.plan.keys import StageKeys
+from builder.plan.keys import declared_stages
 from builder.system.home import NATIVE_LABEL, Home
 from builder.system.locks import locked
 
@@ -48,14 +48,15 @@ class RunStages:
 
     def declared(self, images: Sequence[PlannedImage]) -> list[tuple[KeyedStage, ...]]:
         """The stages of images whose bases may not be made yet: equal keys, equal stages."""
-        keys = StageKeys(COMPILER)
-        return [keys.of(one).keyed(base=one.base_image, engine=self.engine) for one in images]
+        declared = ((image, declared_stages(image, COMPILER)) for image in images)
+        return [
+            stages.keyed(base=image.base_image, engine=self.engine) for image, stages in declared
+        ]
 
     def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
         """The stages of an image whose base is made."""
         base = self.base(image)
-        declared = StageKeys(COMPILER).of(image)
-        return declared.keyed(
+        return declared_stages(image, COMPILER).keyed(
             base=base.digest if base else "", engine=self.engine, native=self.native_of(image)
         )
 

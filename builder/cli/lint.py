@@ -60,18 +60,12 @@ def check(
         )
 
 
-def look(
-    project: Path,
-    specs: Sequence[Spec],
-    processes: Processes | None = None,
-    *,
-    cached: bool = True,
-) -> LintReport:
+def look(project: Path, specs: Sequence[Spec], *, cached: bool = True) -> LintReport:
     """Lint specs with what this machine has; results are kept in the builder's home."""
     home = Home.of_environment()
     return lint(
         specs,
-        processes=processes or Processes(),
+        processes=Processes(),
         search_path=home.search_path(),
         cache=home.path / "lint" if cached else None,
         jobs=min(4, os.cpu_count() or 1),

@@ -1,8 +1,8 @@
 """Facts about the world, as data, each with its source.
 
-GPUs, runtimes and MPI families are constants here; architectures are in builder.model. CUDA, cuDNN
-and NCCL releases, MPI series and distributions are rows of data/*.yaml, which a project may add to:
-builder.load.facts reads them.
+Tables are rows of data/*.yaml. A project may add to those of CUDA, cuDNN and NCCL releases, MPI
+series and distributions: builder.load.facts reads them. The others are read here, by
+builder.facts.tables. Architectures are in builder.model.
 """
 
 from __future__ import annotations
@@ -63,12 +63,10 @@ class Facts:
 
     def mpi_series(self, family: str, version: str) -> MpiRelease | None:
         """Return the series that a version (`4.1.4`) of a family belongs to, if it is known."""
-        series = (
-            release
-            for release in self.mpi
-            if release.family == family and f"{version}.".startswith(f"{release.series}.")
-        )
-        return next(series, None)
+        for release in self.mpi:
+            if release.family == family and f"{version}.".startswith(f"{release.series}."):
+                return release
+        return None
 
     def sdk(self, version: str) -> SdkRelease | None:
         """Return a release of the HPC SDK, if it is known."""
@@ -76,9 +74,10 @@ class Facts:
 
     def system(self, distribution: str, version: str) -> SystemRelease | None:
         """Return a distribution's release, if it is known."""
-        key = (distribution, version)
-        systems = (row for row in self.systems if (row.distribution, row.version) == key)
-        return next(systems, None)
+        for system in self.systems:
+            if (system.distribution, system.version) == (distribution, version):
+                return system
+        return None
 
 
 NO_FACTS = Facts(cuda={}, cudnn=(), nccl=(), mpi=())

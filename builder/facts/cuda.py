@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
-from builder.facts.places import Where
+from builder.facts.tables import Where, rows
 
 CUDNN, NCCL = "cudnn", "nccl"
 DEB, RPM = "deb", "rpm"
@@ -139,34 +139,16 @@ TEGRA = frozenset([32, 53, 62, 72, 87])
 # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-gpus.html
 MIG = frozenset([80, 90, 100, 103, 120])
 
-# GPUs of computing centres, by a word of their model: https://developer.nvidia.com/cuda-gpus and
-# https://developer.nvidia.com/cuda-legacy-gpus
-CAPABILITIES: dict[str, int] = {
-    "K40": 35,
-    "K80": 37,
-    "M40": 52,
-    "M60": 52,
-    "P100": 60,
-    "P4": 61,
-    "P40": 61,
-    "V100": 70,
-    "V100S": 70,
-    "T4": 75,
-    "A100": 80,
-    "A30": 80,
-    "A2": 86,
-    "A10": 86,
-    "A10G": 86,
-    "A16": 86,
-    "A40": 86,
-    "L4": 89,
-    "L40": 89,
-    "L40S": 89,
-    "H100": 90,
-    "H200": 90,
-    "GH200": 90,
-    "B200": 100,
-    "GB200": 100,
+
+class GpuModels(NamedTuple):
+    """Words in the models of GPUs of one compute capability: a row of data/gpus.yaml."""
+
+    capability: int
+    words: tuple[str, ...]
+
+
+CAPABILITIES = {
+    word: row.capability for row in rows("gpus", "models", GpuModels) for word in row.words
 }
 _WORD = re.compile(r"[A-Z0-9]+", re.IGNORECASE)
 # With these, cuda-compat fails with error 804: it is for data centre GPUs,
@@ -231,8 +213,5 @@ class CudaError:
 
 def cuda_errors() -> Mapping[int, CudaError]:
     """Return the errors by code."""
-    import yaml  # noqa: PLC0415 - only a failed check of a GPU needs them
-
-    file = Path(__file__).parent / "data/cuda-errors.yaml"
-    rows = yaml.safe_load(file.read_text(encoding="utf-8"))["errors"]
-    return {row["code"]: CudaError(**row) for row in rows}
+    errors = rows("cuda-errors", "errors", CudaError)
+    return {error.code: error for error in errors}

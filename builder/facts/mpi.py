@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.facts.places import Where
+from builder.facts.tables import Where, rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,77 +69,8 @@ _LAUNCHER_MARKS = (
 # MPI 1.10 is called as MPICH's.
 OPEN_MPI_SYMBOL = b"ompi_mpi_"
 
-# Launchers: mpirun(1) of Open MPI 4.1 and 5.0 (--oversubscribe is the 4.x spelling, still taken by
-# 5.0), mpiexec(1) of MPICH's Hydra, which MVAPICH2 and Intel MPI have too. MVAPICH2 pins each
-# rank to a core of its own unless told not to: its user guide, MV2_ENABLE_AFFINITY,
-# https://mvapich.cse.ohio-state.edu/userguide/. Library names: Open MPI's VERSION files, MPICH ABI
-# compatibility initiative, https://www.mpich.org/abi/; Debian names MPICH's libmpich.so.12.
 MPI_FAMILIES: Mapping[str, MpiFamily] = {
-    "openmpi": MpiFamily(
-        name="openmpi",
-        title="Open MPI",
-        launch="mpirun --allow-run-as-root --oversubscribe -n {ranks}",
-        library="Open MPI v{version}",
-        sonames=("libmpi.so.40",),
-        abi="openmpi",
-    ),
-    "mpich": MpiFamily(
-        name="mpich",
-        title="MPICH",
-        launch="mpiexec -n {ranks}",
-        library="MPICH {version}",
-        sonames=("libmpich.so.12", "libmpi.so.12"),
-        abi="mpich",
-    ),
-    "mvapich2": MpiFamily(
-        name="mvapich2",
-        title="MVAPICH2",
-        launch="mpiexec -genv MV2_ENABLE_AFFINITY 0 -n {ranks}",
-        library="MVAPICH2 {version}",
-        sonames=("libmpi.so.12",),
-        abi="mpich",
-    ),
-    "intelmpi": MpiFamily(
-        name="intelmpi",
-        title="Intel MPI",
-        launch="mpiexec -n {ranks}",
-        library="Intel(R) MPI Library {version}",
-        sonames=("libmpi.so.12",),
-        abi="mpich",
-        host_only=True,
-        # https://www.intel.com/content/www/us/en/developer/tools/oneapi/mpi-library.html
-        architectures=("x86_64",),
-    ),
-    # HPE's own libraries are called by their compiler (libmpi_gnu_123.so.12). What stands in for
-    # MPICH's is beside them, in the folder lib-abi-mpich, for the module cray-mpich-abi. It has no
-    # launcher: Slurm or PALS start its ranks. What it needs besides is as sites bind it:
-    # https://docs.olcf.ornl.gov/software/containers_on_frontier.html
-    # https://docs.archer2.ac.uk/user-guide/containers/
-    "craympich": MpiFamily(
-        name="craympich",
-        title="Cray MPICH",
-        launch="srun -n {ranks}",
-        library="MPI VERSION    : CRAY MPICH version {version}",
-        sonames=("libmpi.so.12",),
-        abi="mpich",
-        host_only=True,
-        architectures=("x86_64", "aarch64"),
-        slurm="cray_shasta",
-        brings=("libfabric.so.1 with its provider CXI", "libcxi.so.1", "Cray's libpmi"),
-    ),
-    # IBM's, made from Open MPI. Its library has a name of its own, and IBM promises the interface
-    # of no release of Open MPI.
-    "spectrummpi": MpiFamily(
-        name="spectrummpi",
-        title="Spectrum MPI",
-        launch="mpirun -n {ranks}",
-        library="IBM Spectrum MPI {version}",
-        sonames=("libmpi_ibm.so.3",),
-        abi="spectrummpi",
-        host_only=True,
-        architectures=("x86_64", "ppc64le"),
-        made_from="openmpi",
-    ),
+    family.name: family for family in rows("mpi-families", "families", MpiFamily)
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from builder import facts
-from builder.facts.places import Where
+from builder.facts.tables import Where
 from builder.load.document import Faults, Node, parse_bytes
 from builder.load.readers import architecture, one_of, record, text, version
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words

@@ -15,7 +15,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
-from builder.facts.places import Where
+from builder.facts.tables import Where
 from builder.model.errors import Fault
 
 # libyaml's parser is several times faster; PyYAML may have been built without it.

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
-from builder.facts.places import Where
+from builder.facts.tables import Where
 from builder.load.document import Faults, Node, inside, parse, suggest
 from builder.load.readers import (
     Reader,

@@ -6,7 +6,7 @@ All are frozen. Mappings are never changed after construction. Architectures are
 
 from __future__ import annotations
 
-from builder.facts.places import Where
+from builder.facts.tables import Where
 from builder.model.cells import (
     AXES,
     CUDA_ROUTES,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.facts import NO_FACTS, Facts
-from builder.facts.places import Where
+from builder.facts.tables import Where
 from builder.model.cells import MPI_ROUTES, NONE, OWN
 from builder.model.digests import sha256_of_json
 

@@ -51,21 +51,21 @@ class Constraints:
         uses = [use for use in blocks if use.name in TOOLKITS and fits(cell, use.when)]
         sdk = str(part(_arguments(uses, toolkits.CUDA), "sdk", "version") or "")
         release = str(part(_arguments(uses, toolkits.MPI), "source", "version") or "")
-        cuda = self._cuda(cell.base, cell.cuda, cell.arch, sdk)
-        mpi = self._mpi(cell.base, cell.mpi, self._routes(uses), release)
+        cuda, cuda_reasons = self._cuda(cell.base, cell.cuda, cell.arch, sdk)
+        mpi, mpi_reasons = self._mpi(cell.base, cell.mpi, self._routes(uses), release)
         reasons = (
             *_reasons(WORLD, _world_reasons(cell)),
-            *cuda.reasons,
-            *mpi.reasons,
-            *_reasons(BASE, self._base_reasons(cell, uses, cuda.chosen)),
-            *_reasons(WORLD, self._capability_reasons(cell, uses, cuda.chosen)),
+            *cuda_reasons,
+            *mpi_reasons,
+            *_reasons(BASE, self._base_reasons(cell, uses, cuda)),
+            *_reasons(WORLD, self._capability_reasons(cell, uses, cuda)),
             *_reasons(MAINTAINER, _toolkit_reasons(cell, uses)),
             *_reasons(MAINTAINER, (text for recipe in chain for text in _limits(recipe, cell))),
             *_reasons(MAINTAINER, self._excludes(cell)),
         )
         layers = (WORLD, BASE, MAINTAINER)
         in_order = sorted(reasons, key=lambda reason: layers.index(reason.layer))
-        return CellVerdict(cuda=cuda.chosen, mpi=mpi.chosen, reasons=tuple(in_order))
+        return CellVerdict(cuda=cuda, mpi=mpi, reasons=tuple(in_order))
 
     def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:
         """Return the routes to an MPI that a recipe takes, in the site's order."""

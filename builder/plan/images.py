@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,21 @@ class Images:
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
         self._compiler = compiler
-        self._stages = StagePlanner(project)
-        self._run_checks = read_text(project.root / CHECKS_FOLDER / "run-checks")
-
-    @property
-    def faults(self) -> list[Fault]:
-        return self._stages.faults
+        folder = project.root / CHECKS_FOLDER
+        names = {name for check in project.checks.values() for name in check.sources}
+        self._texts = {name: read_text(folder / name) for name in names}
+        self._run_checks = read_text(folder / "run-checks")
+        self.faults: list[Fault] = []
 
     def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
         """Return the image of a cell."""
-        stages, checks = self._stages.of(cell, verdict)
         base, cuda, lock = self._project.bases[cell.base], verdict.cuda, self._project.lock
+        context = templates.names(cell, base, verdict.mpi, cuda)
+        stages = tuple(
+            self._stage(recipe, checks, cell, verdict, context)
+            for recipe, checks in self._chain_with_checks(cell)
+        )
+        checks = (self._check(name, verdict, context) for stage in stages for name in stage.checks)
         names = (cuda and cuda.images) or [base_name(base, cell.arch)] * 2
         pinned = [lock.pinned(name, cell.arch) for name in names]
         base_image, runtime_image = (
@@ -71,7 +76,7 @@ class Images:
             mpi=verdict.mpi,
             cuda=cuda,
             stages=stages,
-            checks=checks,
+            checks=tuple(checks),
             content_key="",
             decided=tuple(_decisions(base, cell, verdict)),
             sources=lock.of_recipes([stage.name for stage in stages]),
@@ -90,6 +95,98 @@ class Images:
         checks = [_check_parts(check) for check in image.checks]
         parts = [KEY_FORMAT, __version__, about, stages, checks, self._run_checks]
         return sha256_of_json(parts)
+
+    def _chain_with_checks(self, cell: Cell) -> Iterator[tuple[Recipe, tuple[str, ...]]]:
+        """Yield the ancestors and the recipe, each with the checks that it adds for the cell.
+
+        Without CUDA, an image is for no GPU.
+        """
+        seen: set[str] = set()
+        for recipe in self._project.chain(cell.recipe):
+            new = [name for name in dict.fromkeys(recipe.checks) if name not in seen]
+            seen.update(new)
+            if cell.cuda == NONE:
+                declared = self._project.checks
+                new = [name for name in new if not {"cuda", "gpu"} & {*declared[name].needs}]
+            yield recipe, tuple(new)
+
+    def _stage(
+        self,
+        recipe: Recipe,
+        checks: tuple[str, ...],
+        cell: Cell,
+        verdict: CellVerdict,
+        names: Mapping[str, object],
+    ) -> StageRecipe:
+        sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
+        context = {**names, "sources": sources}
+        blocks = self._blocks(recipe.development, cell, context)
+        expansions = [self._expanded(use, cell, verdict) for use in blocks]
+        runtime = self._blocks(recipe.runtime, cell, context)
+        own = self._rendered(recipe.environment, context, recipe.where)
+        environments = [*(expansion.environment for expansion in expansions), own]
+        variables = functools.reduce(merged_environment, environments, dict[str, str]())
+        return StageRecipe(
+            name=recipe.name,
+            version=recipe.version,
+            about=recipe.about,
+            development=tuple(use for expansion in expansions for use in expansion.development),
+            runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
+            environment={name: text for name, text in variables.items() if text},
+            labels=self._rendered(recipe.labels, context, recipe.where),
+            checks=checks,
+            sources=recipe.sources,
+            command=recipe.command,
+            entrypoint=recipe.entrypoint,
+        )
+
+    def _blocks(
+        self, uses: tuple[BlockUse, ...], cell: Cell, context: Mapping[str, object]
+    ) -> Iterator[BlockUse]:
+        for use in uses:
+            if fits(cell, use.when):
+                arguments = self._rendered(use.arguments, context, use.where)
+                yield dataclasses.replace(use, arguments=arguments, when={})
+
+    def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
+        """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
+        if use.name == toolkits.MPI:
+            assert verdict.mpi is not None
+            return toolkits.expand_mpi(use, verdict.mpi)
+        if use.name == toolkits.CUDA:
+            assert verdict.cuda is not None
+            base = self._project.bases[cell.base]
+            return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
+        return toolkits.Expansion(development=(use,))
+
+    def _check(self, name: str, verdict: CellVerdict, names: Mapping[str, object]) -> StageCheck:
+        check = self._project.checks[name]
+        run = self._rendered(check.run, names, check.where)
+        if "mpi" in check.needs and verdict.mpi is not None and verdict.mpi.route == "host":
+            run = _NO_LAUNCHER
+        return StageCheck(
+            name=check.name,
+            about=check.about,
+            sources={name: self._texts[name] for name in check.sources},
+            build=tuple(self._rendered(check.build, names, check.where)),
+            run=str(run),
+            needs=check.needs,
+            timeout_s=check.timeout_s,
+        )
+
+    def _rendered(self, value: object, context: Mapping[str, object], where: Where) -> Any:
+        """Return a value for one cell; itself, and a fault, when a template cannot be rendered."""
+        try:
+            return templates.render(value, context)
+        except templates.TemplateError as error:
+            base = getattr(context["base"], "name", "")
+            problem = f"the template fails for {base} {context['arch']}: {error}"
+            valid = f"names: {templates.VALID_NAMES}"
+            fault = Fault(
+                file=where.file, line=where.line, key=where.key, problem=problem, valid=valid
+            )
+            self.faults.append(fault)
+            return value
 
 
 def _stage_parts(stage: StageRecipe) -> list[object]:
@@ -156,124 +253,6 @@ def _mpi(base: BaseImage, mpi: PlannedMpi) -> str:
         "host": "bound in from the host; the image is made with an MPI of the same ABI",
     }[mpi.route]
     return f"mpi: {mpi.family} {mpi.version}, {how}"
-
-
-class StagePlanner:
-    """Plans stages and checks of the images of one project; `faults` are those of templates."""
-
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        folder = project.root / CHECKS_FOLDER
-        names = {name for check in project.checks.values() for name in check.sources}
-        self._texts = {name: read_text(folder / name) for name in names}
-        self.faults: list[Fault] = []
-
-    def of(
-        self, cell: Cell, verdict: CellVerdict
-    ) -> tuple[tuple[StageRecipe, ...], tuple[StageCheck, ...]]:
-        """Return the stages of the cell's recipe and its ancestors, and the checks of them all."""
-        base = self._project.bases[cell.base]
-        names = templates.names(cell, base, verdict.mpi, verdict.cuda)
-        stages = tuple(
-            self._stage(recipe, checks, cell, verdict, names)
-            for recipe, checks in self._chain_with_checks(cell)
-        )
-        checks = (self._check(name, verdict, names) for stage in stages for name in stage.checks)
-        return stages, tuple(checks)
-
-    def _chain_with_checks(self, cell: Cell) -> Iterator[tuple[Recipe, tuple[str, ...]]]:
-        """Yield the ancestors and the recipe, each with the checks that it adds for the cell.
-
-        Without CUDA, an image is for no GPU.
-        """
-        seen: set[str] = set()
-        for recipe in self._project.chain(cell.recipe):
-            new = [name for name in dict.fromkeys(recipe.checks) if name not in seen]
-            seen.update(new)
-            if cell.cuda == NONE:
-                declared = self._project.checks
-                new = [name for name in new if not {"cuda", "gpu"} & {*declared[name].needs}]
-            yield recipe, tuple(new)
-
-    def _stage(
-        self,
-        recipe: Recipe,
-        checks: tuple[str, ...],
-        cell: Cell,
-        verdict: CellVerdict,
-        names: Mapping[str, object],
-    ) -> StageRecipe:
-        sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
-        context = {**names, "sources": sources}
-        blocks = self._blocks(recipe.development, cell, context)
-        expansions = [self._expanded(use, cell, verdict) for use in blocks]
-        runtime = self._blocks(recipe.runtime, cell, context)
-        variables: dict[str, str] = {}
-        for expansion in expansions:
-            variables = merged_environment(variables, expansion.environment)
-        own = self._rendered(recipe.environment, context, recipe.where)
-        variables = merged_environment(variables, own)
-        return StageRecipe(
-            name=recipe.name,
-            version=recipe.version,
-            about=recipe.about,
-            development=tuple(use for expansion in expansions for use in expansion.development),
-            runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
-            environment={name: text for name, text in variables.items() if text},
-            labels=self._rendered(recipe.labels, context, recipe.where),
-            checks=checks,
-            sources=recipe.sources,
-            command=recipe.command,
-            entrypoint=recipe.entrypoint,
-        )
-
-    def _blocks(
-        self, uses: tuple[BlockUse, ...], cell: Cell, context: Mapping[str, object]
-    ) -> Iterator[BlockUse]:
-        for use in uses:
-            if fits(cell, use.when):
-                arguments = self._rendered(use.arguments, context, use.where)
-                yield dataclasses.replace(use, arguments=arguments, when={})
-
-    def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
-        """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
-        if use.name == toolkits.MPI:
-            assert verdict.mpi is not None
-            return toolkits.expand_mpi(use, verdict.mpi)
-        if use.name == toolkits.CUDA:
-            assert verdict.cuda is not None
-            base = self._project.bases[cell.base]
-            return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
-        return toolkits.Expansion(development=(use,))
-
-    def _check(self, name: str, verdict: CellVerdict, names: Mapping[str, object]) -> StageCheck:
-        check = self._project.checks[name]
-        run = self._rendered(check.run, names, check.where)
-        if "mpi" in check.needs and verdict.mpi is not None and verdict.mpi.route == "host":
-            run = _NO_LAUNCHER
-        return StageCheck(
-            name=check.name,
-            about=check.about,
-            sources={name: self._texts[name] for name in check.sources},
-            build=tuple(self._rendered(check.build, names, check.where)),
-            run=str(run),
-            needs=check.needs,
-            timeout_s=check.timeout_s,
-        )
-
-    def _rendered(self, value: object, context: Mapping[str, object], where: Where) -> Any:
-        """Return a value for one cell; itself, and a fault, when a template cannot be rendered."""
-        try:
-            return templates.render(value, context)
-        except templates.TemplateError as error:
-            base = getattr(context["base"], "name", "")
-            problem = f"the template fails for {base} {context['arch']}: {error}"
-            valid = f"names: {templates.VALID_NAMES}"
-            fault = Fault(
-                file=where.file, line=where.line, key=where.key, problem=problem, valid=valid
-            )
-            self.faults.append(fault)
-            return value
 
 
 def read_text(path: Path) -> str:

@@ -63,54 +63,46 @@ class DeclaredStages:
         return tuple(keyed)
 
 
-class StageKeys:
-    """The stages of images, and their keys."""
+def declared_stages(image: PlannedImage, compiler: str) -> DeclaredStages:
+    """Return a stage for each recipe of the chain, then the one that becomes the image."""
+    cell, base, cuda = image.cell, image.base, image.cuda
+    about: list[object] = [cell.arch, cell.cpu]
+    about += [base.hpccm_distro, base.distribution, base.version]
+    about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
+    about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
+    return DeclaredStages(
+        image=image.identifier,
+        base=image.base_image if image.is_bootstrapped else image.base_reference,
+        made_here=image.is_bootstrapped,
+        native=f"{base.bootstrap.suite}-{cell.arch}" if base.bootstrap else "",
+        common={
+            "cell": sha256_of_json(about),
+            "compiler": f"{compiler}, build-images {__version__}, {FORMAT}",
+        },
+        stages=tuple(_stages(image)),
+    )
 
-    def __init__(self, compiler: str) -> None:
-        self._compiler = f"{compiler}, build-images {__version__}, {FORMAT}"
 
-    def of(self, image: PlannedImage) -> DeclaredStages:
-        """One stage a recipe of the chain, then the one that becomes the image."""
-        cell, base, cuda = image.cell, image.base, image.cuda
-        about: list[object] = [
-            cell.arch,
-            cell.cpu,
-            base.hpccm_distro,
-            base.distribution,
-            base.version,
-        ]
-        about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
-        about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
-        return DeclaredStages(
-            image=image.identifier,
-            base=image.base_image if image.is_bootstrapped else image.base_reference,
-            made_here=image.is_bootstrapped,
-            native=f"{base.bootstrap.suite}-{cell.arch}" if base.bootstrap else "",
-            common={"cell": sha256_of_json(about), "compiler": self._compiler},
-            stages=tuple(self._stages(image)),
+def _stages(image: PlannedImage) -> Iterator[tuple[str, str, dict[str, str]]]:
+    for stage in image.stages:
+        cell = dataclasses.replace(
+            image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
         )
-
-    def _stages(self, image: PlannedImage) -> Iterator[tuple[str, str, dict[str, str]]]:
-        for stage in image.stages:
-            cell = dataclasses.replace(
-                image.cell, recipe=stage.name, recipe_version=DEVELOPMENT, flavour=RUNTIME
-            )
-            blocks: list[object] = [stage.name, dict(stage.sources)]
-            blocks += [
-                sha256_of_json([use.name, use.arguments, dict(use.files)])
-                for use in stage.development
-            ]
-            checks = [
-                sha256_of_json([check.name, dict(check.sources), check.build])
-                for check in image.checks
-                if check.name in stage.checks
-            ]
-            locks = [source for source in image.sources if stage.name in source.recipes]
-            sources = [[source.url, source.sha256] for source in locks]
-            parts = {"recipe": blocks, "checks": checks, "sources": sources}
-            digests = {name: sha256_of_json(value) for name, value in parts.items()}
-            yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests
-        yield image.cell.flavour, image.identifier, {"recipe": image.content_key}
+        blocks: list[object] = [stage.name, dict(stage.sources)]
+        blocks += [
+            sha256_of_json([use.name, use.arguments, dict(use.files)]) for use in stage.development
+        ]
+        checks = [
+            sha256_of_json([check.name, dict(check.sources), check.build])
+            for check in image.checks
+            if check.name in stage.checks
+        ]
+        locks = [source for source in image.sources if stage.name in source.recipes]
+        sources = [[source.url, source.sha256] for source in locks]
+        parts = {"recipe": blocks, "checks": checks, "sources": sources}
+        digests = {name: sha256_of_json(value) for name, value in parts.items()}
+        yield f"{stage.name}-{DEVELOPMENT}", cell.identifier, digests
+    yield image.cell.flavour, image.identifier, {"recipe": image.content_key}
 
 
 def why_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -107,43 +107,24 @@ def install_arguments(
 
     `libraries` says whether cuDNN or NCCL are among the packages.
     """
-    old = libraries and _in_old_repository(version, arch)
-    if is_debian_like(base):
-        return _apt_arguments(base, arch, old=old)
-    return _yum_arguments(version, base, arch, old=old)
+    debian, name = is_debian_like(base), base.cuda.repository
+    key = _DEBIAN_KEYS.get(name, _DEBIAN_KEY) if debian else _RPM_KEY
+    sources = [(repository(base, arch), key)]
+    if libraries and _in_old_repository(version, arch):
+        sources.append((repository(base, arch, _OLD_LIBRARIES), _OLD_KEY))
+    keys = [f"{url}/{key}.pub" for url, key in sources]
+    if debian:  # hpccm's apt_get block puts a key into this folder, under its own name
+        ring = "/usr/share/keyrings"
+        lines = [f"deb [signed-by={ring}/{key}.gpg] {url} /" for url, key in sources]
+        return {"apt_keys": keys, "apt_repositories": lines}
+    url, *old = (url for url, _ in sources)
+    options = {"extra_opts": ["--setopt=obsoletes=0"]} if version == _KEEPS_OBSOLETE else {}
+    return {"yum_keys": keys, "yum_repositories": [f"{url}/cuda-{name}.repo", *old], **options}
 
 
 def _in_old_repository(version: str, arch: str) -> bool:
     late = version in _JOINED_LATER and arch != "x86_64"
     return late or version_order(version) < _JOINED
-
-
-def _apt_arguments(base: BaseImage, arch: str, *, old: bool) -> dict[str, list[str]]:
-    url = repository(base, arch)
-    sources = [(url, _DEBIAN_KEYS.get(base.cuda.repository, _DEBIAN_KEY))]
-    if old:
-        sources.append((repository(base, arch, _OLD_LIBRARIES), _OLD_KEY))
-    # hpccm's apt_get block puts a key into this folder, under its own name
-    ring = "/usr/share/keyrings"
-    return {
-        "apt_keys": [f"{url}/{key}.pub" for url, key in sources],
-        "apt_repositories": [f"deb [signed-by={ring}/{key}.gpg] {url} /" for url, key in sources],
-    }
-
-
-def _yum_arguments(version: str, base: BaseImage, arch: str, *, old: bool) -> dict[str, list[str]]:
-    url = repository(base, arch)
-    arguments = {
-        "yum_keys": [f"{url}/{_RPM_KEY}.pub"],
-        "yum_repositories": [f"{url}/cuda-{base.cuda.repository}.repo"],
-    }
-    if old:
-        libraries = repository(base, arch, _OLD_LIBRARIES)
-        arguments["yum_keys"].append(f"{libraries}/{_OLD_KEY}.pub")
-        arguments["yum_repositories"].append(libraries)
-    if version == _KEEPS_OBSOLETE:
-        arguments["extra_opts"] = ["--setopt=obsoletes=0"]
-    return arguments
 
 
 def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
@@ -152,6 +133,7 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
     The names are NVIDIA's meta packages:
     https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages
     """
+    home = f"/usr/local/cuda-{release.version}"
     suffix = release.version.replace(".", "-")
     old_names = is_debian_like(base) or version_order(release.version) < _RPM_DEVEL_SINCE
     devel = "dev" if old_names else "devel"
@@ -162,7 +144,7 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
         development=(*(f"{name}-{suffix}" for name in names), *cublas),
         runtime=(f"cuda-libraries-{suffix}", f"cuda-nvtx-{suffix}", *cublas[:1]),
         clean=_set_up(release),
-        environment=toolkit_environment(release),
+        environment={"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"},  # the loader needs none
     )
 
 
@@ -185,12 +167,6 @@ def _set_up(release: CudaRelease) -> tuple[str, ...]:
         f"echo /usr/local/{home}/lib64 > /etc/ld.so.conf.d/{home.replace('.', '-')}.conf",
         "ldconfig",
     )
-
-
-def toolkit_environment(release: CudaRelease) -> Mapping[str, str]:
-    """Variables that lead programs to a toolkit below /usr/local; the loader needs none."""
-    home = f"/usr/local/cuda-{release.version}"
-    return {"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"}
 
 
 def extras(

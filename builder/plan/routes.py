@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
@@ -28,15 +27,7 @@ _OWN_MPICH = ("debian", "ubuntu")
 _MPICH_OF_DEBIAN = "libmpich.so.12"
 _FULL = 3  # parts of a release's version: 5.0.7
 WORLD, BASE, MAINTAINER = "world", "base image", "maintainer"
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice(Generic[T]):
-    """The chosen toolkit, or every reason why none can be chosen."""
-
-    chosen: T | None = None
-    reasons: tuple[Reason, ...] = ()
+Reasons = tuple[Reason, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,19 +43,22 @@ class _Request:
 
 def choose_cuda(
     project: Project, base_name: str, version: str, arch: str, sdk: str
-) -> Choice[PlannedCuda]:
+) -> tuple[PlannedCuda | None, Reasons]:
     """Choose the first of the site's routes by which a base comes to a CUDA release.
 
-    `sdk` is the release of the HPC SDK that the recipe takes its toolkit from, if it names one.
+    Without one, return every reason against it. `sdk` is the release of the HPC SDK that the recipe
+    takes its toolkit from, if it names one.
     """
     if version == NONE:
-        return Choice()
+        return None, ()
     base, release = project.bases[base_name], project.facts.cuda.get(version)
     if release is None:
         text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
-        return Choice(reasons=(Reason(layer=WORLD, text=text),))
+        return None, (Reason(layer=WORLD, text=text),)
     request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
-    reasons = [*_world_reasons(release, arch, project.facts)]
+    reasons: list[Reason] = []
+    if arch not in release.architectures:
+        reasons.append(_no_toolkit(release, arch, project.facts))
     missing: list[str] = []
     chosen: PlannedCuda | None = None
     for route in _routes(request):
@@ -79,9 +73,9 @@ def choose_cuda(
     if chosen is None:
         reasons.append(_no_way(request, missing))
     if reasons or chosen is None or gcc is None:
-        return Choice(reasons=tuple(reasons))
+        return None, tuple(reasons)
     notes = (*chosen.notes, *missing)
-    return Choice(chosen=dataclasses.replace(chosen, gcc=gcc, notes=notes))
+    return dataclasses.replace(chosen, gcc=gcc, notes=notes), ()
 
 
 def _no_way(request: _Request, missing: list[str]) -> Reason:
@@ -102,15 +96,7 @@ def _routes(request: _Request) -> tuple[str, ...]:
     return (*(route for route in CUDA_ROUTES if route not in late), *late)
 
 
-def _planned(
-    request: _Request,
-    route: str,
-    packages: PackagedCuda,
-    *,
-    images: tuple[str, str] | None = None,
-    first: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
-) -> PlannedCuda:
+def _planned(request: _Request, route: str, packages: PackagedCuda, *notes: str) -> PlannedCuda:
     release = request.release
     # The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`). Which
     # update is in an SDK is not known.
@@ -124,23 +110,19 @@ def _planned(
         route=route,
         capabilities=packages.capabilities or release.capabilities,
         packages=packages,
-        images=images,
-        first=first,
         notes=notes,
         sdk=request.sdk,
     )
 
 
-def _world_reasons(release: CudaRelease, arch: str, known: Facts) -> Iterator[Reason]:
-    if arch in release.architectures:
-        return
+def _no_toolkit(release: CudaRelease, arch: str, known: Facts) -> Reason:
     others = known.cuda_for(arch=arch)
     has, source = "none has", source_of(release)
     if others:
         has = f"{others[0]} to {others[-1]} have"
         source = source_of(known.cuda[others[-1]], "/-/commit/", "release-notes")
     text = f"CUDA {release.version} has no toolkit for {arch}: {has} one ({source})"
-    yield Reason(layer=WORLD, text=text)
+    return Reason(layer=WORLD, text=text)
 
 
 def source_of(release: CudaRelease, *about: str) -> str:
@@ -161,13 +143,13 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA made images of it for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if deletion := release.deleted_by(base.cuda.image):
         text = f"NVIDIA deleted {images[0]} from the public registry ({deletion})"
         mirror = nvidia.mirror_of_namespace(images[0], request.project.site)
         if not mirror:
             return f"{text}, and site.yaml names no mirror that has kept it"
-        notes = (f"{text}; it comes from {mirror} (site.yaml: registries)",)
+        notes = [f"{text}; it comes from {mirror} (site.yaml: registries)"]
     packages = PackagedCuda(
         version=release.version,
         development=(),  # the images have it, and libraries alone for run time
@@ -175,8 +157,8 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         environment={"CUDA_HOME": "/usr/local/cuda"},
         extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
     )
-    first = nvidia.first_steps(release, base)
-    return _planned(request, "image", packages, images=images, first=first, notes=notes)
+    planned = _planned(request, "image", packages, *notes)
+    return dataclasses.replace(planned, images=images, first=nvidia.first_steps(release, base))
 
 
 def _by_repository(request: _Request) -> PlannedCuda | str:
@@ -187,15 +169,13 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
     if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA has packages of it for {arch} on {where}"
-    known = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
-    packages = nvidia.toolkit_packages(release, base)
-    notes: tuple[str, ...] = ()
+    extras = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
+    packages = dataclasses.replace(nvidia.toolkit_packages(release, base), extras=extras)
+    notes: list[str] = []
     if release.leaving and not request.project.site.cuda_routes:
-        notes = (
-            f"NVIDIA deletes the images of old releases, and these go next ({release.leaving})",
-        )
-    packages = dataclasses.replace(packages, extras=known)
-    return _planned(request, "repository", packages, notes=notes)
+        text = "NVIDIA deletes the images of old releases, and these go next"
+        notes = [f"{text} ({release.leaving})"]
+    return _planned(request, "repository", packages, *notes)
 
 
 def _by_distribution(request: _Request) -> PlannedCuda | str:
@@ -252,21 +232,22 @@ def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
 
 def choose_mpi(
     project: Project, base_name: str, mpi: str, routes: Iterable[str], release: str
-) -> Choice[PlannedMpi]:
+) -> tuple[PlannedMpi | None, Reasons]:
     """Choose the first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
 
-    `release` is the one that the recipe builds from source, if it names one: `5.0.7`.
+    Without one, return the reason. `release` is the one that the recipe builds from source, if it
+    names one: `5.0.7`.
     """
     if mpi == NONE:
-        return Choice()
+        return None, ()
     missing: list[str] = []
     for route in routes:
         planned = _MPI_WAYS[route](project, project.bases[base_name], mpi, release)
         if isinstance(planned, PlannedMpi):
-            return Choice(chosen=planned)
+            return planned, ()
         missing += [planned] if planned else []
     text = "; ".join(missing) or f"no route leads to {mpi}: the recipe takes none of the host's"
-    return Choice(reasons=(Reason(layer=BASE, text=text),))
+    return None, (Reason(layer=BASE, text=text),)
 
 
 def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:

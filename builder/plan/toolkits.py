@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.model import (
@@ -40,7 +40,7 @@ def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
         return Expansion(development=(_block(use, mpi.family, arguments),))
     return Expansion(
         development=(*_packages(use, mpi.development), *_variables(use, mpi.environment)),
-        runtime=tuple(_packages(use, mpi.runtime)),
+        runtime=_packages(use, mpi.runtime),
         environment=mpi.environment,
     )
 
@@ -49,18 +49,19 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     """The toolkit's packages with what has to come before and after them."""
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
-    extras = [extra for _, extra in _extras(use, cuda)]
-    development, runtime = (
-        tuple(_stage(use, cuda, base, arch, names))
-        for names in (
-            (*_compilers(cuda, base), *cuda.packages.development, *_all(extras, "development")),
-            (*cuda.packages.runtime, *_all(extras, "runtime")),
-        )
-    )
+    extras, packaged = _extras(use, cuda), cuda.packages
+    more: Mapping[str, object] = {}
+    if cuda.route != "distribution":
+        more = nvidia.install_arguments(cuda.version, base, arch, libraries=bool(extras))
+    development = [*_compilers(cuda, base), *packaged.development]
+    development += [name for extra in extras for name in extra.development]
+    runtime = [*packaged.runtime, *(name for extra in extras for name in extra.runtime)]
+    before, after = _commands(use, packaged.prepare), _commands(use, packaged.clean)
+    variables = _variables(use, _development_environment(cuda, base))
     return Expansion(
-        development=(*development, *_variables(use, _development_environment(cuda, base))),
-        runtime=runtime,
-        environment={**cuda.packages.environment, **_host_environment(cuda)},
+        development=(*before, *_packages(use, development, more), *after, *variables),
+        runtime=(*before, *_packages(use, runtime, more), *after),
+        environment={**packaged.environment, **_host_environment(cuda)},
     )
 
 
@@ -69,8 +70,8 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
     if "sdk" not in use.arguments:
         return Expansion()  # an earlier block has brought it
     release = cuda.sdk, cuda.version, arch
-    linked = [nvidia.nccl_link(*release)] if any(_extras(use, cuda)) else []
-    settled = _block(use, "shell", {"commands": [*cuda.packages.clean, *linked]})
+    linked = [nvidia.nccl_link(*release)] if _extras(use, cuda) else []
+    settled = _commands(use, [*cuda.packages.clean, *linked])
     arguments = nvidia.block_arguments(part(use.arguments, "sdk"), cuda.version, arch)
     linking = nvidia.development_environment(*release)
     variables = {**_development_environment(cuda, base), **linking}
@@ -78,10 +79,10 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
         development=(
             *_packages(use, _compilers(cuda, base)),
             _block(use, "nvhpc", arguments),
-            settled,
+            *settled,
             *_variables(use, variables),
         ),
-        runtime=(settled,),
+        runtime=settled,
         environment={**cuda.packages.environment, **_host_environment(cuda)},
     )
 
@@ -92,31 +93,9 @@ def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
     return [name for name in requested if name not in cuda.packages.extras]
 
 
-def _extras(use: BlockUse, cuda: PlannedCuda) -> Iterator[tuple[str, PackagedExtra]]:
-    for name, extra in cuda.packages.extras.items():
-        if use.arguments.get(name):
-            yield name, extra
-
-
-def _all(extras: list[PackagedExtra], stage: str) -> Iterator[str]:
-    for extra in extras:
-        yield from getattr(extra, stage)
-
-
-def _stage(
-    use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, names: tuple[str, ...]
-) -> Iterator[BlockUse]:
-    packaged = cuda.packages
-    if packaged.prepare:
-        yield _block(use, "shell", {"commands": list(packaged.prepare)})
-    if names:
-        more: Mapping[str, object] = {}
-        if cuda.route != "distribution":
-            libraries = any(_extras(use, cuda))
-            more = nvidia.install_arguments(cuda.version, base, arch, libraries=libraries)
-        yield from _packages(use, names, more)
-    if packaged.clean:
-        yield _block(use, "shell", {"commands": list(packaged.clean)})
+def _extras(use: BlockUse, cuda: PlannedCuda) -> list[PackagedExtra]:
+    """The extras that the recipe takes, of those that the route has."""
+    return [extra for name, extra in cuda.packages.extras.items() if use.arguments.get(name)]
 
 
 def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
@@ -155,15 +134,19 @@ def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
 
 
 def _packages(
-    use: BlockUse, names: tuple[str, ...], more: Mapping[str, object] | None = None
-) -> Iterator[BlockUse]:
-    if names:
-        yield _block(use, "packages", {"ospackages": list(names), **(more or {})})
+    use: BlockUse, names: Sequence[str], more: Mapping[str, object] | None = None
+) -> tuple[BlockUse, ...]:
+    arguments = {"ospackages": list(names), **(more or {})}
+    return (_block(use, "packages", arguments),) if names else ()
 
 
-def _variables(use: BlockUse, variables: Mapping[str, str]) -> Iterator[BlockUse]:
-    if variables:
-        yield _block(use, "environment", {"variables": dict(variables)})
+def _variables(use: BlockUse, variables: Mapping[str, str]) -> tuple[BlockUse, ...]:
+    arguments = {"variables": dict(variables)}
+    return (_block(use, "environment", arguments),) if variables else ()
+
+
+def _commands(use: BlockUse, commands: Sequence[str]) -> tuple[BlockUse, ...]:
+    return (_block(use, "shell", {"commands": list(commands)}),) if commands else ()
 
 
 def _block(use: BlockUse, name: str, arguments: Mapping[str, object]) -> BlockUse:

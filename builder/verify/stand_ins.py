@@ -12,7 +12,7 @@ from builder.build.engines.protocol import shortened
 from builder.build.run import build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.reading import DockerStage
+from builder.compile.lint.reading import SpecStage
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
@@ -126,7 +126,7 @@ class _StandIn:
     context: Path
     tags: dict[str, str]
 
-    def begin(self, stage: DockerStage) -> None:
+    def begin(self, stage: SpecStage) -> None:
         self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
     def run(self, stage: str, text: str) -> StepEnd:

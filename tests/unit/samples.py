@@ -54,8 +54,8 @@ def compare_with_golden(text: str, name: str) -> None:
     file = GOLDEN / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert text == file.read_text()
+        file.write_bytes(text.encode())
+    assert text == file.read_bytes().decode(), f"{name} changed"
 
 
 def compare_page_with_golden(page: Path, name: str, folder: Path) -> None:

@@ -6,55 +6,26 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
+    COPY,
     DEFINITION,
     DOCKERFILE,
     SHELL,
+    TABLES,
+    VARIABLE,
     Reading,
     SpecCommand,
     words_of,
 )
 
-_APT_KEY = re.compile(r"\bapt-key\b")
-_KEY_SERVER = re.compile(r"\bapt-key\s+adv\b|--recv-keys?\b|--keyserver\b")
-_OPEN_TO_ALL = re.compile(r"\bchmod\s+(?:-\S+\s+)*(?:0?777|a\+\w*w\w*|o\+\w*w\w*|ugo\+\w*w\w*)\b")
 _SECRET = re.compile(
     r"(?:^|_)(?:TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY"
     r"|CREDENTIALS?)(?:_|$)",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(r"(?:^|\s)([A-Za-z_]\w*)=(\S+)")
+_ASSIGNED = re.compile(r"(?:^|\s)([A-Za-z_]\w*=\S+)")
 _STUBS = re.compile(r"/stubs(?:/|:|\"|'|\s|$)")
-_PIP_CACHE = "pip's cache"
-# Commands that leave a cache, commands that clear it, the cache, the remedy.
-_CACHES = (
-    (
-        re.compile(r"\bapt(?:-get)?\s+(?:-\S+\s+)*(?:update|install)\b"),
-        re.compile(r"\brm\s.*(?:/var/lib/apt/lists|/var/lib/apt/?(?:\s|$))"),
-        "the package lists of apt",
-        "rm -rf /var/lib/apt/lists/*",
-    ),
-    (
-        re.compile(r"\b(?:yum|dnf|microdnf)\s+(?:-\S+\s+)*(?:install|localinstall|groupinstall)\b"),
-        re.compile(r"\b(?:yum|dnf|microdnf)\b.*\bclean\b|\brm\s.*/var/cache/(?:yum|dnf|\*)"),
-        "the cache of yum or dnf",
-        "rm -rf /var/cache/yum/* (or dnf clean all)",
-    ),
-    (
-        re.compile(r"\bpip[\d.]*\s+(?:-\S+\s+)*install\b"),
-        re.compile(r"--no-cache-dir|\bpip[\d.]*\s+cache\s+purge|\brm\s.*\.cache|PIP_NO_CACHE_DIR="),
-        _PIP_CACHE,
-        "pip install --no-cache-dir",
-    ),
-    (
-        re.compile(r"\b(?:conda|mamba|micromamba)\s+(?:-\S+\s+)*(?:install|create|update)\b"),
-        re.compile(r"\b(?:conda|mamba|micromamba)\s+clean\b|\brm\s.*/pkgs"),
-        "the packages of conda",
-        "conda clean --all --yes",
-    ),
-)
-
 _PIP = re.compile(r"(?:^|/)pip3?$")
 _PREFIX = re.compile(
     r"(?:--prefix|PREFIX|-DCMAKE_INSTALL_PREFIX(?::PATH)?|DESTDIR|--target)[= ](\S+)"
@@ -69,124 +40,73 @@ _PASSING = (
 )
 
 
-@rule(
-    "caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them",
-    "a later layer cannot make an earlier one smaller",
-    WARNING,
-)
+@rule(WARNING)
 def cache_left(reading: Reading) -> Iterator[Hit]:
-    variables = {variable.name for variable in reading.variables}
+    """Caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them."""
+    variables = {command.text.partition("=")[0] for command in reading.of_kind(VARIABLE)}
+    caches = [row for row in TABLES["caches"] if row.get("variable") not in variables]
     for commands in reading.layers(SHELL):
-        for fills, clears, cache, remedy in _CACHES:
-            filling = [n for n, command in enumerate(commands) if fills.search(command.text)]
-            if not filling or (cache == _PIP_CACHE and "PIP_NO_CACHE_DIR" in variables):
-                continue
-            if not any(clears.search(command.text) for command in commands[filling[-1] :]):
-                yield hit(commands[filling[-1]], f"not cleared in its layer: {cache}", remedy)
+        for row in caches:
+            filling = [
+                n for n, command in enumerate(commands) if re.search(row["fills"], command.text)
+            ]
+            after = commands[filling[-1] :] if filling else []
+            if filling and not any(re.search(row["clears"], command.text) for command in after):
+                yield hit(after[0], f"not cleared in its layer: {row['cache']}", row["remedy"])
 
 
-@rule(
-    "no `apt-key adv`, no `gpg --recv-keys`",
-    "key servers answer or not by the hour, and take keys from anyone",
-)
-def key_server(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL):
-        if _KEY_SERVER.search(command.text):
-            hint = "download the key by https, or copy it in from files/"
-            yield hit(command, f"a key from a key server: {shortened(command.text)}", hint)
-
-
-@rule(
-    "no `apt-key`",
-    "it trusts a key for every repository, and Debian 13 no longer has it",
-    WARNING,
-)
-def apt_key(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL):
-        if _APT_KEY.search(command.text):
-            hint = "a key under /usr/share/keyrings, named by signed-by="
-            yield hit(command, f"apt-key is gone: {shortened(command.text)}", hint)
-
-
-@rule("no `chmod 777` and its like", "on a shared machine anyone could change what others run")
-def open_to_all(reading: Reading) -> Iterator[Hit]:
-    for command in reading.of_kind(SHELL):
-        if match := _OPEN_TO_ALL.search(command.text):
-            hint = "a+rX for all to read; Apptainer and ch-run run as the user"
-            yield hit(command, f"{match.group()} lets everybody write", hint)
-
-
-@rule(
-    "no variable named like a token, password or key that has a value",
-    "images are published, and their variables with them",
-)
+@rule(ERROR)
 def secret(reading: Reading) -> Iterator[Hit]:
-    variables = [(one.file, one.line, one.name, one.value) for one in reading.variables]
-    for command in reading.of_kind(SHELL):
-        if command.text.startswith("export ") and command.file == DOCKERFILE:
-            pairs = _ASSIGNED.findall(command.text)
-            variables += [(command.file, command.line, name, value) for name, value in pairs]
-    for file, line, name, value in variables:
-        if _SECRET.search(name) and value.strip("\"'") and not value.startswith("$"):
-            text = f"{name} looks like a secret, and an image keeps no secret"
-            yield Hit(file, line, text, "give it when the image is run")
+    """No variable named like a token, password or key that has a value."""
+    for command in reading.of_kind(VARIABLE, SHELL):
+        assignments = [command.text]
+        if command.kind == SHELL:  # a definition's export the variables of %environment
+            is_export = command.text.startswith("export ") and command.file == DOCKERFILE
+            assignments = _ASSIGNED.findall(command.text) if is_export else []
+        for name, _, value in (assignment.partition("=") for assignment in assignments):
+            if _SECRET.search(name) and value.strip("\"'") and not value.startswith("$"):
+                text = f"{name} looks like a secret, and an image keeps no secret"
+                yield hit(command, text, "give it when the image is run")
 
 
-@rule(
-    "no CUDA stubs on the library path of the run-time stage",
-    "a stub `libcuda.so` passes every check but a real call (error 34)",
-)
+@rule(ERROR)
 def stub_library_path(reading: Reading) -> Iterator[Hit]:
+    """No CUDA stubs on the library path of the run-time stage."""
     hint = "stubs are for linking: LIBRARY_PATH of the development stage"
-    for variable in reading.variables:
-        if variable.final and variable.name == "LD_LIBRARY_PATH" and _STUBS.search(variable.value):
-            text = "CUDA's stubs are on the run-time library path"
-            yield Hit(variable.file, variable.line, text, hint)
-    for command in reading.of_kind(SHELL):
-        if command.final and _STUBS.search(command.text) and "ld.so.conf" in command.text:
+    for command, _ in reading.matches(_STUBS, VARIABLE, SHELL):
+        if not command.final:
+            continue
+        if command.kind == VARIABLE and command.text.startswith("LD_LIBRARY_PATH="):
+            yield hit(command, "CUDA's stubs are on the run-time library path", hint)
+        if command.kind == SHELL and "ld.so.conf" in command.text:
             yield hit(command, "CUDA's stubs are in the loader's configuration", hint)
 
 
-@rule(
-    "no `%setup` and no `%pre`",
-    "they run on the building host with the builder's rights, and no Dockerfile has them",
-)
+@rule(ERROR)
 def runs_on_host(reading: Reading) -> Iterator[Hit]:
+    """No `%setup` and no `%pre`."""
     for section in reading.definition.named("setup", "pre"):
         if section.filled:
             text = f"%{section.name} runs on the building host, outside the image"
             yield Hit(DEFINITION, section.line, text, "%files or %post")
 
 
-@rule("what is copied from `files/` is in the spec's folder", "a spec is complete in itself")
+@rule(ERROR)
 def missing_file(reading: Reading) -> Iterator[Hit]:
-    copied = [
-        (DOCKERFILE, copy.line, word)
-        for copy in reading.docker.named("COPY", "ADD")
-        if "--from=" not in copy.flags
-        for word in copy.words[:-1]
-    ]
-    copied += [
-        (DEFINITION, number, line.split()[0])
-        for section in reading.definition.named("files")
-        if not section.argument
-        for number, line in section.filled
-    ]
+    """Files that are copied from `files/` are in the spec's folder."""
     spec = reading.spec
     files = {*spec.files, *(source.in_context for source in spec.sources)}
-    for file, line, path in copied:
+    for command in reading.of_kind(COPY):
+        path = command.text.split()[0]
         folder = path.rstrip("/") + "/"
         known = path in files or any(name.startswith(folder) for name in files)
-        if path.startswith("files/") and not known:
-            yield Hit(file, line, f"{path} is not in the spec's folder")
+        if path.startswith("files/") and not known:  # a stage's name ends in a colon
+            yield hit(command, f"{path} is not in the spec's folder")
 
 
-@rule(
-    "what a development stage installs by itself is copied into the run-time stage",
-    "`shell`, `generic_build` without `prefix` and `pip` without `venv` leave nothing",
-    WARNING,
-)
+@rule(WARNING)
 def lost_between_stages(reading: Reading) -> Iterator[Hit]:
+    """All that a development stage installs by itself is copied into the run-time stage."""
     stages = reading.docker.stages
     names = {stage.name for stage in stages[:-1]}
     if not names or stages[-1].source in names:
@@ -194,7 +114,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
     copied = [
         source
         for copy in reading.docker.named("COPY")
-        if copy.final and "--from=" in copy.flags
+        if reading.docker.is_final(copy) and "--from=" in copy.flags
         for source in copy.words[:-1]
     ]
     layers = [layer for layer in reading.layers(SHELL) if layer[0].file == DOCKERFILE]

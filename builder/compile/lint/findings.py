@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from builder.compile.lint.reading import Reading, SpecCommand
+from builder.compile.lint.reading import HOST, SHELL, TABLES, Reading, SpecCommand
 
 ERROR, WARNING = "error", "warning"
 
@@ -50,27 +51,52 @@ Check = Callable[[Reading], Iterator[Hit]]
 
 
 class Rule(NamedTuple):
-    """A rule of our own, with its requirement and reason as docs/lint.md prints them."""
+    """A rule of our own; docs/lint.md has the reason for its requirement."""
 
     name: str
     level: str
     requirement: str
-    reason: str
     check: Check
 
 
-RULES: list[Rule] = []  # in the order of their modules' imports
+RULES: list[Rule] = []  # those of tables.yaml, then in the order of their modules' imports
 
 
-def rule(requirement: str, reason: str, level: str = ERROR) -> Callable[[Check], Check]:
-    """Make a rule of a function that yields its hits; `secret_key` becomes `secret-key`."""
+def rule(level: str) -> Callable[[Check], Check]:
+    """Make a rule of a function that yields its hits; its docstring is the requirement.
+
+    `secret_key` becomes `secret-key`.
+    """
 
     def register(check: Check) -> Check:
-        name = check.__name__.replace("_", "-")
-        RULES.append(Rule(name, level, requirement, reason, check))
+        requirement = str(check.__doc__).removesuffix(".")
+        RULES.append(Rule(check.__name__.replace("_", "-"), level, requirement, check))
         return check
 
     return register
+
+
+def _rule_on_commands(
+    *,
+    name: str,
+    level: str,
+    requirement: str,
+    pattern: str,
+    text: str,
+    hint: str,
+    unless: str = "(?!)",
+    on_host: bool = False,
+) -> Rule:
+    """A rule of tables.yaml: a command in which its pattern is found is a hit."""
+    kinds = (SHELL, HOST) if on_host else (SHELL,)
+
+    def check(reading: Reading) -> Iterator[Hit]:
+        for command, match in reading.matches(re.compile(pattern), *kinds):
+            if not re.search(unless, command.text):
+                words = {"command": shortened(command.text), "match": match.group()}
+                yield hit(command, text.format(**words), hint)
+
+    return Rule(name, level, requirement, check)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,3 +125,6 @@ class LintReport:
 def shortened(text: str, limit: int = 100) -> str:
     """A command as a message quotes it."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+RULES += [_rule_on_commands(**row) for row in TABLES["rules"]]

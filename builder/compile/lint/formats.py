@@ -11,17 +11,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-from builder.compile.lint.findings import WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
+    COPY,
     DEFINITION,
     DOCKERFILE,
+    LABEL,
+    SCRIPTS,
     SHELL,
-    Definition,
-    Instruction,
+    SOURCE,
+    TABLES,
+    VARIABLE,
     Reading,
-    Section,
+    SpecPart,
+    SpecText,
     logical_lines,
     words_of,
 )
@@ -29,26 +33,10 @@ from builder.compile.lint.reading import (
 # Commands of a definition alone: a Dockerfile has the base's variables by itself, and a RUN begins
 # in the working directory, a %post where the one before it ended.
 _SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
-# Instructions without a counterpart in a definition, each with the reason.
-KNOWN_INSTRUCTIONS = {
-    "FROM": "a stage upon a stage of the Dockerfile goes on in the definition's one stage",
-    "CMD": "%runscript",
-    "ENTRYPOINT": "%runscript",
-    "EXPOSE": "Apptainer and ch-run share the host's network",
-    "MAINTAINER": "a label is the way to say it",
-    "STOPSIGNAL": "no service runs in these images",
-}
-_COMPARED = frozenset({"RUN", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"})
+_COMPARED = frozenset({"RUN", "COPY", "ADD", "ARG", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
-INSTRUCTIONS = frozenset(
-    {
-        *("ADD", "ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "FROM", "HEALTHCHECK"),
-        *("LABEL", "MAINTAINER", "ONBUILD", "RUN", "SHELL", "STOPSIGNAL", "USER", "VOLUME"),
-        "WORKDIR",
-    }
-)
-_SCRIPTS = frozenset(("post", "environment", "runscript", "test", "startscript", "setup", "pre"))
-SECTIONS = _SCRIPTS | {"help", "files", "labels", "arguments"}
+INSTRUCTIONS = frozenset(TABLES["instructions"].split())
+SECTIONS = frozenset(TABLES["sections"].split())
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
 _BUILDKIT = re.compile(r"--mount=type=|^COPY --|--chown=\S+ \S+ \S+$")
 _TEMPLATE = re.compile(r"\{\{\s*\w+\s*\}\}")
@@ -61,17 +49,14 @@ _CANNOT_FAIL = re.compile(
 Items = dict[tuple[bool, str, str], list[int]]
 
 
-@rule(
-    "every command, copy, variable and label of the Dockerfile is in the definition",
-    "options that one format honours and the other drops make two different images",
-)
+@rule(ERROR)
 def missing_from_definition(reading: Reading) -> Iterator[Hit]:
-    docker, definition = _both(reading)
-    yield from _missing(docker, definition, DOCKERFILE, "not in the definition")
-    for instruction in reading.docker.instructions:
+    """Every command, copy, variable and label of the Dockerfile is in the definition."""
+    yield from _missing(reading, DOCKERFILE, DEFINITION, "not in the definition")
+    for instruction in reading.docker.parts:
         name = instruction.name
         lacks = ""
-        if name not in _COMPARED and name not in KNOWN_INSTRUCTIONS:
+        if name not in _COMPARED and name not in TABLES["without_counterpart"]:
             lacks = f"{name} {shortened(instruction.value)}"
         elif name in {"RUN", "COPY"}:
             flags = [flag for flag in instruction.flags.split() if not _KNOWN_FLAGS.match(flag)]
@@ -79,121 +64,72 @@ def missing_from_definition(reading: Reading) -> Iterator[Hit]:
         if lacks:
             text = f"{lacks}: a definition has no counterpart"
             yield Hit(DOCKERFILE, instruction.line, text)
-    starts = [one for one in reading.docker.named("CMD", "ENTRYPOINT") if one.final]
-    if starts and not any(script.final for script in reading.definition.named("runscript")):
+    docker, definition = reading.docker, reading.definition
+    starts = list(filter(docker.is_final, docker.named("CMD", "ENTRYPOINT")))
+    if starts and not any(map(definition.is_final, definition.named("runscript"))):
         text = f"{starts[0].name} {starts[0].value}: the definition has no %runscript"
         yield Hit(DOCKERFILE, starts[0].line, text)
 
 
-@rule(
-    "every command, copy, variable and label of the definition is in the Dockerfile",
-    "the same, the other way round",
-)
+@rule(ERROR)
 def missing_from_dockerfile(reading: Reading) -> Iterator[Hit]:
-    docker, definition = _both(reading)
-    yield from _missing(definition, docker, DEFINITION, "not in the Dockerfile")
+    """Every command, copy, variable and label of the definition is in the Dockerfile."""
+    yield from _missing(reading, DEFINITION, DOCKERFILE, "not in the Dockerfile")
 
 
-def _missing(items: Items, others: Items, file: str, problem: str) -> Iterator[Hit]:
-    for key, lines in items.items():
+def _missing(reading: Reading, file: str, other: str, problem: str) -> Iterator[Hit]:
+    others = _items(reading, other)
+    for key, lines in _items(reading, file).items():
         _final, kind, text = key
         for line in lines[len(others.get(key, [])) :]:
             yield Hit(file, line, f"{kind} {shortened(text)}: {problem}")
 
 
-def _both(reading: Reading) -> tuple[Items, Items]:
-    """The items of the Dockerfile and of the definition; without stages if it has only one."""
-    one_stage = len(reading.definition.headers) <= 1
-
-    def gathered(entries: Iterator[tuple[bool, str, str, int]]) -> Items:
-        items: Items = {}
-        for final, kind, text, line in entries:
-            items.setdefault((final or one_stage, kind, text), []).append(line)
-        return items
-
-    return gathered(_docker_items(reading)), gathered(_definition_items(reading))
-
-
-def _docker_items(reading: Reading) -> Iterator[tuple[bool, str, str, int]]:
-    for command in reading.of_kind(SHELL):
-        if command.file == DOCKERFILE and command.text != _ROOT:
-            yield command.final, "command", command.text, command.line
-    stages = {stage.name for stage in reading.docker.stages}
-    for instruction in reading.docker.instructions:
-        for kind, text in _instruction_items(instruction, stages):
-            yield instruction.final, kind, text, instruction.line
-
-
-def _instruction_items(instruction: Instruction, stages: set[str]) -> Iterator[tuple[str, str]]:
-    value = instruction.value
-    if instruction.name == "WORKDIR":
-        yield from (("command", f"mkdir -p {value}"), ("command", f"cd {value}"))
-    elif instruction.name in {"COPY", "ADD"}:
-        source = re.search(r"--from=(\S+)", instruction.flags)
-        image = f"{'a stage' if source[1] in stages else source[1]}: " if source else ""
-        *paths, target = instruction.words
-        yield from (("copy", f"{image}{path} {target}") for path in paths)
-    elif instruction.name in {"ENV", "LABEL"}:
-        kind = "variable" if instruction.name == "ENV" else "label"
-        yield from ((kind, f"{name}={value}") for name, value in instruction.pairs)
-
-
-def _definition_items(reading: Reading) -> Iterator[tuple[bool, str, str, int]]:
-    for section in reading.definition.sections:
-        for kind, text, line in _entries(section):
-            yield section.final, kind, text, line
+def _items(reading: Reading, file: str) -> Items:
+    """The items of a text, all in one stage if the definition has only one."""
+    one_stage = len(reading.definition.stages) <= 1
     # The lines of each stage's %environment, which its %post repeats.
     repeated = Counter(
         (section.stage, " ".join(line.split()))
         for section in reading.definition.named("environment")
         for _, line in section.filled
     )
-    for command in reading.of_kind(SHELL):
-        if command.file != DEFINITION or command.text in {_SOURCED, _ROOT}:
+    items: Items = {}
+    for command in reading.of_kind(SHELL, COPY, VARIABLE, LABEL):
+        is_shell = command.kind == SHELL
+        if command.file != file or (is_shell and command.text in {_SOURCED, _ROOT}):
             continue
-        if repeated[command.stage, command.text] > 0:
-            repeated[command.stage, command.text] -= 1
-        else:
-            yield command.final, "command", command.text, command.line
+        if is_shell and file == DEFINITION and repeated[command.layer, command.text] > 0:
+            repeated[command.layer, command.text] -= 1
+            continue
+        key = (command.final or one_stage, command.kind, command.text)
+        items.setdefault(key, []).append(command.line)
+    return items
 
 
-def _entries(section: Section) -> Iterator[tuple[str, str, int]]:
-    """The entries of a section that is no script: kind, text, line."""
-    if section.name == "environment":
-        for line, name, value in section.exported:
-            yield "variable", f"{name}={value}", line
-    elif section.name == "files":
-        source = "a stage: " if section.argument.startswith("from ") else ""
-        for line, text in section.filled:
-            path, *target = words_of(text)
-            yield "copy", f"{source}{path} {(target or [path])[0]}", line
-    elif section.name == "labels":
-        for line, text in section.filled:
-            name, _, value = text.partition(" ")
-            yield "label", f"{name}={value.strip()}", line
-
-
-@rule(
-    "every line of a Dockerfile is an instruction that Docker, Buildah and ch-image know",
-    "a here-document or a misspelt word fails only when it is built",
-)
+@rule(ERROR)
 def dockerfile_syntax(reading: Reading) -> Iterator[Hit]:
+    """Every line of a Dockerfile is an instruction that Docker, Buildah and ch-image know."""
     docker = reading.docker
-    for instruction in docker.instructions:
+    for instruction in docker.parts:
         if fault := _fault(instruction):
             yield Hit(DOCKERFILE, instruction.line, *fault)
-    numbers = {number for instruction in docker.instructions for number, _ in instruction.lines}
-    for number, line in enumerate(reading.spec.dockerfile.splitlines(), start=1):
-        if number not in numbers and line.strip() and not line.lstrip().startswith("#"):
-            yield Hit(DOCKERFILE, number, f"not an instruction: {line.strip()}")
+    for number, line in docker.stray:
+        yield Hit(DOCKERFILE, number, f"not an instruction: {line}")
     if not docker.stages:
         yield Hit(DOCKERFILE, 1, "no FROM instruction")
-    for number, stage in enumerate(docker.stages):
-        if stage.name and stage.name in {other.name for other in docker.stages[:number]}:
-            yield Hit(DOCKERFILE, stage.line, f"a second stage {stage.name}")
+    yield from _second_stages(docker, DOCKERFILE)
 
 
-def _fault(instruction: Instruction) -> tuple[str, ...]:
+def _second_stages(text: SpecText, file: str) -> Iterator[Hit]:
+    names: set[str] = set()
+    for stage in text.stages:
+        if stage.name in names:
+            yield Hit(file, stage.line, f"a second stage {stage.name}")
+        names |= {stage.name} - {""}
+
+
+def _fault(instruction: SpecPart) -> tuple[str, ...]:
     """The fault of an instruction, and a hint; empty if there is none."""
     name = instruction.name
     if name not in INSTRUCTIONS:
@@ -208,34 +144,31 @@ def _fault(instruction: Instruction) -> tuple[str, ...]:
     return ()
 
 
-@rule(
-    "headers, sections and stages of a definition are as Apptainer reads them",
-    "`apptainer build` stops at it, or reads something else",
-)
+@rule(ERROR)
 def definition_syntax(reading: Reading) -> Iterator[Hit]:
+    """Headers, sections and stages of a definition are as Apptainer reads them."""
     definition = reading.definition
-    names = definition.names
     for number, stray in definition.stray:
         yield Hit(DEFINITION, number, f"neither a header nor in a section: {stray}")
-    if not definition.headers:
+    if not definition.stages:
         yield Hit(DEFINITION, 1, "no Bootstrap: line")
-    for stage, header in enumerate(definition.headers):
-        line, _ = header.get("bootstrap", (1, ""))
-        if not header.get("from", (1, ""))[1]:
-            yield Hit(DEFINITION, line, "the stage has no From: line")
-        if names[stage] and names[stage] in names[:stage]:
-            yield Hit(DEFINITION, line, f"a second stage {names[stage]}")
+    for stage in definition.stages:
+        if not stage.source:
+            yield Hit(DEFINITION, stage.line, "the stage has no From: line")
+    yield from _second_stages(definition, DEFINITION)
     yield from _section_syntax(definition)
 
 
-def _section_syntax(definition: Definition) -> Iterator[Hit]:
-    for section in definition.sections:
-        if section.name not in SECTIONS and not section.name.startswith("app"):
+def _section_syntax(definition: SpecText) -> Iterator[Hit]:
+    names = [stage.name for stage in definition.stages]
+    for section in definition.parts:
+        is_known = section.kind == SOURCE or section.name in SECTIONS
+        if not is_known and not section.name.startswith("app"):
             text, hint = f"unknown section: %{section.name}", ", ".join(sorted(SECTIONS))
             yield Hit(DEFINITION, section.line, text, hint)
     for section in definition.named("files"):
-        word, _, source = section.argument.partition(" ")
-        if word == "from" and source.strip() not in definition.names[: section.stage]:
+        word, _, source = section.value.partition(" ")
+        if word == "from" and source.strip() not in names[: section.stage]:
             text = f"%files from {source.strip()}: no earlier stage has that name"
             yield Hit(DEFINITION, section.line, text)
         for number, line in section.filled:
@@ -244,12 +177,10 @@ def _section_syntax(definition: Definition) -> Iterator[Hit]:
                 yield Hit(DEFINITION, number, text, "one pair on each line")
 
 
-@rule(
-    "no Docker instruction and no option of Docker's in a definition",
-    "`%post` would run `COPY` as a program, or ignore what was asked for",
-)
+@rule(ERROR)
 def docker_syntax(reading: Reading) -> Iterator[Hit]:
-    for section in reading.definition.named(*_SCRIPTS):
+    """No Docker instruction and no option of Docker's in a definition."""
+    for section in reading.definition.named(*SCRIPTS):
         for logical in logical_lines(section.lines):
             text = " ".join(part for _, part in logical)
             if text.split()[0] in INSTRUCTIONS or _BUILDKIT.search(text):
@@ -261,23 +192,18 @@ def docker_syntax(reading: Reading) -> Iterator[Hit]:
                 yield Hit(DEFINITION, number, f"Docker's options in %files: {shortened(line)}")
 
 
-@rule(
-    "no `{{ name }}` in a definition",
-    "Apptainer 1.2 and later take it for a build argument and stop",
-)
+@rule(ERROR)
 def template_braces(reading: Reading) -> Iterator[Hit]:
+    """No `{{ name }}` in a definition."""
     for number, line in enumerate(reading.spec.singularity.splitlines(), start=1):
         if match := _TEMPLATE.search(line):
             text = f"Apptainer takes {match.group()} for a build argument that it does not have"
             yield Hit(DEFINITION, number, text)
 
 
-@rule(
-    "in `a && b` of a `%post`, `a` is a command that does not fail",
-    "`%post` runs under `sh -e`, which ignores a failure before `&&`: the build goes on",
-    WARNING,
-)
+@rule(WARNING)
 def unseen_failure(reading: Reading) -> Iterator[Hit]:
+    """In `a && b` of a `%post`, `a` is a command that does not fail."""
     for command in reading.of_kind(SHELL):
         unseen = command.file == DEFINITION and command.chained
         if unseen and not _CANNOT_FAIL.match(command.text):
@@ -285,11 +211,9 @@ def unseen_failure(reading: Reading) -> Iterator[Hit]:
             yield hit(command, text, "a line of its own: sh -e sees the last command of && only")
 
 
-@rule(
-    "spython's parser finds the same stages and the same `%post` lines",
-    "what two parsers read differently, a third may read wrongly",
-)
+@rule(ERROR)
 def read_by_spython(reading: Reading) -> Iterator[Hit]:
+    """Spython's parser finds the same stages and the same `%post` lines."""
     if any(definition_syntax(reading)):
         return
     try:
@@ -297,7 +221,7 @@ def read_by_spython(reading: Reading) -> Iterator[Hit]:
     except Exception as error:  # whatever ails the parser, the definition does not suit it
         yield Hit(DEFINITION, 1, f"spython cannot read it: {error}")
         return
-    names = reading.definition.names
+    names = [stage.name for stage in reading.definition.stages]
     if [name for name in stages if name != _UNNAMED] != [name for name in names if name]:
         text = f"spython reads the stages {', '.join(stages)}, not {', '.join(names)}"
         yield Hit(DEFINITION, 1, text)
@@ -314,23 +238,14 @@ _UNNAMED = "spython-base"
 
 def _spython_stages(text: str) -> dict[str, frozenset[str]]:
     """The stages that spython finds, with the lines of their %post."""
-    parser, logger = _spython()
-    level, logger.level = logger.level, -5  # it warns of what a Dockerfile could not have
-    try:
-        recipe = parser(None)
-        recipe.lines = text.splitlines()
-        return {name: frozenset(stage.install) for name, stage in recipe.parse().items()}
-    finally:
-        logger.level = level
-
-
-def _spython() -> tuple[Any, Any]:
-    """spython's parser, without its refusal of any base that is not in a registry."""
     from spython.logger import bot  # noqa: PLC0415 - only a spec that is not cached needs it
     from spython.main.parse.parsers import SingularityParser  # noqa: PLC0415
 
-    class Parser(SingularityParser):  # type: ignore[misc]  # spython has no types
-        def _check_bootstrap(self, line: str) -> None:
-            """An OCI archive or a local image is a base as well."""
-
-    return Parser, bot
+    parser = SingularityParser(None)
+    parser._check_bootstrap = lambda _line: None  # it refuses any base that is not in a registry
+    parser.lines = text.splitlines()
+    level, bot.level = bot.level, -5  # it warns of what a Dockerfile could not have
+    try:
+        return {name: frozenset(stage.install) for name, stage in parser.parse().items()}
+    finally:
+        bot.level = level

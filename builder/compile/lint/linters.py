@@ -1,7 +1,7 @@
-"""hadolint and ShellCheck: their places on this machine, and their remarks on texts of specs.
+"""hadolint and ShellCheck: their places on this machine, and their findings in texts of specs.
 
-hadolint reads whole Dockerfiles. ShellCheck reads the scripts of a definition section by section,
-and the scripts of the spec's folder; a text that many specs share is read once.
+hadolint reads the stages of a Dockerfile. ShellCheck reads the scripts of a definition section by
+section, and the scripts of the spec's folder; a text that many specs share is read once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.compile.lint.findings import ERROR, WARNING
-from builder.compile.lint.reading import DEFINITION, DOCKERFILE, Reading, Section
+from builder.compile.lint.findings import ERROR, WARNING, LintFinding
+from builder.compile.lint.reading import DEFINITION, DOCKERFILE, SCRIPTS, TABLES, Reading, SpecPart
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -26,30 +26,13 @@ HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
 LINTERS = (HADOLINT, SHELLCHECK)
 BATCH = 64  # texts a process: its output stays far below what Processes keeps
 TIMEOUT_S = 300.0
-_SECTIONS = ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:/|\b)(sh|dash|bash|ksh)\b")
 _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
 # hadolint takes a registry with a port for one only if there is a dot in its name.
 _UNDOTTED = re.compile(r"^(FROM (?:\S+ )?)([^\s./:=-][^\s./:=]*):(?=\d+/)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
-# Rules that do not hold here, each with the reason. docs/lint.md has the same table.
-IGNORED: Mapping[str, str] = {
-    "DL3003": "hpccm writes `cd ... && ...` within one RUN, which leaves no trace in the next",
-    "DL3008": "versions come from the suite that the base pins, not from each package's name",
-    "DL3013": "versions are pinned by the recipe or the lock, not in each command",
-    "DL3033": "versions come from the repositories of the base, which its digest names",
-    "DL3037": "versions come from the repositories of the base, which its digest names",
-    "DL3041": "versions come from the repositories of the base, which its digest names",
-    "DL3059": "one RUN for each block is what cells share as layers",
-    "DL4001": "it compares RUN instructions with each other; each block brings what it needs",
-    "DL4006": "a definition has no SHELL; piped-download says where a pipe hides a failure",
-    "SC1090": "the sourced file is in the image, where ShellCheck cannot look",
-    "SC1091": "the sourced file is in the image, where ShellCheck cannot look",
-    "SC2016": "$basearch and $releasever in the text of a repository are for yum to expand",
-    "SC2046": "hpccm writes make -j$(nproc); nproc prints a number",
-    "SC2086": "$SRC, $OUT and hpccm's prefixes are paths without blanks",
-}
+IGNORED: Mapping[str, str] = TABLES["ignored"]
 
 
 class Text(NamedTuple):
@@ -60,20 +43,10 @@ class Text(NamedTuple):
     text: str
 
 
-class Remark(NamedTuple):
-    """A linter's remark on a line of a text."""
-
-    line: int
-    level: str
-    rule: str
-    text: str
-
-
 def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
     """The texts of a spec, each with its file and the line of the file before its first."""
-    dockerfile = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile)
-    yield Text(HADOLINT, "", dockerfile), DOCKERFILE, 0
-    for section in reading.definition.named(*_SECTIONS):
+    yield from _stages(reading)
+    for section in reading.definition.named(*SCRIPTS):
         if section.filled:
             yield _of_section(section)
     for name, text in reading.spec.files.items():
@@ -81,10 +54,27 @@ def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
             yield Text(SHELLCHECK, match[1], text), name, 0
 
 
-def _of_section(section: Section) -> tuple[Text, str, int]:
+def _stages(reading: Reading) -> Iterator[tuple[Text, str, int]]:
+    """Each stage of the Dockerfile alone, after empty stages that have the names before it."""
+    lines = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile).splitlines(keepends=True)
+    stages = reading.docker.stages
+    ends = [*(stage.line - 1 for stage in stages[1:]), len(lines)]
+    names: list[str] = []
+    for stage, end in zip(stages, ends, strict=True):
+        begin = stage.line - 1
+        before = [f"FROM scratch AS {name}\n" for name in names]
+        yield (
+            Text(HADOLINT, "", "".join([*before, *lines[begin:end]])),
+            DOCKERFILE,
+            begin - len(names),
+        )
+        names += [stage.name] if stage.name else []
+
+
+def _of_section(section: SpecPart) -> tuple[Text, str, int]:
     body = "\n".join(line for _, line in section.lines) + "\n"
     shebang = _SHEBANG.match(body.lstrip())
-    shell = shebang or _WITH_SHELL.search(section.argument)
+    shell = shebang or _WITH_SHELL.search(section.value)
     # Apptainer runs %post with `sh -e`, so a `cd` that fails ends it.
     before = "set -e\n" if section.name == "post" and not shebang else ""
     text = Text(SHELLCHECK, shell[1] if shell else "sh", before + body)
@@ -104,10 +94,13 @@ def version(name: str, path: str, processes: Processes) -> str:
     return f"{name} {number.group() if number else 'of unknown version'}"
 
 
-def remarks(
+def linter_findings(
     texts: Iterable[Text], programs: Mapping[str, str], processes: Processes, jobs: int
-) -> dict[Text, list[Remark]]:
-    """The linters' remarks on each text; texts for a linter without a program are left out."""
+) -> dict[Text, list[LintFinding]]:
+    """The linters' findings in each text; texts for a linter without a program are left out.
+
+    Lines are those of the text; image and file are empty.
+    """
     groups: dict[tuple[str, str], list[Text]] = {}
     for text in dict.fromkeys(texts):
         if text.linter in programs:
@@ -118,7 +111,7 @@ def remarks(
         for count in [max(-(-len(group) // BATCH), min(jobs, len(group)))]
         for start in range(count)
     ]
-    results: dict[Text, list[Remark]] = {}
+    results: dict[Text, list[LintFinding]] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             for result in pool.map(lambda batch: _run(batch, programs, processes), batches):
@@ -131,15 +124,14 @@ def remarks(
 
 def _run(
     texts: Sequence[Text], programs: Mapping[str, str], processes: Processes
-) -> dict[Text, list[Remark]]:
+) -> dict[Text, list[LintFinding]]:
     linter, dialect, _ = texts[0]
     with tempfile.TemporaryDirectory(prefix="build-images-lint-") as folder:
         for number, text in enumerate(texts):
             Path(folder, str(number)).write_text(text.text, encoding="utf-8")
-        options = _hadolint(Path(folder)) if linter == HADOLINT else _shellcheck(dialect)
-        # Settings of the user's own must not decide what a spec may hold.
+        # Settings of the user's own must not decide what a spec may hold: they are not in here.
         done = processes.capture(
-            [programs[linter], *options, *map(str, range(len(texts)))],
+            [programs[linter], *_options(linter, dialect), *map(str, range(len(texts)))],
             cwd=Path(folder),
             env={"SHELLCHECK_OPTS": "", "XDG_CONFIG_HOME": folder, "HOME": folder},
             timeout_s=TIMEOUT_S,
@@ -153,28 +145,25 @@ def _run(
     except ValueError as error:
         tail = done.stdout.splitlines()[-10:]
         raise StepFailed(f"{linter} printed no JSON", tail=tail) from error
-    results: dict[Text, list[Remark]] = {text: [] for text in texts}
+    results: dict[Text, list[LintFinding]] = {text: [] for text in texts}
     for entry in entries:
-        results[texts[int(entry["file"])]].append(_remark(entry))
+        results[texts[int(entry["file"])]].append(_finding(entry))
     return results
 
 
-def _hadolint(folder: Path) -> list[str]:
-    config = folder / "hadolint.yaml"
-    config.write_text("{}\n")
-    ignored = [f"--ignore={rule}" for rule in IGNORED]
-    options = ["--no-fail", "--disable-ignore-pragma", "--format=json"]
-    return [f"--config={config}", *options, *ignored]
-
-
-def _shellcheck(dialect: str) -> list[str]:
+def _options(linter: str, dialect: str) -> list[str]:
+    if linter == HADOLINT:
+        ignored = [f"--ignore={rule}" for rule in IGNORED]
+        return ["--no-fail", "--disable-ignore-pragma", "--format=json", *ignored]
     excluded = ",".join(rule for rule in IGNORED if rule.startswith("SC"))
     return ["--norc", f"--shell={dialect}", f"--exclude={excluded}", "--format=json"]
 
 
-def _remark(entry: Mapping[str, object]) -> Remark:
+def _finding(entry: Mapping[str, object]) -> LintFinding:
     code = entry["code"]
-    return Remark(
+    return LintFinding(
+        image="",
+        file="",
         line=int(str(entry["line"])),
         level=ERROR if entry["level"] == "error" else WARNING,
         rule=code if isinstance(code, str) else f"SC{code}",

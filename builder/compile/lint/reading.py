@@ -1,4 +1,4 @@
-"""A spec as the rules see it: instructions, sections, variables, and one row of shell commands.
+"""A spec as the rules see it: both texts as stages, parts and single commands, of the same kinds.
 
 dockerfile-parse cuts a Dockerfile into instructions. A definition is cut as Apptainer cuts it: the
 text at each `Bootstrap:`, each stage into sections at lines that begin with `%`. See
@@ -13,27 +13,22 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from builder.model import Spec
 
 DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
 # Kinds of commands, by the use of their lines. `HOST` runs on the building host, not in the image.
-SHELL, ENVIRONMENT, COPY, SOURCE = "shell", "environment", "copy", "source"
-LABEL, SCRIPT, HOST, OTHER = "label", "script", "host", "other"
-_OF_INSTRUCTION = {"RUN": SHELL, "ENV": ENVIRONMENT, "COPY": COPY, "FROM": SOURCE, "LABEL": LABEL}
-_SHELL_SECTIONS = {
-    "post": SHELL,
-    **dict.fromkeys(("runscript", "test", "startscript"), SCRIPT),
-    **dict.fromkeys(("setup", "pre"), HOST),
+SHELL, VARIABLE, COPY, LABEL = "command", "variable", "copy", "label"
+SOURCE, SCRIPT, HOST, OTHER = "source", "script", "host", "other"
+TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
+_KINDS: Mapping[str, str] = {
+    name: kind for kind, names in TABLES["kinds"].items() for name in names.split()
 }
-_OF_SECTION = {**_SHELL_SECTIONS, "environment": ENVIRONMENT, "files": COPY, "labels": LABEL}
-_HEADERS = frozenset(
-    {
-        *("arch", "bootstrap", "fingerprints", "from", "include", "includecmd", "library"),
-        *("mirrorurl", "namespace", "osversion", "product", "regcode", "registry", "setopt"),
-        *("stage", "updateurl", "user"),
-    }
-)
+SCRIPTS = ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
+_HEADERS = frozenset(TABLES["headers"].split())
 _BOOTSTRAP = re.compile(r"bootstrap:", re.IGNORECASE)
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[Aa][Ss]\s+(?P<as>\S+))?")
 _FLAGS = re.compile(r"^(?:--[a-z]+(?:=\S+)?\s+)+")
@@ -43,43 +38,53 @@ Line = tuple[int, str]  # a number, counted from 1, and its text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecCommand:
-    """One command, or one line of another kind.
+    """One command, copy, variable or label, or one line of another kind.
 
-    `text` has single blanks and no continuation lines. `layer` numbers what ends in one layer:
-    a RUN instruction, or a stage of a definition. A command is `chained` if `&&` follows.
+    `text` has single blanks and no continuation lines; where both texts say the same, it is the
+    same. `layer` numbers what ends in one layer: an instruction, or a stage of a definition. A
+    command is `chained` if `&&` follows.
     """
 
     file: str
     line: int
     text: str
     kind: str
-    stage: int
     final: bool
     layer: int
     chained: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Variable:
-    """A variable that a stage of an image sets: by ENV, ARG or %environment."""
+class SpecStage:
+    """A FROM, or the header of a definition's stage; `name` is empty where it has none.
 
-    file: str
-    line: int
+    `agent` is the way to the source, in lower case: `docker`, `oci-archive`.
+    """
+
     name: str
-    value: str
-    final: bool
+    source: str
+    line: int
+    agent: str = "docker"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Instruction:
-    """An instruction; `value` is the text after its name, with continuation lines joined."""
+class SpecPart:
+    """An instruction of a Dockerfile, or a section of a definition.
+
+    `value` is the text after its name, with continuation lines joined. `lines` are all lines of an
+    instruction, and those of a section below its name.
+    """
 
     name: str
     value: str
     line: int
-    lines: tuple[Line, ...]
     stage: int
-    final: bool
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of its commands."""
+        return _KINDS.get(self.name, OTHER)
 
     @property
     def flags(self) -> str:
@@ -93,82 +98,25 @@ class Instruction:
         return words_of(self.value[len(self.flags) :])
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
-        """The names and values of an ENV, LABEL or ARG; values keep their `$`."""
-        from dockerfile_parse.util import extract_key_values  # noqa: PLC0415 - see read_dockerfile
-
-        try:
-            return extract_key_values(
-                env_replace=False, args={}, envs={}, instruction_value=self.value
-            )
-        except ValueError:
-            return []
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DockerStage:
-    """A FROM; `name` is empty where it has none."""
-
-    name: str
-    source: str
-    line: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dockerfile:
-    """The stages and instructions of a Dockerfile."""
-
-    stages: tuple[DockerStage, ...]
-    instructions: tuple[Instruction, ...]
-
-    def named(self, *names: str) -> Iterator[Instruction]:
-        return (instruction for instruction in self.instructions if instruction.name in names)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A section of a definition as it is written; `lines` are those below its name."""
-
-    name: str
-    argument: str
-    line: int
-    lines: tuple[Line, ...]
-    stage: int
-    final: bool
-
-    @property
     def filled(self) -> list[Line]:
         """Its lines that are neither empty nor a comment, stripped."""
         return _filled(self.lines)
 
-    @property
-    def exported(self) -> list[tuple[int, str, str]]:
-        """The variables of an %environment: line, name, value."""
-        words = (
-            (line, word.partition("=")) for line, text in self.filled for word in words_of(text)
-        )
-        return [(line, name, value) for line, (name, sign, value) in words if sign]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Definition:
-    """The stages and sections of a definition.
+class SpecText:
+    """One of the two texts of a spec; `stray` are the lines that are in no stage and no part."""
 
-    `headers` are those of the stages, each by key in lower case; `stray` are the lines that are
-    neither a header nor in a section.
-    """
-
-    headers: tuple[Mapping[str, Line], ...]
-    sections: tuple[Section, ...]
+    stages: tuple[SpecStage, ...]
+    parts: tuple[SpecPart, ...]
     stray: tuple[Line, ...]
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the stages; empty for one without."""
-        return [header.get("stage", (0, ""))[1] for header in self.headers]
+    def named(self, *names: str) -> Iterator[SpecPart]:
+        return (part for part in self.parts if part.name in names)
 
-    def named(self, *names: str) -> Iterator[Section]:
-        return (section for section in self.sections if section.name in names)
+    def is_final(self, part: SpecPart) -> bool:
+        """Return whether a part is in the last stage."""
+        return part.stage == len(self.stages) - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,13 +125,20 @@ class Reading:
 
     spec: Spec
     locked: bool
-    docker: Dockerfile
-    definition: Definition
+    docker: SpecText
+    definition: SpecText
     commands: tuple[SpecCommand, ...]
-    variables: tuple[Variable, ...]
 
     def of_kind(self, *kinds: str) -> Iterator[SpecCommand]:
         return (command for command in self.commands if command.kind in kinds)
+
+    def matches(
+        self, pattern: re.Pattern[str], *kinds: str
+    ) -> Iterator[tuple[SpecCommand, re.Match[str]]]:
+        """The commands of some kinds in which a pattern is found."""
+        for command in self.of_kind(*kinds):
+            if match := pattern.search(command.text):
+                yield command, match
 
     def layers(self, *kinds: str) -> list[list[SpecCommand]]:
         """The commands of some kinds, those that end in one layer together."""
@@ -197,18 +152,14 @@ class Reading:
 def read(spec: Spec, *, locked: bool) -> Reading:
     """Read both texts of a spec."""
     docker, definition = read_dockerfile(spec.dockerfile), read_definition(spec.singularity)
+    commands = (*_commands(docker, DOCKERFILE), *_commands(definition, DEFINITION))
     return Reading(
-        spec=spec,
-        locked=locked,
-        docker=docker,
-        definition=definition,
-        commands=(*_docker_commands(docker), *_definition_commands(definition)),
-        variables=tuple(_variables(docker, definition)),
+        spec=spec, locked=locked, docker=docker, definition=definition, commands=commands
     )
 
 
-def read_dockerfile(text: str) -> Dockerfile:
-    """Read a Dockerfile; lines that are no instruction are left out."""
+def read_dockerfile(text: str) -> SpecText:
+    """Read a Dockerfile; lines that are no instruction are `stray`."""
     from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - specs in the cache need none
 
     parser = DockerfileParser(
@@ -216,32 +167,31 @@ def read_dockerfile(text: str) -> Dockerfile:
         env_replace=False,
     )
     entries = [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
-    count = sum(entry["instruction"] == "FROM" for entry in entries)
     lines = list(enumerate(text.splitlines(), start=1))
-    stages: list[DockerStage] = []
-    instructions = []
+    stages: list[SpecStage] = []
+    parts: list[SpecPart] = []
     for entry in entries:
-        begin, value = entry["startline"], entry["value"].strip()
+        line, value = entry["startline"] + 1, entry["value"].strip()
         if entry["instruction"] == "FROM":
             match = _FROM.match(value)
             source, name = match.group("image", "as") if match else ("", "")
-            stages.append(DockerStage(name=name or "", source=source, line=begin + 1))
-        instructions.append(
-            Instruction(
+            stages.append(SpecStage(name=name or "", source=source, line=line))
+        parts.append(
+            SpecPart(
                 name=entry["instruction"],
                 value=value,
-                line=begin + 1,
-                lines=tuple(lines[begin : entry["endline"] + 1]),
+                line=line,
+                lines=tuple(lines[line - 1 : entry["endline"] + 1]),
                 stage=len(stages) - 1,
-                final=len(stages) == count,
             )
         )
-    return Dockerfile(stages=tuple(stages), instructions=tuple(instructions))
+    numbers = {number for part in parts for number, _ in part.lines}
+    stray = (line for line in _filled(lines) if line[0] not in numbers)
+    return SpecText(stages=tuple(stages), parts=tuple(parts), stray=tuple(stray))
 
 
-def read_definition(text: str) -> Definition:
+def read_definition(text: str) -> SpecText:
     """Read a definition; lines that are in no section and no header are `stray`."""
-    count = sum(bool(_BOOTSTRAP.match(line)) for line in text.splitlines())
     headers: list[dict[str, Line]] = []
     sections: list[tuple[Line, int, list[Line]]] = []  # title, stage, lines
     stray = []
@@ -262,82 +212,99 @@ def read_definition(text: str) -> Definition:
                 headers[-1][name] = (number, value.strip())
             else:
                 stray.append((number, line.strip()))
-    return Definition(
-        headers=tuple(headers),
-        sections=tuple(
-            _section(title, lines, stage=stage, final=stage + 1 == count)
-            for title, stage, lines in sections
-        ),
-        stray=tuple(stray),
+    stages = tuple(map(_stage, headers))
+    sources = (
+        SpecPart(name="FROM", value=stage.source, line=stage.line, stage=number)
+        for number, stage in enumerate(stages)
     )
+    parts = (_section(title, stage, tuple(lines)) for title, stage, lines in sections)
+    return SpecText(stages=stages, parts=(*sources, *parts), stray=tuple(stray))
 
 
-def _section(title: Line, lines: Iterable[Line], *, stage: int, final: bool) -> Section:
-    name, _, argument = title[1].strip().lstrip("%").partition(" ")
-    return Section(
-        name=name.lower(),
-        argument=argument.strip(),
-        line=title[0],
-        lines=tuple(lines),
-        stage=stage,
-        final=final,
-    )
+def _stage(header: dict[str, Line]) -> SpecStage:
+    begin, agent = header["bootstrap"]
+    line, source = header.get("from", (begin, ""))
+    _, name = header.get("stage", (0, ""))
+    return SpecStage(name=name, source=source, line=line, agent=agent.lower())
 
 
-def _docker_commands(dockerfile: Dockerfile) -> Iterator[SpecCommand]:
-    """Every RUN cut into its commands, and every other instruction as one line."""
-    for number, instruction in enumerate(dockerfile.instructions):
-        command = functools.partial(
-            SpecCommand,
-            file=DOCKERFILE,
-            kind=_OF_INSTRUCTION.get(instruction.name, OTHER),
-            stage=instruction.stage,
-            final=instruction.final,
-            layer=number,
-        )
-        if instruction.name != "RUN":
-            yield command(line=instruction.line, text=" ".join(instruction.value.split()))
-            continue
-        (line, first), *rest = instruction.lines
-        first = _FLAGS.sub("", first.strip()[len(instruction.name) :].lstrip())
-        yield from _shell_commands(command, [(line, first), *rest])
+def _section(title: Line, stage: int, lines: tuple[Line, ...]) -> SpecPart:
+    line, text = title
+    name, _, value = text.strip().lstrip("%").partition(" ")
+    return SpecPart(name=name.lower(), value=value.strip(), line=line, stage=stage, lines=lines)
 
 
-def _definition_commands(definition: Definition) -> Iterator[SpecCommand]:
-    """Every script cut into its commands, and every other line by itself."""
-    for stage, header in enumerate(definition.headers):
-        final = stage + 1 == len(definition.headers)
-        for line, text in header.values():
+def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
+    """The parts of a text cut into commands, copies, variables and labels."""
+    stages = {stage.name for stage in text.stages}
+    for number, part in enumerate(text.parts):
+        for line, words, chained in _entries(part, stages):
             yield SpecCommand(
-                file=DEFINITION,
+                file=file,
                 line=line,
-                text=text,
-                kind=SOURCE,
-                stage=stage,
-                final=final,
-                layer=stage,
+                text=words,
+                kind=part.kind,
+                final=text.is_final(part),
+                layer=number if file == DOCKERFILE else part.stage,
+                chained=chained,
             )
-    for section in definition.sections:
-        command = functools.partial(
-            SpecCommand,
-            file=DEFINITION,
-            kind=_OF_SECTION.get(section.name, OTHER),
-            stage=section.stage,
-            final=section.final,
-            layer=section.stage,
-        )
-        if section.name in _SHELL_SECTIONS:
-            yield from _shell_commands(command, section.lines)
-        else:
-            yield from (command(line=line, text=text) for line, text in section.filled)
 
 
-def _shell_commands(
-    command: functools.partial[SpecCommand], lines: Iterable[Line]
-) -> Iterator[SpecCommand]:
+_Entry = tuple[int, str, bool]  # line, text, and True if `&&` follows
+
+
+def _entries(part: SpecPart, stages: set[str]) -> Iterator[_Entry]:
+    if part.name == "RUN":
+        (line, first), *rest = part.lines
+        first = _FLAGS.sub("", first.strip()[len("RUN") :].lstrip())
+        yield from _shell_commands([(line, first), *rest])
+    elif part.name == "WORKDIR":
+        yield from ((part.line, f"{program} {part.value}", False) for program in ("mkdir -p", "cd"))
+    elif part.kind in {SHELL, SCRIPT, HOST}:
+        yield from _shell_commands(part.lines)
+    elif part.kind == COPY:
+        yield from ((line, text, False) for line, text in _copies(part, stages))
+    elif part.kind in {VARIABLE, LABEL}:
+        yield from ((line, f"{name}={value}", False) for line, name, value in _pairs(part))
+    else:
+        yield part.line, " ".join(part.value.split()), False
+
+
+def _copies(part: SpecPart, stages: set[str]) -> Iterator[Line]:
+    """Each source of a COPY, ADD or %files, with the stage or image that it is from."""
+    if part.name == "files":
+        origin = "a stage: " if part.value.startswith("from ") else ""
+        for line, text in part.filled:
+            path, *target = words_of(text)
+            yield line, f"{origin}{path} {(target or [path])[0]}"
+    elif part.words:
+        source = re.search(r"--from=(\S+)", part.flags)
+        origin = f"{'a stage' if source[1] in stages else source[1]}: " if source else ""
+        *paths, destination = part.words
+        yield from ((part.line, f"{origin}{path} {destination}") for path in paths)
+
+
+def _pairs(part: SpecPart) -> Iterator[tuple[int, str, str]]:
+    """The variables or labels of a part: line, name, value."""
+    if part.name == "environment":
+        for line, text in part.filled:
+            assignments = (word.partition("=") for word in words_of(text))
+            yield from ((line, name, value) for name, sign, value in assignments if sign)
+    elif part.name == "labels":
+        for line, text in part.filled:
+            name, _, value = text.partition(" ")
+            yield line, name, value.strip()
+    elif part.words and "=" not in part.words[0]:  # ENV A 1
+        yield part.line, part.words[0], " ".join(part.words[1:])
+    else:
+        for name, _, value in (word.partition("=") for word in part.words):
+            lines = (number for number, text in part.lines if f"{name}=" in text)
+            yield next(lines, part.line), name, value
+
+
+def _shell_commands(lines: Iterable[Line]) -> Iterator[_Entry]:
     for logical in logical_lines(lines):
-        for line, text, chained in _parts(logical):
-            yield command(line=line, text=text, chained=chained)
+        yield from _parts(logical)
 
 
 def logical_lines(lines: Iterable[Line]) -> Iterator[list[Line]]:
@@ -352,8 +319,8 @@ def logical_lines(lines: Iterable[Line]) -> Iterator[list[Line]]:
         yield joined
 
 
-def _parts(lines: Sequence[Line]) -> Iterator[tuple[int, str, bool]]:
-    """The commands of one logical line, cut at `&&`: line, text, and True if `&&` follows."""
+def _parts(lines: Sequence[Line]) -> Iterator[_Entry]:
+    """The commands of one logical line, cut at `&&`."""
     words: list[str] = []
     begin = lines[0][0]
     for number, text in lines:
@@ -367,18 +334,6 @@ def _parts(lines: Sequence[Line]) -> Iterator[tuple[int, str, bool]]:
             words.append(word)
     if words:
         yield begin, " ".join(words), False
-
-
-def _variables(docker: Dockerfile, definition: Definition) -> Iterator[Variable]:
-    for instruction in docker.named("ENV", "ARG"):
-        for name, value in instruction.pairs:
-            lines = (number for number, text in instruction.lines if f"{name}=" in text)
-            line, final = next(lines, instruction.line), instruction.final
-            yield Variable(file=DOCKERFILE, line=line, name=name, value=value, final=final)
-    for section in definition.named("environment"):
-        for line, name, value in section.exported:
-            final = section.final
-            yield Variable(file=DEFINITION, line=line, name=name, value=value, final=final)
 
 
 def _filled(lines: Iterable[Line]) -> list[Line]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from builder.compile.lint import contents, downloads, formats  # noqa: F401 - they fill RULES
 from builder.compile.lint.findings import RULES, LintFinding, LintReport
-from builder.compile.lint.linters import LINTERS, find, remarks, texts_of, version
+from builder.compile.lint.linters import LINTERS, find, linter_findings, texts_of, version
 from builder.compile.lint.reading import Reading, read
 from builder.model import Spec
 from builder.system.files import read_json, write_atomically
@@ -25,8 +26,8 @@ from builder.system.process import Processes
 
 __all__ = ["RULES", "lint", "own_findings"]
 PARSERS = ("dockerfile-parse", "spython")
+FILE = "lint.json"
 MOST = 20_000  # results that are kept, the newest
-_FIELDS = frozenset(field.name for field in dataclasses.fields(LintFinding))
 
 
 def lint(
@@ -45,38 +46,44 @@ def lint(
     same. `cache` is a folder that keeps results by content. `locked`: the project has a lock, so
     bases must be pinned. Raises `StepFailed` when a linter itself fails.
     """
-    store = Cache(cache)
     programs = find(search_path)
     ran = [
-        *(_version(name, path, store, processes) for name, path in programs.items()),
+        *(version(name, path, processes) for name, path in programs.items()),
         *(f"{parser} {installed_version(parser)}" for parser in PARSERS),
     ]
     state = [rules_digest(), *ran, str(locked)]
     keyed = {_key(spec, state): spec for spec in specs}
-    fresh = {key: spec for key, spec in keyed.items() if store.findings(key) is None}
-    readings = {key: read(spec, locked=locked) for key, spec in fresh.items()}
-    texts = {key: list(texts_of(reading)) for key, reading in readings.items()}
-    remarked = remarks(
-        (text for entries in texts.values() for text, _, _ in entries), programs, processes, jobs
-    )
-    for key, reading in readings.items():
-        image = reading.spec.image.identifier
-        theirs = [
-            LintFinding(
-                image=image, file=file, **remark._replace(line=remark.line + before)._asdict()
-            )
-            for text, file, before in texts[key]
-            for remark in remarked.get(text, ())
-        ]
-        store.keep(key, [*own_findings(reading), *theirs])
-    store.save()
+    known = _known(cache, keyed)
+    readings = {key: read(spec, locked=locked) for key, spec in keyed.items() if key not in known}
+    new = _findings(readings, programs, processes, jobs)
+    _save(cache, new)
     return LintReport(
-        findings=tuple(sorted(finding for key in keyed for finding in store.findings(key) or ())),
+        findings=tuple(sorted(itertools.chain(*known.values(), *new.values()))),
         ran=tuple(ran),
         missing=tuple(name for name in LINTERS if name not in programs),
         specs=len(specs),
-        cached=len(specs) - len(fresh),
+        cached=len(specs) - len(new),
     )
+
+
+def _findings(
+    readings: Mapping[str, Reading], programs: Mapping[str, str], processes: Processes, jobs: int
+) -> dict[str, list[LintFinding]]:
+    """The findings in each spec, by our own rules and by the linters; equal texts are read once."""
+    texts = {key: list(texts_of(reading)) for key, reading in readings.items()}
+    by_text = linter_findings(
+        (text for entries in texts.values() for text, _, _ in entries), programs, processes, jobs
+    )
+    findings = {key: own_findings(reading) for key, reading in readings.items()}
+    for key, reading in readings.items():
+        image = reading.spec.image.identifier
+        for text, file, before in texts[key]:
+            for finding in by_text.get(text, ()):
+                line = finding.line + before
+                findings[key].append(
+                    dataclasses.replace(finding, image=image, file=file, line=line)
+                )
+    return findings
 
 
 def own_findings(reading: Reading) -> list[LintFinding]:
@@ -89,51 +96,32 @@ def own_findings(reading: Reading) -> list[LintFinding]:
     ]
 
 
-def _version(name: str, path: str, store: Cache, processes: Processes) -> str:
-    """A linter with its version, which is asked once as long as its file stays the same."""
-    about = Path(path).stat()
-    stamp = f"{path} {about.st_size} {about.st_mtime_ns}"
-    text = store.entries.get(stamp)
-    if not isinstance(text, str):
-        text = store.new[stamp] = version(name, path, processes)
-    return text
+def _known(folder: Path | None, keys: Iterable[str]) -> dict[str, list[LintFinding]]:
+    """The stored findings of specs, by key."""
+    entries = read_json(folder / FILE) if folder else {}
+    known: dict[str, list[LintFinding]] = {}
+    for key in keys:
+        stored = entries.get(key)
+        if isinstance(stored, list):
+            with contextlib.suppress(TypeError):  # not the fields of a finding
+                known[key] = [LintFinding(**entry) for entry in stored]
+    return known
 
 
-class Cache:
-    """Results by key, in `FOLDER/lint.json`; nothing is kept without a folder."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self.entries = self._read()
-        self.new: dict[str, object] = {}
-
-    def findings(self, key: str) -> list[LintFinding] | None:
-        """The findings of a spec; None if it is not known."""
-        stored = self.new.get(key, self.entries.get(key))
-        if isinstance(stored, list) and all(
-            isinstance(entry, dict) and entry.keys() == _FIELDS for entry in stored
-        ):
-            return [LintFinding(**entry) for entry in stored]
-        return None
-
-    def keep(self, key: str, findings: Sequence[LintFinding]) -> None:
-        self.new[key] = [dataclasses.asdict(finding) for finding in findings]
-
-    def save(self) -> None:
-        """Add what is new. A folder that cannot be written to costs time, and nothing else."""
-        if self._folder is None or not self.new:
-            return
-        with contextlib.suppress(OSError), lock(self._folder, "lint"):
-            entries = dict([*{**self._read(), **self.new}.items()][-MOST:])
-            write_atomically(self._folder / "lint.json", json.dumps(entries))
-
-    def _read(self) -> dict[str, object]:
-        return read_json(self._folder / "lint.json") if self._folder else {}
+def _save(folder: Path | None, new: Mapping[str, Sequence[LintFinding]]) -> None:
+    """Add new findings. A folder that cannot be written to costs time, and nothing else."""
+    if folder is None or not new:
+        return
+    rows = {key: list(map(dataclasses.asdict, findings)) for key, findings in new.items()}
+    with contextlib.suppress(OSError), lock(folder, "lint"):
+        entries = {**read_json(folder / FILE), **rows}
+        write_atomically(folder / FILE, json.dumps(dict([*entries.items()][-MOST:])))
 
 
 def rules_digest() -> str:
-    """A digest of this package's own source: it changes whenever a rule does."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
+    """A digest of this package's own source and tables: it changes whenever a rule does."""
+    folder = Path(__file__).parent
+    sources = sorted([*folder.glob("*.py"), *folder.glob("*.yaml")])
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
 
 

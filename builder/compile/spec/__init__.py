@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from builder.compile.spec.blocks import limit_reason
 from builder.compile.spec.image_scripts import (
     IN_SPEC,
     base_archive,
@@ -18,7 +19,6 @@ from builder.compile.spec.image_scripts import (
     has_run_script,
     run_script,
 )
-from builder.compile.spec.limits import limit_reason
 from builder.compile.spec.rules import block_faults
 from builder.model import PlannedImage, Spec
 from builder.model.contract import FILE, as_text, contract_of

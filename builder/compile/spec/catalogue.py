@@ -3,7 +3,8 @@
 hpccm accepts and ignores arguments that it does not know, and takes any value for those that it
 does. The names are therefore read from a block's own source: the keys that its constructors look
 up in `kwargs`, and those of the classes and blocks that it hands `kwargs` on to. The kinds are
-read from its documentation, which begins each argument with its kind ("Boolean flag to").
+read from its documentation, which begins each argument with its kind ("Boolean flag to"), and from
+`arguments.yaml`.
 
 Importing hpccm takes longer than loading a project, so `catalogue.json` keeps all of it for the
 version that is installed. Blocks of a site's own, which installed Python packages register by
@@ -12,9 +13,10 @@ entry point, are read when they are named. Nothing in a project's folder is exec
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import functools
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -23,6 +25,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
+
+import yaml
 
 from builder.model.errors import BadInput
 
@@ -46,26 +50,12 @@ _WORDS = {
     MAPPING: ("Dictionary", "A dictionary"),
     FLAG: ("Flag to control", "Flag to enable", "Flags to control"),
 }
-# What the documentation does not say, or says in other words.
-_BY_NAME = {
-    **dict.fromkeys(("_apt_key", "_export", "_hpcx", "_nogpgcheck", "annotate", "check"), BOOLEAN),
-    **dict.fromkeys(("comment", "environment", "export_build_environment"), BOOLEAN),
-    **dict.fromkeys(("fix_ownership", "hpcxinit", "ldconfig", "mklvars", "mpivars"), BOOLEAN),
-    **dict.fromkeys(("no_check_certificate", "psxevars", "recursive", "symlink"), BOOLEAN),
-    **dict.fromkeys(("system_libnuma", "unpack"), BOOLEAN),
-    **dict.fromkeys(("cmake_opts", "extra_opts", "opts", "ospackages", "packages"), LIST),
-    **dict.fromkeys(("annotations", "build_environment", "devel_environment"), MAPPING),
-    **dict.fromkeys(("runtime_environment", "toolchain_control"), MAPPING),
-    **dict.fromkeys(("_arguments", "_exclude_from", "_run_arguments", "src"), TEXT_OR_LIST),
-    "repository": FLAG,
-    "parallel": TEXT_OR_NUMBER,
-    "toolchain": TOOLCHAIN,
-}
-_BY_BLOCK = {
-    ("amgx", "repository"): TEXT,
-    ("conda", "environment"): TEXT,
-    ("openmpi", "cuda"): FLAG,  # a path as well, by its source
-}
+# In a block's source: the keys that it looks up, and the classes that it hands `kwargs` on to.
+_LOOKED_UP = re.compile(
+    r"""kwargs\.(?:get|pop)\(\s*['"](\w+)['"]|['"](\w+)['"] (?:not )?in kwargs"""
+)
+_HANDED_ON = re.compile(r"(\w+)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\*\*kwargs")
+_DEFAULT = r"""kwargs\.(?:get|pop)\(\s*['"]%s['"],\s*(?:[^()\n]* else )?['"]([^'"]*)['"](?!\.)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +149,7 @@ def read_block(cls: type) -> Block:
         kinds={name: kind(cls, name) for name in arguments},
         documented=list(own),
         defaults={name: text for name, text in defaults.items() if text},
-        features=any(one.__name__ == "ConfigureMake" for one in classes),
+        features=any(other.__name__ == "ConfigureMake" for other in classes),
     )
 
 
@@ -172,26 +162,31 @@ def documented(cls: type) -> dict[str, str]:
 
 def kind(cls: type, argument: str) -> str:
     """The kind of an argument, in words; `TEXT` where nothing says more."""
-    if special := _BY_BLOCK.get((cls.__name__, argument)):
+    if special := _special_kinds().get(f"{cls.__name__}.{argument}"):
         return special
     words = documented(cls).get(argument)
     if words is None and argument.startswith(OPEN_PREFIXES):
         return FLAG
-    if words is None and argument not in _BY_NAME:  # as the blocks that it is handed on to say
+    if words is None and argument not in _special_kinds():  # as blocks that it is handed on to say
         others = sorted(_read(cls)[1], key=lambda other: other.__name__)
         words = next((text for other in others if (text := documented(other).get(argument))), None)
     matching = (kind for kind, begins in _WORDS.items() if words and words.startswith(begins))
-    return next(matching, _BY_NAME.get(argument, TEXT))
+    return next(matching, _special_kinds().get(argument, TEXT))
+
+
+@functools.cache
+def _special_kinds() -> Mapping[str, str]:
+    """The kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
+    tables = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
+    kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
+    kinds.update(tables["by_block"])
+    return kinds
 
 
 def default(cls: type, argument: str) -> str:
     """The text that a block takes when an argument is left out, by its source; or empty."""
-    for node in ast.walk(tree_of(cls)):
-        if isinstance(node, ast.Call) and _key_of(node) == argument and len(node.args) > 1:
-            value = node.args[1].orelse if isinstance(node.args[1], ast.IfExp) else node.args[1]
-            text = value.value if isinstance(value, ast.Constant) else None
-            return text if isinstance(text, str) else ""
-    return ""
+    match = re.search(_DEFAULT % argument, source_of(cls))
+    return match[1] if match else ""
 
 
 @functools.cache
@@ -204,71 +199,24 @@ def _read(cls: type) -> tuple[set[str], set[type]]:
         current = waiting.pop()
         if current not in classes and current is not object:
             classes.add(current)
-            tree = tree_of(current)
-            names.update(_looked_up(tree))
-            for other in _handed_on(current, tree):
+            names.update(filter(None, itertools.chain(*_LOOKED_UP.findall(source_of(current)))))
+            for other in _handed_on(current):
                 waiting += other.__mro__
     return names, classes
 
 
-def tree_of(cls: type) -> ast.AST:
-    """The class's own source, empty where none is at hand: a site's block can be made by code."""
-    for node in module_tree(cls.__module__).body:
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            return node
-    return ast.Module(body=[], type_ignores=[])
+def _handed_on(cls: type) -> Iterator[type]:
+    """The classes that are called with `**kwargs`."""
+    names = vars(sys.modules["hpccm.building_blocks"]) | vars(sys.modules[cls.__module__])
+    for name in _HANDED_ON.findall(source_of(cls)):
+        if inspect.isclass(value := names.get(name)):
+            yield value
 
 
 @functools.cache
-def module_tree(module: str) -> ast.Module:
-    """The source of a loaded module; `inspect.getsource` takes ten times as long."""
-    source = getattr(sys.modules.get(module), "__file__", None)
-    if not source or not source.endswith(".py"):
-        return ast.Module(body=[], type_ignores=[])
-    with warnings.catch_warnings():
+def source_of(cls: type) -> str:
+    """The class's own source, empty where none is at hand: a site's block can be made by code."""
+    with warnings.catch_warnings(), contextlib.suppress(OSError, TypeError):
         warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
-        return ast.parse(Path(source).read_bytes())
-
-
-def _looked_up(tree: ast.AST) -> Iterator[str]:
-    """The literal keys in `kwargs.get(...)`, `kwargs.pop(...)`, `... in kwargs`."""
-    for node in ast.walk(tree):
-        key: object = None
-        if isinstance(node, ast.Call):
-            key = _key_of(node)
-        elif isinstance(node, ast.Compare) and _is_kwargs(node.comparators[0]):
-            key = node.left.value if isinstance(node.left, ast.Constant) else None
-        if isinstance(key, str):
-            yield key
-
-
-def _key_of(node: ast.Call) -> object:
-    """The literal that a call of `kwargs.get` or `kwargs.pop` asks for."""
-    if (
-        isinstance(node.func, ast.Attribute)
-        and node.func.attr in {"get", "pop"}
-        and _is_kwargs(node.func.value)
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    ):
-        return node.args[0].value
-    return None
-
-
-def _handed_on(cls: type, tree: ast.AST) -> Iterator[type]:
-    """The classes that are called with `**kwargs`."""
-    namespace = vars(sys.modules[cls.__module__])
-    hpccm = sys.modules["hpccm.building_blocks"]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(
-            keyword.arg is None and _is_kwargs(keyword.value) for keyword in node.keywords
-        ):
-            target = node.func
-            name = target.id if isinstance(target, ast.Name) else getattr(target, "attr", "")
-            value = namespace.get(name, getattr(hpccm, name, None))
-            if inspect.isclass(value):
-                yield value
-
-
-def _is_kwargs(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "kwargs"
+        return inspect.getsource(cls)
+    return ""

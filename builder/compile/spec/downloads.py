@@ -17,8 +17,9 @@ import hpccm.templates
 from hpccm.building_blocks.base import bb_base
 from hpccm.primitives import copy, shell
 
+from builder.compile.spec.blocks import notes_on
 from builder.compile.spec.quirks import WORK_FOLDER
-from builder.compile.spec.rules import LOCAL_FILES, fault
+from builder.compile.spec.rules import fault
 from builder.model import BlockUse, LockedSource, PlannedImage, StageRecipe
 from builder.model.errors import BadInput
 from builder.model.inputs import (
@@ -182,7 +183,7 @@ def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
     Singularity hides /var/tmp, hpccm's folder for work, while it copies.
     """
     paths = {}
-    for name in LOCAL_FILES.get(use.name, ()):
+    for name in notes_on(use.name).local_files:
         url = str(use.arguments.get(name))
         if url.startswith(LOCAL_SOURCE):
             paths[name] = f"files/sources/{posixpath.basename(url)}"

@@ -17,6 +17,7 @@ import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
 
+from builder.compile.spec import image_scripts as scripts
 from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.hpccm_blocks import (
     block_object,
@@ -25,20 +26,6 @@ from builder.compile.spec.hpccm_blocks import (
     prerequisites,
     runtime_prerequisites,
 )
-from builder.compile.spec.image_scripts import (
-    IN_IMAGE,
-    RUN,
-    RUN_CHECKS,
-    SCRIPTS,
-    SOURCES,
-    base_archive,
-    docker_lines,
-    has_run_script,
-    script_names,
-    stage_builds,
-    stage_sources,
-)
-from builder.compile.spec.image_scripts import IN_SPEC as RUN_IN_SPEC
 from builder.compile.spec.quirks import corrected, repeatable, step_by_step, target_of
 from builder.compile.spec.rules import PRIMITIVES, fault
 from builder.model import (
@@ -74,7 +61,7 @@ def dockerfile(image: PlannedImage) -> str:
             source = stage.name
         final = _final(image, stages, image.runtime_image)
         of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
-        for line in docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
+        for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
             final += raw(docker=line)
         return _text(image, *stages, final)
 
@@ -82,7 +69,7 @@ def dockerfile(image: PlannedImage) -> str:
 def singularity(image: PlannedImage) -> str:
     """The definition: a development stage for the whole chain, then the run-time stage."""
     with _state("singularity", image):
-        archive = base_archive(image) if image.is_bootstrapped else ""
+        archive = scripts.base_archive(image) if image.is_bootstrapped else ""
         stage = _stage(image, archive or image.base_image, DEVELOPMENT)
         for recipe in image.stages:
             _develop(stage, image, recipe)
@@ -145,9 +132,9 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
         stage += needed
     for use in recipe.development:
         stage += layer(use, image, recipe, stage.name)
-    if sources := stage_sources(image, recipe):
-        stage += copy_files(src=sources, dest=f"{SOURCES}/")
-    if commands := stage_builds(image, recipe):
+    if sources := scripts.stage_sources(image, recipe):
+        stage += copy_files(src=sources, dest=f"{scripts.SOURCES}/")
+    if commands := scripts.stage_builds(image, recipe):
         stage += shell(commands=commands)
 
 
@@ -157,7 +144,8 @@ def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> 
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
         final = _stage(image, source, RUNTIME)
-        texts = [text for one in development if (text := one.runtime(_from=one.name))]
+        remainders = (stage.runtime(_from=stage.name) for stage in development)
+        texts = [text for text in remainders if text]
         if needed := runtime_prerequisites(image, "".join(texts)):
             final += needed
         final += texts
@@ -175,13 +163,13 @@ def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
         final += environment(variables={key: _quoted(text) for key, text in variables.items()})
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
-        final += copy_files(_from=built, src=IN_IMAGE, dest=IN_IMAGE)
+        final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
     if image.checks:  # last: a stage says nothing of its descendants
-        names = [f"files/checks/{name}" for name in script_names(image)]
-        final += copy_files(src=names, dest=f"{SCRIPTS}/")
-        final += copy_files(src="files/run-checks", dest=RUN_CHECKS)
-    if has_run_script(image):
-        final += copy_files(src=RUN_IN_SPEC, dest=RUN)
+        names = [f"files/checks/{name}" for name in scripts.script_names(image)]
+        final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
+        final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
+    if scripts.has_run_script(image):
+        final += copy_files(src=scripts.IN_SPEC, dest=scripts.RUN)
     final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
     final += label(metadata=_labels(image))
 
@@ -209,9 +197,8 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 def sections_of(image: PlannedImage) -> list[str]:
     """The sections that only a Singularity definition of an image has."""
-    return singularity_sections(
-        image.stages[-1].about, has_checks=bool(image.checks), runs_own=has_run_script(image)
-    )
+    about, runs_own = image.stages[-1].about, scripts.has_run_script(image)
+    return singularity_sections(about, has_checks=bool(image.checks), runs_own=runs_own)
 
 
 def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
@@ -223,7 +210,7 @@ def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False
     sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
     if has_checks:
         sections.insert(0, f"%test\n    {planned.TEST}")
-        sections[-1] += f"\n    The image's checks: {RUN_CHECKS}, or: apptainer test IMAGE"
+        sections[-1] += f"\n    The image's checks: {scripts.RUN_CHECKS}, or: apptainer test IMAGE"
     return sections
 
 
@@ -233,7 +220,7 @@ def _quoted(value: str) -> str:
 
 
 def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
-    archive = f", an OCI archive: {base_archive(image)}" if image.is_bootstrapped else ""
+    archive = f", an OCI archive: {scripts.base_archive(image)}" if image.is_bootstrapped else ""
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
@@ -272,13 +259,13 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
         try:
             objects = with_sources(use, image, recipe, lambda use: block_object(use, image))
             text = _SEPARATOR.join(map(str, objects))
-            remainders = [_remainder(one, stage) for one in objects] if stage else []
+            remainders = [_remainder(block, stage) for block in objects] if stage else []
         except BadInput:
             raise
         except Exception as error:  # most blocks look at their arguments when they become text
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
     if logged:
-        raise BadInput.of([fault(use, f"hpccm warns: {one}") for one in logged])
+        raise BadInput.of([fault(use, f"hpccm warns: {warning}") for warning in logged])
     if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))

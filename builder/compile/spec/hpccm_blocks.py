@@ -14,11 +14,11 @@ from hpccm.building_blocks import packages
 from hpccm.building_blocks.base import bb_base
 from hpccm.toolchain import toolchain
 
+from builder.compile.spec.blocks import DEBIAN, block_notes, notes_on
 from builder.compile.spec.catalogue import registered_block
-from builder.compile.spec.limits import DEBIAN
 from builder.compile.spec.own_blocks import block_classes, from_development
 from builder.compile.spec.quirks import adjusted, downloads, fetches, target_of
-from builder.compile.spec.rules import MPIS, fault, rendered_faults
+from builder.compile.spec.rules import fault, rendered_faults
 from builder.model import FILE_ARGUMENTS, BlockUse, PlannedImage, StageRecipe
 from builder.model.errors import BadInput
 
@@ -53,7 +53,7 @@ def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
 
 def check(image: PlannedImage) -> None:
     """Raise `BadInput` with every fault of the blocks of an image, their templates rendered."""
-    if faults := [one for use in _uses(image.stages) for one in rendered_faults(use, image)]:
+    if faults := [fault for use in _uses(image.stages) for fault in rendered_faults(use)]:
         raise BadInput.of(faults)
 
 
@@ -94,7 +94,8 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
     """
     if isinstance(value, Mapping):
         return toolchain(**value)
-    names = MPIS if value == "mpi" else (value,)
+    mpis = (name for name, notes in block_notes().items() if notes.mpi)
+    names = {*mpis} if value == "mpi" else {value}
     uses = (other for recipe in image.stages for other in recipe.development)
     before = itertools.takewhile(lambda other: other is not use, uses)
     earlier = [other for other in before if other.name in names]
@@ -118,11 +119,8 @@ def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
     return needed
 
 
-_KEYS = {"packages": ("apt_keys", "apt_repositories"), "apt_get": ("keys", "repositories")}
-
-
 def _fetches_keys(use: BlockUse) -> bool:
-    values = [use.arguments.get(key) for key in _KEYS.get(use.name, ())]
+    values = [use.arguments.get(key) for key in notes_on(use.name).keys]
     lists = [value for value in values if isinstance(value, list | tuple)]
     return any(str(text).startswith("https:") for texts in lists for text in texts)
 

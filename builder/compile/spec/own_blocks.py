@@ -114,17 +114,29 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
-        self._args = kwargs.get("args", ["--no-cache-dir"])
-        self._install_args = kwargs.get("install_args", [])
-        self._packages = kwargs.get("packages", [])
-        self._requirements = kwargs.get("requirements", "")
-        self._upgrade = kwargs.get("upgrade", False)
-        self._site = kwargs.get("system_site_packages", False)
         self._venv = kwargs.get("venv", "")
-        in_venv = posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3"
-        self._pip = kwargs.get("pip", in_venv)
-        self._ospackages = kwargs.get("ospackages")
-        self._instructions()
+        self._path = {"PATH": f"{posixpath.join(self._venv, 'bin')}:$PATH"}
+        requirements = kwargs.get("requirements", "")
+        copied = posixpath.join(REQUIREMENTS, posixpath.basename(requirements))
+        self += comment("pip")
+        self += packages(ospackages=list(kwargs.get("ospackages", self._needed())))
+        if requirements:
+            self += hpccm.primitives.copy(src=requirements, dest=copied)
+        commands = []
+        if self._venv:
+            is_open = kwargs.get("system_site_packages", False)
+            options = "--system-site-packages " if is_open else ""
+            commands.append(f"python3 -m venv {options}{self._venv}")
+        install = self._install(kwargs)
+        if kwargs.get("upgrade", False):
+            commands.append(f"{install} --upgrade pip")
+        if requirements:
+            commands.append(f"{install} -r {copied}")
+        if names := kwargs.get("packages", []):
+            commands.append(f"{install} {shlex.join(names)}")
+        self += shell(commands=commands)
+        if self._venv:
+            self += environment(variables=self._path)
 
     def runtime(self, _from: str = "0") -> str:
         """The virtual environment, and the Python that it is of; nothing without one."""
@@ -133,42 +145,20 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         self.rt += comment("pip")
         self.rt += packages(ospackages=["python3"])
         self.rt += hpccm.primitives.copy(_from=_from, src=self._venv, dest=self._venv)
-        self.rt += environment(variables=self._path())
+        self.rt += environment(variables=self._path)
         return str(self.rt)
 
-    def _instructions(self) -> None:
-        self += comment("pip")
-        self += packages(ospackages=self._needed())
-        if self._requirements:
-            self += hpccm.primitives.copy(src=self._requirements, dest=self._copied())
-        self += shell(commands=self._commands())
-        if self._venv:
-            self += environment(variables=self._path())
-
     def _needed(self) -> list[str]:
-        if self._ospackages is not None:
-            return list(self._ospackages)
+        """The packages of the distribution that bring the tool."""
         if hpccm.config.g_linux_distro == linux_distro.UBUNTU:
             return ["python3-venv"] if self._venv else ["python3-pip", "python3-setuptools"]
         return ["python3-pip"]
 
-    def _commands(self) -> list[str]:
-        tool = shlex.join([self._pip, *self._args, "install", *self._install_args])
-        tool = f"PIP_CONFIG_FILE={PIP_CONFIG} {tool}"  # there while build-images builds
-        if not self._venv:  # an older pip ignores a variable that it does not know
-            tool = f"PIP_BREAK_SYSTEM_PACKAGES=1 {tool}"
-        options = "--system-site-packages " if self._site else ""
-        commands = [f"python3 -m venv {options}{self._venv}"] if self._venv else []
-        if self._upgrade:
-            commands.append(f"{tool} --upgrade pip")
-        if self._requirements:
-            commands.append(f"{tool} -r {self._copied()}")
-        if self._packages:
-            commands.append(f"{tool} {shlex.join(self._packages)}")
-        return commands
-
-    def _copied(self) -> str:
-        return posixpath.join(REQUIREMENTS, posixpath.basename(self._requirements))
-
-    def _path(self) -> dict[str, str]:
-        return {"PATH": f"{posixpath.join(self._venv, 'bin')}:$PATH"}
+    def _install(self, kwargs: Mapping[str, Any]) -> str:
+        """The command that installs; the index's configuration is there while builds run."""
+        tool = kwargs.get("pip", posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3")
+        options = kwargs.get("args", ["--no-cache-dir"])
+        install = shlex.join([tool, *options, "install", *kwargs.get("install_args", [])])
+        # An older pip ignores a variable that it does not know.
+        for_system = "" if self._venv else "PIP_BREAK_SYSTEM_PACKAGES=1 "
+        return f"{for_system}PIP_CONFIG_FILE={PIP_CONFIG} {install}"

@@ -7,11 +7,12 @@ https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from builder.compile.spec.limits import AARCH64, DEBIAN, PPC64LE, X86_64, family
+from builder.compile.spec.blocks import AARCH64, DEBIAN, PPC64LE, X86_64, family, notes_on
 from builder.model import EPOCH, PlannedCuda, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
@@ -68,7 +69,7 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
     """A block's arguments with what hpccm's defaults get wrong for this target."""
-    own: Arguments = {**_HTTPS.get(name, {}), **arguments}
+    own: Arguments = {**copy.deepcopy(notes_on(name).defaults), **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
     return own
@@ -87,9 +88,8 @@ def corrected(text: str, target: QuirkTarget) -> str:
 
 def downloads(name: str, arguments: Mapping[str, object]) -> bool:
     """Return whether a block fetches something by HTTPS, and so needs the certificates to do it."""
-    if name in _NEVER_FETCH:
-        return False
-    return name not in _FROM_DISTRIBUTION or _names_a_source(arguments)
+    fetches = notes_on(name).fetches
+    return fetches == "always" or (fetches == "named" and _names_a_source(arguments))
 
 
 def fetches(text: str) -> bool:
@@ -98,10 +98,6 @@ def fetches(text: str) -> bool:
 
 
 _GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
-_NEVER_FETCH = frozenset({"comment", "copy", "environment", "label"})
-_FROM_DISTRIBUTION = frozenset(
-    {"apt_get", "gnu", "llvm", "ofed", "packages", "python", "raw", "shell", "yum"}
-)
 
 
 def _names_a_source(value: object) -> bool:
@@ -123,16 +119,6 @@ def _conda(arguments: Arguments, _: QuirkTarget) -> None:
     if arguments.get("environment"):
         arguments.setdefault("wd", WORK_FOLDER)
 
-
-# Where hpccm downloads by http or ftp, and the same files are served by https.
-_HTTPS: Mapping[str, Mapping[str, str]] = {
-    "conda": {"baseurl": "https://repo.anaconda.com/miniconda"},
-    "fftw": {"baseurl": "https://www.fftw.org"},
-    "gnu": {"baseurl": "https://ftp.gnu.org/gnu/gcc"},
-    "magma": {"baseurl": "https://icl.utk.edu/projectsfiles/magma/downloads"},
-    "mvapich2": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"},
-    "mvapich2_gdr": {"baseurl": "https://mvapich.cse.ohio-state.edu/download/mvapich/gdr"},
-}
 
 # FFTW's VSX code is right since 3.3.7: https://github.com/easybuilders/easybuild-easyblocks/pull/1520
 # NEON in double precision, on aarch64 alone, since 3.3.5: https://www.fftw.org/release-notes.html
@@ -226,20 +212,8 @@ def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
         arguments.setdefault("with_cuda_libdir", target.stubs)
 
 
-# What ucx.py asks for but --enable-optimizations, by which UCX is compiled for the processor of the
-# building machine: https://github.com/openucx/ucx/blob/master/config/m4/compiler.m4
-_UCX_OPTIONS = (
-    "--disable-logging",
-    "--disable-debug",
-    "--disable-assertions",
-    "--disable-params-check",
-    "--disable-doxygen-doc",
-)
-
-
 def _ucx_options(arguments: Arguments, target: QuirkTarget) -> None:
     """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
-    arguments.setdefault("configure_opts", [*_UCX_OPTIONS])
     options = part(arguments, "configure_opts")
     if arguments["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
         arguments["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
@@ -283,11 +257,6 @@ def _kokkos(arguments: Arguments, target: QuirkTarget) -> None:
         arguments.setdefault("arch", [])
 
 
-def _python(arguments: Arguments, _: QuirkTarget) -> None:
-    """python.py installs Python 2, which distributions have dropped since its end in 2020."""
-    arguments.setdefault("python2", False)
-
-
 def _ucx_flags(arguments: Arguments, target: QuirkTarget) -> None:
     """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
     variables = _variables(arguments)
@@ -313,7 +282,6 @@ _QUIRKS: Mapping[str, tuple[_Quirk, ...]] = {
     "mvapich2_gdr": (_mvapich2_gdr,),
     "openblas": (_openblas,),
     "openmpi": (_cuda_path, _open_mpi_5_cuda, _verbs),
-    "python": (_python,),
     "ucx": (_cuda_path, _ucx_options, _ucx_flags),
 }
 

@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from builder.compile.spec.catalogue import (
-    BOOLEAN,
-    FLAG,
-    LIST,
-    MAPPING,
-    TEXT,
-    TEXT_OR_LIST,
-    TEXT_OR_NUMBER,
-    TOOLCHAIN,
-    Block,
-    block_of,
-    hpccm_blocks,
-    registered_names,
-)
-from builder.compile.spec.limits import limit_faults
-from builder.model import DEVELOPMENT, TOOLKITS, BlockUse, PlannedImage
+from builder.compile.spec import catalogue
+from builder.compile.spec.blocks import block_notes, notes_on
+from builder.compile.spec.catalogue import Block, block_of
+from builder.model import DEVELOPMENT, TOOLKITS, BlockUse
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
 from builder.model.versions import version_order
 
 # What stands for a version: whoever names one of these has said which sources are taken.
 _SOURCES = ("version", "url", "repository")
-# Their packages are the distribution's, in its own version.
-_OF_DISTRIBUTION = frozenset({"gnu", "llvm"})
-# What decides on a version beside `version`; of each group one is enough.
-_VERSIONS_TOO: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "conda": (("python_subversion",),),
-    "hpcx": (("cuda", "buildlabel"),),
-    "multi_ofed": (("mlnx_versions",),),
-    "mvapich2_gdr": (("package", "cuda_version"), ("package", "mlnx_ofed_version")),
-    "nccl": (("cuda", "build"),),
-    "nvhpc": (("cuda",),),
-}
-# Releases before these are named by their version alone: conda.py, hpcx.py.
-_VERSIONS_TOO_SINCE = {"conda": "4.8", "hpcx": "2.10"}
-# They clone the newest commit of a branch where no commit is named.
-_CLONES = frozenset({"amgx", "sensei", "xpmem"})
-
-# What recipes cannot have, most of it because a definition and a Dockerfile have it not both.
-NOT_FOR_RECIPES = {
-    "comment": "its text has no name that YAML could give it: write # in the recipe",
-    "user": "the user of a SIF is whoever starts it: the Dockerfile alone would have it",
-    "workdir": "a definition keeps no working directory: name absolute paths, or cd in shell",
-    "scif": "the formats would have other files by it, and a second image none: copy a SCI-F "
-    "recipe, and run scif install in shell (docs/recipes.md#applications-by-sci-f)",
-}
 PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
-# What these copy is a file of the project that lock.yaml has the checksum of: local:PATH.
-LOCAL_FILES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("arm_allinea_studio", "pgi"), ("tarball",)),
-    "intel_psxe": ("tarball", "license"),
-    "nsight_compute": ("runfile",),
-}
-# A package stands for the version: of MVAPICH2-GDR by name, of NVSHMEM as a file beside the recipe.
-_BY_PACKAGE = frozenset({"mvapich2_gdr", "nvshmem"})
-_WITH_PACKAGE = frozenset({"generic_build", "nvhpc", "nvshmem"})
 _HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108 - paths in the image
 
 TOOLCHAIN_VARIABLES = (
@@ -67,19 +23,11 @@ TOOLCHAIN_VARIABLES = (
     *("FFLAGS", "FLIBS", "LDFLAGS", "LD_LIBRARY_PATH", "LIBS"),
 )
 # The blocks that leave a toolchain for those after them.
-TOOLCHAINS = (
-    *("arm_allinea_studio", "gnu", "hpcx", "intel_mpi", "intel_psxe", "llvm", "mpich"),
-    *("mvapich2", "mvapich2_gdr", "nvhpc", "openmpi", "pgi"),
-)
+TOOLCHAINS = tuple(name for name, notes in block_notes().items() if notes.toolchain)
 _TOOLCHAIN = (
     f"valid: a block before this one ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
     f"of {', '.join(TOOLCHAIN_VARIABLES)}"
 )
-MPIS = ("hpcx", "intel_mpi", "mpich", "mvapich2", "mvapich2_gdr", "openmpi")
-
-
-# Its file names: https://mvapich.cse.ohio-state.edu/downloads/. The folder kept its name.
-_MVAPICH_FOLDER = "https://mvapich.cse.ohio-state.edu/download/mvapich/mv2"
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
@@ -92,7 +40,8 @@ def block_faults(use: BlockUse) -> list[Fault]:
         return []
     block = block_of(use.name)
     if block is None:
-        names = {*hpccm_blocks(), *TOOLKITS, *registered_names()} - NOT_FOR_RECIPES.keys()
+        refused = {name for name, notes in block_notes().items() if notes.refused}
+        names = {*catalogue.hpccm_blocks(), *TOOLKITS, *catalogue.registered_names()} - refused
         return [_unknown(use, "block", use.name, names)]
     unknown = [argument for argument in use.arguments if not block.takes(argument)]
     keys = {f"{use.where.key}.{argument}" for argument in unknown}
@@ -103,13 +52,10 @@ def block_faults(use: BlockUse) -> list[Fault]:
     ]
 
 
-def rendered_faults(use: BlockUse, image: PlannedImage) -> list[Fault]:
-    """The faults of a block in one cell: types after rendering, and where it does not work."""
+def rendered_faults(use: BlockUse) -> list[Fault]:
+    """The faults of a block whose templates are rendered for a cell: arguments of another type."""
     block = block_of(use.name)
-    if block is None:
-        return block_faults(use)
-    limits = limit_faults(use, image.cell.arch, image.base.hpccm_distro, image.base.distribution)
-    return [*_type_faults(use, block, rendered=True), *limits]
+    return block_faults(use) if block is None else [*_type_faults(use, block, rendered=True)]
 
 
 def _unknown(
@@ -138,8 +84,8 @@ def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fau
 
 def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     """Missing arguments, and those that only one of the two formats would have."""
-    if use.name in NOT_FOR_RECIPES:
-        yield fault(use, f"{use.name} is not for recipes: {NOT_FOR_RECIPES[use.name]}")
+    if refused := notes_on(use.name).refused:
+        yield fault(use, f"{use.name} is not for recipes: {refused}")
         return
     yield from _version_faults(use, block)
     for argument in use.arguments:
@@ -153,19 +99,22 @@ def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    arguments = use.arguments
+    arguments, notes = use.arguments, notes_on(use.name)
     if default := _missing_version(use, block):
         problem = f"{use.name} needs a version: hpccm would take {default}"
         sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
-    since, version = _VERSIONS_TOO_SINCE.get(use.name, ""), _version(use)
-    named_by_version = since and version and version_order(version) < version_order(since)
-    for group in () if named_by_version else _VERSIONS_TOO.get(use.name, ()):
+    before, version = notes.alone_before, _version(use)
+    named_by_version = before and version and version_order(version) < version_order(before)
+    for group in () if named_by_version else notes.version_too:
         if not any(arguments.get(name) for name in group):
             names, taken = " or ".join(group), block.defaults.get(group[0])
             would = f": hpccm would take {taken}" if taken else ""
             yield fault(use, f"{use.name} needs {names}{would}", f"valid: {names}")
-    clones = use.name in _CLONES or arguments.get("repository")
+    if version and notes.refused_version and re.fullmatch(notes.refused_version, version):
+        problem, valid = (text.format(version) for text in notes.refused_because)
+        yield fault(use, problem, f"valid: {valid}", "version")
+    clones = notes.clones or arguments.get("repository")
     if clones and not (arguments.get("branch") or arguments.get("commit")):
         problem = f"{use.name} needs a commit or a branch of the repository that it clones"
         yield fault(use, problem, "valid: commit, or branch with the name of a tag")
@@ -173,12 +122,12 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 def _missing_version(use: BlockUse, block: Block) -> str:
     """The version that hpccm would take by itself; empty where the recipe names one."""
-    arguments = use.arguments
-    of_distribution = use.name in _OF_DISTRIBUTION and not (
+    arguments, notes = use.arguments, notes_on(use.name)
+    of_distribution = notes.distribution and not (
         arguments.get("upstream") or arguments.get("source")
     )
     named = any(arguments.get(name) for name in _SOURCES) or (
-        use.name in _BY_PACKAGE and arguments.get("package")
+        notes.package and arguments.get("package")
     )
     if of_distribution or named or "version" not in block.documented:
         return ""
@@ -186,13 +135,14 @@ def _missing_version(use: BlockUse, block: Block) -> str:
 
 
 def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    for argument in LOCAL_FILES.get(use.name, ()):
+    notes = notes_on(use.name)
+    for argument in notes.local_files:
         value = use.arguments.get(argument)
         if isinstance(value, str) and not value.startswith(("https://", LOCAL_SOURCE, "{{")):
             valid = f"valid: {LOCAL_SOURCE}PATH in the project's folder, which lock.yaml has one of"
             yield fault(use, f'"{value}" has no checksum', valid, argument)
     value = use.arguments.get("package")
-    takes_package = "branch" in block.documented or use.name in _WITH_PACKAGE
+    takes_package = "branch" in block.documented or notes.package_file
     if takes_package and isinstance(value, str) and not value.startswith("https://"):
         problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
         valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"
@@ -252,45 +202,28 @@ def _pip_faults(use: BlockUse) -> Iterator[Fault]:
                     yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
 
 
-def _mvapich2_faults(use: BlockUse) -> Iterator[Fault]:
-    """MVAPICH2 is called MVAPICH since 3.0, and hpccm would fetch a file that does not exist."""
-    version = _version(use)
-    if version and version_order(version) >= version_order("3"):
-        problem = f"hpccm would fetch mvapich2-{version}.tar.gz, and it is mvapich-{version}"
-        url = f"{_MVAPICH_FOLDER}/mvapich-{version}.tar.gz"
-        yield fault(use, problem, f"valid: generic_autotools with url: {url}", "version")
-
-
-def _hpcx_faults(use: BlockUse) -> Iterator[Fault]:
-    """Up to 2.8, hpcx.py takes the name of a folder from a version of three numbers."""
-    version = _version(use)
-    if version and version.count(".") <= 1 and version_order(version) <= version_order("2.8"):
-        problem = f'HPC-X "{version}" has three numbers in its files\' names'
-        yield fault(use, problem, f"valid: such as {version}.0", "version")
-
-
 _CHECKED = {
     "copy": _copy_faults,
-    "hpcx": _hpcx_faults,
-    "mvapich2": _mvapich2_faults,
     "pip": _pip_faults,
     "raw": _raw_faults,
     "shell": _shell_faults,
 }
 _FITS = {
-    BOOLEAN: lambda value: isinstance(value, bool),
-    TEXT: lambda value: isinstance(value, str),
-    LIST: lambda value: isinstance(value, list),
-    MAPPING: lambda value: isinstance(value, Mapping),
-    FLAG: lambda value: isinstance(value, (bool, str)),
-    TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
-    TEXT_OR_NUMBER: lambda value: isinstance(value, (str, int)) and not isinstance(value, bool),
+    catalogue.BOOLEAN: lambda value: isinstance(value, bool),
+    catalogue.TEXT: lambda value: isinstance(value, str),
+    catalogue.LIST: lambda value: isinstance(value, list),
+    catalogue.MAPPING: lambda value: isinstance(value, Mapping),
+    catalogue.FLAG: lambda value: isinstance(value, (bool, str)),
+    catalogue.TEXT_OR_LIST: lambda value: isinstance(value, (str, list)),
+    catalogue.TEXT_OR_NUMBER: lambda value: (
+        isinstance(value, (str, int)) and not isinstance(value, bool)
+    ),
 }
 
 
 def _mismatch(kind: str, value: object) -> str:
     """The reason why a value does not fit; empty where it does."""
-    if kind == TOOLCHAIN:
+    if kind == catalogue.TOOLCHAIN:
         return _toolchain_problem(value)
     if not _FITS[kind](value):
         return f"expected {kind}, found {described(value)}"
@@ -315,13 +248,13 @@ def _toolchain_problem(value: object) -> str:
 
 
 def _valid(kind: str, value: object) -> str:
-    if kind == TOOLCHAIN:
+    if kind == catalogue.TOOLCHAIN:
         return _TOOLCHAIN
-    if kind == LIST and isinstance(value, str):
+    if kind == catalogue.LIST and isinstance(value, str):
         return f"valid: [{value}]"
-    if kind in {LIST, MAPPING} and _FITS[kind](value):
+    if kind in {catalogue.LIST, catalogue.MAPPING} and _FITS[kind](value):
         return "valid: texts; a number in quotes is one"
-    if kind == TEXT and _is_number(value):
+    if kind == catalogue.TEXT and _is_number(value):
         return f'write it in quotes: "{value}"'
     return f"valid: {kind}"
 

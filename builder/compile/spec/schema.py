@@ -3,58 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
 
 from builder.compile.spec import catalogue
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
-from builder.model import MPI_ROUTES, OPTIONAL
+from builder.model import MPI_ROUTES
 
-_TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}  # may give any kind of value
-_TEXT: dict[str, object] = {"type": "string"}
-_TEXTS = {"type": "array", "items": _TEXT}
-_BY_KIND: Mapping[str, dict[str, object]] = {
-    catalogue.BOOLEAN: {"anyOf": [{"type": "boolean"}, _TEMPLATE]},
-    catalogue.TEXT: _TEXT,
-    catalogue.LIST: {"anyOf": [_TEXTS, _TEMPLATE]},
-    catalogue.MAPPING: {
-        "anyOf": [
-            {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
-            _TEMPLATE,
-        ]
-    },
-    catalogue.FLAG: {"type": ["boolean", "string"]},
-    catalogue.TEXT_OR_LIST: {"anyOf": [_TEXT, _TEXTS]},
-    catalogue.TEXT_OR_NUMBER: {"type": ["string", "integer"]},
-    catalogue.TOOLCHAIN: {
-        "anyOf": [
-            {"enum": [*TOOLCHAINS, "mpi"]},
-            {
-                "type": "object",
-                "properties": dict.fromkeys(TOOLCHAIN_VARIABLES, _TEXT),
-                "additionalProperties": False,
-            },
-            _TEMPLATE,
-        ]
-    },
-}
-# The arguments of the blocks that are not hpccm's; builder.load.bases says them in words.
-_WITH_EXTRA: dict[str, object] = {"enum": [True, False, OPTIONAL]}
-_TOOLKITS: Mapping[str, dict[str, object]] = {
-    "capabilities": {
-        "type": "array",
-        "minItems": 1,
-        "items": {"type": "string", "pattern": "^[0-9]+$"},
-    },
-    "cudnn": _WITH_EXTRA,
-    "nccl": _WITH_EXTRA,
-    "routes": {"type": "array", "minItems": 1, "items": {"enum": list(MPI_ROUTES)}},
-    "sdk": {
-        "type": "object",
-        "properties": {"version": {"type": "string"}, "eula": {"const": True}},
-        "required": ["version", "eula"],
-        "additionalProperties": False,
-    },
-    "source": {"type": "object"},
-}
+
+def _shapes() -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
+    """The schemas in shapes.yaml: of arguments by their kinds, and of the toolkits' arguments."""
+    text = Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8")
+    shapes = yaml.safe_load(text)
+    names, variables, _template = shapes["kinds"][catalogue.TOOLCHAIN]["anyOf"]
+    names["enum"] = [*TOOLCHAINS, "mpi"]
+    variables["properties"] = dict.fromkeys(TOOLCHAIN_VARIABLES, shapes["kinds"][catalogue.TEXT])
+    shapes["toolkits"]["routes"]["items"]["enum"] = list(MPI_ROUTES)
+    return shapes["kinds"], shapes["toolkits"]
 
 
 def block_schemas(
@@ -65,18 +31,13 @@ def block_schemas(
     `when` is the key of a block's condition, with its schema. `toolkits` are the blocks that are
     not hpccm's: each argument by its name, described in words.
     """
-    shapes = {_name(words): {"description": words, **shape} for words, shape in _BY_KIND.items()}
-    return {"block": _block(when, toolkits), **shapes}
-
-
-def _block(
-    when: tuple[str, Mapping[str, object]], toolkits: Mapping[str, Mapping[str, str]]
-) -> dict[str, object]:
+    kinds, of_toolkits = _shapes()
+    shapes = {_name(words): {"description": words, **shape} for words, shape in kinds.items()}
     key, condition = when
-    blocks = {name: _toolkit(arguments) for name, arguments in toolkits.items()}
+    blocks = {name: _toolkit(arguments, of_toolkits) for name, arguments in toolkits.items()}
     names = [*catalogue.hpccm_blocks(), *catalogue.registered_names()]
     blocks |= {name: _arguments(name) for name in names}
-    return {
+    block = {
         "type": "object",
         "properties": {key: condition, **dict(sorted(blocks.items()))},
         "additionalProperties": False,
@@ -84,13 +45,16 @@ def _block(
         "minProperties": 1,
         "maxProperties": 2,
     }
+    return {"block": block, **shapes}
 
 
-def _toolkit(arguments: Mapping[str, str]) -> dict[str, object]:
+def _toolkit(
+    arguments: Mapping[str, str], shapes: Mapping[str, Mapping[str, object]]
+) -> dict[str, object]:
     return {
         "type": ["object", "null"],
         "properties": {
-            argument: {"description": words, **_TOOLKITS[argument]}
+            argument: {"description": words, **shapes[argument]}
             for argument, words in arguments.items()
         },
         "additionalProperties": False,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from builder.compile.lint.reading import DockerStage, Instruction, read
+from builder.compile.lint.reading import SpecPart, SpecStage, read
 from builder.model import Spec
 from builder.verify.rehearse.packages import installed_by, shown
 from builder.verify.rehearse.servers import URL, Ask
@@ -58,7 +58,7 @@ class StandIn(Protocol):
     log: str
     sources: Collection[str]
 
-    def begin(self, stage: DockerStage) -> None:
+    def begin(self, stage: SpecStage) -> None:
         """Start a stage from the stand-in, or from what an earlier stage has come to."""
 
     def run(self, stage: str, text: str) -> StepEnd:
@@ -96,7 +96,7 @@ class _Course:
     def trials(self) -> Iterator[Trial]:
         stages = iter(self._reading.docker.stages)
         stage = _Stage("")
-        for number, instruction in enumerate(self._reading.docker.instructions):
+        for number, instruction in enumerate(self._reading.docker.parts):
             if instruction.name == "FROM":
                 stage = self._begin(next(stages))
             elif instruction.name in _HELD:
@@ -107,14 +107,14 @@ class _Course:
                 if instruction.name == "RUN" or trial.outcome != PASSED:
                     yield trial
 
-    def _begin(self, docker_stage: DockerStage) -> _Stage:
+    def _begin(self, docker_stage: SpecStage) -> _Stage:
         self._stand_in.begin(docker_stage)
         stage = _Stage(docker_stage.name)
         if parent := self._stages.get(docker_stage.source):
             stage.waiting, stage.lacking = [*parent.waiting], {**parent.lacking}
         return self._stages.setdefault(docker_stage.name, stage)
 
-    def _trial(self, stage: _Stage, instruction: Instruction, subject: str) -> Trial:
+    def _trial(self, stage: _Stage, instruction: SpecPart, subject: str) -> Trial:
         """Try a step; the stage goes on without a step that did not run, or failed."""
         text, line = _text(instruction), instruction.line
         for name in _COPIED_FROM.findall(instruction.flags):
@@ -131,7 +131,7 @@ class _Course:
         stage.lacking[line] = None
         return trial
 
-    def _lacks(self, instruction: Instruction, text: str) -> str:
+    def _lacks(self, instruction: SpecPart, text: str) -> str:
         if instruction.name != "RUN":
             missing = (each for each in self._missing if each.in_context in instruction.words)
             return next((f"the store has not fetched {each.url}" for each in missing), "")
@@ -164,11 +164,11 @@ class _Course:
         return ""
 
 
-def _text(instruction: Instruction) -> str:
+def _text(instruction: SpecPart) -> str:
     return "\n".join(text for _, text in instruction.lines)
 
 
-def _subject(instruction: Instruction, steps: Sequence[Step]) -> str:
+def _subject(instruction: SpecPart, steps: Sequence[Step]) -> str:
     """Name a step in a few words: the packages that it installs, else its programs."""
     if instruction.name != "RUN":
         return f"{instruction.name} {' '.join(instruction.value.split())}"

@@ -21,7 +21,7 @@ from builder.build.planning import load_plan
 from builder.cli import gc, main
 from builder.compile.spec import COMPILER
 from builder.model import Selection
-from builder.plan.keys import StageKeys
+from builder.plan.keys import declared_stages
 from builder.system.home import Home
 from builder.system.locks import together
 from builder.system.process import Completed, Processes
@@ -110,7 +110,7 @@ def test_stages_of_other_keys(home: Home, project: Path, capsys: Capture) -> Non
     base.write_text(json.dumps({"name": images[0].base_image, "digest": "sha256:1", "made": "2"}))
     noted = {"fake": {"program": [], "words": "fake 1"}}
     put(home.stages / "engines.json", json.dumps(noted))
-    stage = StageKeys(COMPILER).of(images[0]).keyed(base="sha256:1", engine="fake 1")[0]
+    stage = declared_stages(images[0], COMPILER).keyed(base="sha256:1", engine="fake 1")[0]
     put_stage(home, stage.name, stage.key)
     put_stage(home, stage.name, "f" * 64)
     put_stage(home, stage.name, "e" * 64, old=False)

@@ -28,7 +28,7 @@ from builder.model import Plan, PlannedImage, Spec
 from builder.model.cells import base_tag
 from builder.model.errors import StepFailed
 from builder.plan import make_plan
-from builder.plan.keys import StageKeys
+from builder.plan.keys import declared_stages
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
@@ -156,8 +156,7 @@ class Site:
         return found
 
     def states(self) -> dict[str, list[str]]:
-        keys = StageKeys(COMPILER)
-        declared = [keys.of(image) for image in self.plan().images]
+        declared = [declared_stages(image, COMPILER) for image in self.plan().images]
         states = stage_states(self.home, "fake", declared)
         return {
             one.image: [f"{state.stage.target}: {state}" for state in some]

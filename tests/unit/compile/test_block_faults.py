@@ -5,12 +5,11 @@ UPDATE_GOLDEN=1 writes the texts anew: read the difference.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
-from samples import GOLDEN, ROOT
+from samples import GOLDEN, ROOT, compare_with_golden
 
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
@@ -27,11 +26,7 @@ def test_faults_are_told_in_these_words(case: str, tmp_path: Path) -> None:
     shutil.copy(DATA / "blocks" / f"{case}.yaml", root / "recipes" / "core.yaml")
     with pytest.raises(BadInput) as caught:
         load_project(root, block_faults=block_faults)
-    golden = GOLDEN / "blocks" / f"{case}.txt"
-    found = f"{caught.value}\n"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(found)
-    assert found == golden.read_text()
+    compare_with_golden(f"{caught.value}\n", f"blocks/{case}.txt")
 
 
 def test_each_text_has_its_case() -> None:

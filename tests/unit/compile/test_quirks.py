@@ -13,9 +13,7 @@ from every_block import ARCHS, EVERY, FAMILIES, both, planned
 from samples import base, block, image, recipe, shipped_project
 
 from builder.compile.spec.driver import dockerfile, singularity
-from builder.compile.spec.own_blocks import block_classes
 from builder.compile.spec.quirks import step_by_step
-from builder.compile.spec.rules import TOOLCHAINS
 from builder.model import BlockUse, Selection
 from builder.model.errors import BadInput
 from builder.plan import make_plan
@@ -67,11 +65,6 @@ def test_the_toolchain_is_of_the_last_block_of_that_name(tmp_path: Path) -> None
         block("gnu", line=40, source=True, version="14.2.0", prefix="/opt/later"),
     )
     assert "CC=/usr/local/gnu/bin/gcc" in both(tmp_path, *blocks)
-
-
-@pytest.mark.parametrize("name", TOOLCHAINS)
-def test_what_can_give_a_toolchain_has_one(name: str) -> None:
-    assert name in block_classes()
 
 
 def test_a_toolchain_of_no_earlier_block_is_a_fault(tmp_path: Path) -> None:

@@ -88,17 +88,11 @@ def test_least_driver(known: Facts, version: str, least: str) -> None:
     assert known.cuda[version].driver == least
 
 
-def test_toolkits_for_ppc64le_end_with_12_4(known: Facts) -> None:
+def test_the_first_and_last_toolkits_of_architectures_and_capabilities(known: Facts) -> None:
     assert known.cuda_for(PPC64LE)[-1] == "12.4"
     assert known.cuda["12.4"].update == "12.4.1"
     assert known.cuda["12.4"].shipped_driver == "550.54.15"
-
-
-def test_toolkits_for_arm_servers_begin_with_11_0(known: Facts) -> None:
     assert known.cuda_for("aarch64")[0] == "11.0"
-
-
-def test_volta_is_compiled_for_until_12_9(known: Facts) -> None:
     assert known.cuda_for(capability="70")[-1] == "12.9"
     assert known.cuda["13.0"].capabilities[0] == "75"
     assert known.cuda_for(capability="80")[0] == "11.0"
@@ -143,38 +137,23 @@ def test_repositories_for_ppc64le(known: Facts) -> None:
     assert having("ubuntu1804") == ["10.0", "10.1", "10.2", "11.0", "11.1"]
 
 
-def test_packages_are_those_of_the_images(known: Facts) -> None:
+PACKAGES = """\
+cudnn 10.1 rpm ppc64le libcudnn8-8.0.5.39-1.cuda10.1 libcudnn8-devel-8.0.5.39-1.cuda10.1
+cudnn 10.1 deb ppc64le libcudnn8=8.0.4.30-1+cuda10.1 libcudnn8-dev=8.0.4.30-1+cuda10.1
+cudnn 12.4 deb x86_64 libcudnn9-cuda-12=9.10.2.21-1 libcudnn9-dev-cuda-12=9.10.2.21-1
+cudnn 12.4 rpm ppc64le libcudnn9-cuda-12-9.0.0.312-1 libcudnn9-devel-cuda-12-9.0.0.312-1
+nccl 10.1 deb ppc64le libnccl2=2.8.3-1+cuda10.1 libnccl-dev=2.8.3-1+cuda10.1
+nccl 12.4 rpm aarch64 libnccl-2.21.5-1+cuda12.4 libnccl-devel-2.21.5-1+cuda12.4
+"""
+
+
+@pytest.mark.parametrize("row", PACKAGES.splitlines())
+def test_packages_are_those_of_the_images(row: str, known: Facts) -> None:
     """As NVIDIA's image definitions pin them."""
-
-    def packages(name: str, cuda: str, packaging: str, arch: str) -> tuple[str, str]:
-        found = known.library(name, cuda=cuda, packaging=packaging, arch=arch)
-        assert found is not None
-        return found.packages(packaging)
-
-    assert packages("cudnn", "10.1", "rpm", PPC64LE) == (
-        "libcudnn8-8.0.5.39-1.cuda10.1",
-        "libcudnn8-devel-8.0.5.39-1.cuda10.1",
-    )
-    assert packages("cudnn", "10.1", "deb", PPC64LE) == (
-        "libcudnn8=8.0.4.30-1+cuda10.1",
-        "libcudnn8-dev=8.0.4.30-1+cuda10.1",
-    )
-    assert packages("cudnn", "12.4", "deb", "x86_64") == (
-        "libcudnn9-cuda-12=9.10.2.21-1",
-        "libcudnn9-dev-cuda-12=9.10.2.21-1",
-    )
-    assert packages("cudnn", "12.4", "rpm", PPC64LE) == (
-        "libcudnn9-cuda-12-9.0.0.312-1",
-        "libcudnn9-devel-cuda-12-9.0.0.312-1",
-    )
-    assert packages("nccl", "10.1", "deb", PPC64LE) == (
-        "libnccl2=2.8.3-1+cuda10.1",
-        "libnccl-dev=2.8.3-1+cuda10.1",
-    )
-    assert packages("nccl", "12.4", "rpm", "aarch64") == (
-        "libnccl-2.21.5-1+cuda12.4",
-        "libnccl-devel-2.21.5-1+cuda12.4",
-    )
+    name, cuda, packaging, arch, *names = row.split()
+    library = known.library(name, cuda=cuda, packaging=packaging, arch=arch)
+    assert library is not None
+    assert [*library.packages(packaging)] == names
 
 
 def test_no_library_where_there_is_none(known: Facts) -> None:

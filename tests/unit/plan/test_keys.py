@@ -11,7 +11,7 @@ from samples import EVERYTHING, block, check, project, recipe, shipped_plan
 
 from builder.model import KeyedStage, Lock, LockedSource, PlannedImage
 from builder.plan import make_plan
-from builder.plan.keys import StageKeys, why_changed
+from builder.plan.keys import declared_stages, why_changed
 
 CORE = recipe("core", development=(block(ospackages=["a"]),), checks=("hello",))
 LEAF = recipe("leaf", parent="core", development=(block(ospackages=["b"]),))
@@ -31,7 +31,7 @@ def keyed(
     compiler: str = "hpccm 1",
     native: str = "",
 ) -> tuple[KeyedStage, ...]:
-    return StageKeys(compiler).of(image).keyed(base=base, engine=engine, native=native)
+    return declared_stages(image, compiler).keyed(base=base, engine=engine, native=native)
 
 
 def keys(root: Path, **changes: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -19,6 +18,7 @@ from samples import (
     base,
     block,
     check,
+    compare_with_golden,
     cuda_release,
     facts_with,
     plan_of,
@@ -292,12 +292,7 @@ def test_empty_selection_says_so_in_these_words(case: str, tmp_path: Path) -> No
     with pytest.raises(EmptySelection) as caught:
         EMPTY[case](tmp_path)
     assert caught.value.exit_code == 3
-    found = f"{caught.value}\n"
-    golden = GOLDEN / "plan" / f"{case}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text(found)
-    assert found == golden.read_text()
+    compare_with_golden(f"{caught.value}\n", f"plan/{case}.txt")
 
 
 def test_each_golden_text_has_its_case() -> None:

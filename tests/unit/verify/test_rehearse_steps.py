@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import base, plan_of, shipped_project
 
-from builder.compile.lint.reading import DockerStage
+from builder.compile.lint.reading import SpecStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.verify import stand_ins
@@ -65,7 +65,7 @@ class RecordedStandIn:
         self.sources: Collection[str] = sources
         self.ends, self.begun, self.ran = ends, list[str](), list[str]()
 
-    def begin(self, stage: DockerStage) -> None:
+    def begin(self, stage: SpecStage) -> None:
         self.begun.append(f"{stage.name} from {stage.source}")
 
     def run(self, stage: str, text: str) -> StepEnd:

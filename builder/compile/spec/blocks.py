@@ -1,22 +1,64 @@
-"""The architectures and distributions on which blocks of hpccm do not work: see limits.yaml."""
+"""Notes on blocks that hpccm's source does not have, and the systems on which they do not work.
+
+They are rows of blocks.yaml and limits.yaml, which say what the fields mean.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from builder.model import BlockUse
-from builder.model.errors import Fault
 from builder.model.versions import version_order
 
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
 ARCHITECTURES = (X86_64, PPC64LE, AARCH64)
 DEBIAN, RED_HAT = "debian", "red-hat"  # packaging families
+_BLOCKS, _LIMITS = (Path(__file__).with_name(f"{table}.yaml") for table in ("blocks", "limits"))
+_load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _HPCCM = "https://github.com/NVIDIA/hpc-container-maker/blob/v26.5.0/hpccm/building_blocks"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockNotes:
+    """A row of blocks.yaml."""
+
+    refused: str = ""
+    clones: bool = False
+    distribution: bool = False
+    package: bool = False
+    package_file: bool = False
+    version_too: tuple[tuple[str, ...], ...] = ()
+    alone_before: str = ""
+    refused_version: str = ""
+    refused_because: tuple[str, ...] = ()
+    local_files: tuple[str, ...] = ()
+    toolchain: bool = False
+    mpi: bool = False
+    fetches: str = "always"
+    keys: tuple[str, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+@functools.cache
+def block_notes() -> Mapping[str, BlockNotes]:
+    """The notes on blocks, by name."""
+    notes: dict[str, BlockNotes] = {}
+    for name, row in _load(_BLOCKS.read_bytes()).items():
+        for key in ("local_files", "keys"):
+            row[key] = tuple(row.get(key, "").split())
+        row["version_too"] = tuple(tuple(group.split()) for group in row.get("version_too", ()))
+        notes[name] = BlockNotes(**row)
+    return notes
+
+
+def notes_on(name: str) -> BlockNotes:
+    """The notes on a block; those of a block without any hold nothing."""
+    return block_notes().get(name, BlockNotes())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +91,8 @@ class Limit:
 @functools.cache
 def limits() -> tuple[Limit, ...]:
     """All rows, those of several blocks once for each."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    table = yaml.load(Path(__file__).with_name("limits.yaml").read_text(), Loader=loader)  # noqa: S506
     rows: list[Limit] = []
-    for row in table:
+    for row in _load(_LIMITS.read_bytes()):
         architectures = tuple(row.pop("architectures", "").split()) or ARCHITECTURES
         source = row.pop("source")
         for block in row.pop("blocks").split():
@@ -66,32 +106,8 @@ def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution:
 
     The arguments are those of one cell, with their templates rendered.
     """
-    return "; ".join(_reasons(use, arch, hpccm_distro, distribution))
-
-
-def limit_faults(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> list[Fault]:
-    """The fault of using a block where it does not work."""
-    reason = limit_reason(use, arch, hpccm_distro, distribution)
-    if not reason:
-        return []
-    return [
-        Fault(
-            file=use.where.file,
-            line=use.where.line,
-            key=use.where.key,
-            problem=f"{use.name} does not work for {arch} on this base: {reason}",
-            valid="narrow the recipe's axes, or give the block a condition (when)",
-        )
-    ]
-
-
-def family(hpccm_distro: str) -> str:
-    """The packaging family of a distribution as hpccm is told it: `ubuntu24`, `rockylinux9`."""
-    return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT
-
-
-def _reasons(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> Iterator[str]:
     here = family(hpccm_distro) if hpccm_distro else ""
+    reasons = []
     for row in limits():
         applies = row.block == use.name and row.on_family in ("", here)
         if not applies or not row.holds(use.arguments):
@@ -99,6 +115,12 @@ def _reasons(use: BlockUse, arch: str, hpccm_distro: str, distribution: str) -> 
         elsewhere = bool(here) and row.family not in ("", here)
         if arch not in row.architectures:
             only = " and ".join(row.architectures)
-            yield f"{row.reason} (it exists for {only} only; {row.source})"
+            reasons.append(f"{row.reason} (it exists for {only} only; {row.source})")
         elif elsewhere or (distribution and row.not_on == distribution):
-            yield f"{row.reason} ({row.source})"
+            reasons.append(f"{row.reason} ({row.source})")
+    return "; ".join(reasons)
+
+
+def family(hpccm_distro: str) -> str:
+    """The packaging family of a distribution as hpccm is told it: `ubuntu24`, `rockylinux9`."""
+    return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT
