@@ -19,7 +19,8 @@ from builder.host.doctor.machine import (
     namespaces_problem,
     restricted_namespaces,
 )
-from builder.host.programs import Programs, mpis, runtimes, slurm
+from builder.host.doctor.programs import Programs
+from builder.host.programs import mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
