@@ -1,4 +1,4 @@
-"""GpuFindings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis."""
+"""Findings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class GpuFinding:
     builder.facts has them. `remedy` is empty where nothing is to be done.
     """
 
-    subject: str
+    subject: str = THE_HOST
     key: str
     verdict: str
     text: str
-    matter: str
+    matter: str = HOST
     remedy: str = ""
 
 
@@ -115,7 +115,6 @@ def symptoms(gpu: Gpu, reading: NvmlReading) -> Iterator[GpuFinding]:
                 key=key,
                 verdict=verdict,
                 text=f"{text} [{named}]" if named else text,
-                matter=HOST,
                 remedy=remedy,
             )
 
@@ -274,11 +273,7 @@ def _of_result(test: str, result: Mapping[str, object]) -> GpuFinding:
 
 
 def _dcgm(subject: str, verdict: str, text: str, remedy: str) -> GpuFinding:
+    remedy = "" if verdict == SOUND else remedy
     return GpuFinding(
-        subject=subject,
-        key="dcgm",
-        verdict=verdict,
-        text=f"DCGM: {text}",
-        matter=HOST,
-        remedy="" if verdict == SOUND else remedy,
+        subject=subject, key="dcgm", verdict=verdict, text=f"DCGM: {text}", remedy=remedy
     )

@@ -13,7 +13,6 @@ from builder.host.doctor.gpu_findings import (
     CHECK,
     SICK,
     SOUND,
-    THE_HOST,
     UNKNOWN,
     WATCH,
     GpuFinding,
@@ -110,39 +109,39 @@ def _without_gpus(reading: NvmlReading, fault: NvmlFault) -> GpuFinding:
     if fault.name in _START_ERRORS:
         verdict, text, remedy = _START_ERRORS[fault.name]
         version = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
-        return _host("driver", verdict, f"{text}{version} ({fault.name})", remedy)
+        return _driver(verdict, f"{text}{version} ({fault.name})", remedy)
     if fault.call != "dlopen":
         text = f"the driver does not answer: {fault.call}: {fault.name}, {fault.text}"
         remedy = "look for NVRM and Xid in the kernel's log (dmesg); drain the node and reboot"
-        return _host("driver", SICK, text, remedy)
+        return _driver(SICK, text, remedy)
     if reading.kernel_driver:
         text = f"driver {reading.kernel_driver} is loaded, and its library is not: {fault.text}"
-        return _host("driver", SICK, text, _INSTALL)
+        return _driver(SICK, text, _INSTALL)
     if reading.pci_gpus:
         count = len(reading.pci_gpus)
         text = f"no driver for the {count} NVIDIA GPUs on the PCI bus"
-        return _host("driver", SICK, text, _INSTALL)
-    return _host("driver", UNKNOWN, "no NVIDIA GPU and no driver for one", "")
+        return _driver(SICK, text, _INSTALL)
+    return _driver(UNKNOWN, "no NVIDIA GPU and no driver for one")
 
 
 def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:
     if reading.fault:
         text = f"{reading.fault.call}: {reading.fault.name}"
-        yield _host("driver", UNKNOWN, text, "the kernel's log may say more (dmesg)")
+        yield _driver(UNKNOWN, text, "the kernel's log may say more (dmesg)")
     library, module = reading.driver, reading.kernel_driver
     if library and module and library != module:
         text = f"the driver's library is of {library}, the kernel module of {module}"
-        yield _host("driver", SICK, f"{text}: CUDA ends with error 803", _RELOAD)
+        yield _driver(SICK, f"{text}: CUDA ends with error 803", _RELOAD)
     elif not reading.gpus:
-        yield _host("driver", SICK, "the driver answers, and shows no GPU", "lspci -d 10de:; dmesg")
+        yield _driver(SICK, "the driver answers, and shows no GPU", "lspci -d 10de:; dmesg")
     else:
         cuda = reading.cuda or "an unknown release"
-        yield _host("driver", SOUND, f"driver {reading.driver_version}, for CUDA up to {cuda}", "")
+        yield _driver(SOUND, f"driver {reading.driver_version}, for CUDA up to {cuda}")
     missing = {*reading.pci_gpus} - {gpu.pci for gpu in reading.gpus}
     if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # besides those that it calls lost
         text = f"on the PCI bus, and not shown by the driver: {' '.join(sorted(missing))}"
         remedy = "nothing where a job or container was given some of them; else dmesg | grep NVRM"
-        yield _host("count", WATCH, text, remedy)
+        yield _driver(WATCH, text, remedy, key="count")
 
 
 def _sound(gpu: Gpu) -> GpuFinding:
@@ -154,9 +153,7 @@ def _sound(gpu: Gpu) -> GpuFinding:
         "" if gpu.throttling is None else "not slowed down",
     ]
     text = ", ".join(filter(None, texts))
-    return GpuFinding(
-        subject=f"GPU {gpu.index}", key="health", verdict=SOUND, text=text, matter=HOST
-    )
+    return GpuFinding(subject=f"GPU {gpu.index}", key="health", verdict=SOUND, text=text)
 
 
 def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterator[GpuFinding]:
@@ -171,7 +168,6 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
         if not fitting:
             text = f"no CUDA known here fits compute capability {capability} and this driver"
         yield GpuFinding(
-            subject=THE_HOST,
             key="images",
             verdict=SOUND,
             text=text,
@@ -196,10 +192,8 @@ def _runs(release: CudaRelease, reading: NvmlReading, capability: int) -> bool:
     return bool(supported) and max(supported) < capability and compiles
 
 
-def _host(key: str, verdict: str, text: str, remedy: str) -> GpuFinding:
-    return GpuFinding(
-        subject=THE_HOST, key=key, verdict=verdict, text=text, matter=HOST, remedy=remedy
-    )
+def _driver(verdict: str, text: str, remedy: str = "", *, key: str = "driver") -> GpuFinding:
+    return GpuFinding(key=key, verdict=verdict, text=text, remedy=remedy)
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
