@@ -24,6 +24,7 @@ from builder.host.programs import mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.process import Processes
 
 _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
@@ -57,7 +58,7 @@ def this_host(
             architecture=platform.machine() or None,
             kernel=platform.release() or None,
             glibc=_glibc(),
-            cpu=cpu_of(_text(roots.proc / "cpuinfo")),
+            cpu=cpu_of(text_of(roots.proc / "cpuinfo")),
             gpu=gpu,
             mpi=asked[0].result(),
             slurm=asked[1].result(),
@@ -127,9 +128,9 @@ def _others(devices: Path) -> tuple[str, ...] | None:
     if not devices.is_dir():
         return None
     makers = {
-        _MAKERS.get(_text(device / "vendor"), "")
+        _MAKERS.get(text_of(device / "vendor").strip(), "")
         for device in devices.iterdir()
-        if _text(device / "class").startswith(_GPU_CLASSES)
+        if text_of(device / "class").startswith(_GPU_CLASSES)
     }
     return tuple(sorted(makers - {""}))
 
@@ -151,10 +152,3 @@ def _emulators(roots: SystemRoots) -> tuple[str, ...] | None:
         for name, arch in ARCHITECTURES.items()
         if any(handler.serves(arch) for handler in handlers)
     )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -184,6 +184,14 @@ def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
     return content
 
 
+def text_of(file: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def read_json(path: Path) -> dict[str, object]:
     """The JSON object in a file; empty if the file cannot be read or holds none."""
     try:

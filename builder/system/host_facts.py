@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.process import Processes
 
 
@@ -58,11 +59,7 @@ def _driver(proc: Path) -> str:
 
 
 def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return "unknown"
-    for line in lines:
+    for line in text_of(file).splitlines():
         key, _, value = line.partition(separator)
         if key.strip() in names:
             return value.strip()

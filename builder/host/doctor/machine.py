@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots, lines_of
+from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots
 from builder.host.doctor.programs import SETUP
 from builder.model.errors import MissingPrerequisite
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.home import folder_of_user
 
 KEYRING = "debian-archive-keyring.gpg"
@@ -46,7 +47,9 @@ def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
     text, remedy = f"{user}, the caller", ""
     if as_root:
         text = f"{user}, for Apptainer and Charliecloud"
-        if not any(line.startswith(f"{user}:") for line in lines_of(roots.etc / "passwd")):
+        if not any(
+            line.startswith(f"{user}:") for line in text_of(roots.etc / "passwd").splitlines()
+        ):
             text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
             remedy = SETUP
     return Item("user", USER, "ordinary user", text, remedy)
@@ -77,7 +80,7 @@ def restricted_namespaces(roots: SystemRoots) -> bool:
 
 
 def _number(roots: SystemRoots, name: str) -> int | None:
-    text = "".join(lines_of(roots.proc / "sys" / name)).strip()
+    text = text_of(roots.proc / "sys" / name).strip()
     return int(text) if text.isdigit() else None
 
 
@@ -236,7 +239,7 @@ def _overlapping(name: str, roots: SystemRoots) -> Iterator[tuple[IdRange, IdRan
 def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
     """Return the lines of a file; one may begin with a user's id in place of the name."""
     names = {str(uid): owner for owner, uid in _users(roots).items()}
-    lines = [line.strip().split(":") for line in lines_of(roots.etc / name)]
+    lines = [line.strip().split(":") for line in text_of(roots.etc / name).splitlines()]
     return [
         IdRange(owner=names.get(line[0], line[0]), first=int(line[1]), count=int(line[2]))
         for line in lines
@@ -246,6 +249,6 @@ def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
 
 def _users(roots: SystemRoots) -> dict[str, int]:
     """Return the user ids of passwd(5) by name, and the caller's, who may be of a directory."""
-    lines = [line.split(":") for line in lines_of(roots.etc / "passwd")]
+    lines = [line.split(":") for line in text_of(roots.etc / "passwd").splitlines()]
     known = {line[0]: int(line[2]) for line in lines if line[2:] and line[2].isdecimal()}
     return {**roots.caller, **known}
