@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from builder.facts import CudaRelease
 from builder.facts.cuda import (
     MIG,
     capability_of,
@@ -16,13 +15,12 @@ from builder.facts.cuda import (
     last_branch,
 )
 from builder.host.records import NONE, HostGpu, dotted_capability
-from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase, no, unknown, yes
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase, no, not_known, unknown, yes
 from builder.model.contract import NeededCuda
 from builder.model.versions import version_order
 
 _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version compatibility
 _HAND_OVER = "in a virtual machine or container, hand the GPU over to it"
-_LOAD = f"load it (modprobe nvidia); {_HAND_OVER}"
 
 
 def driver(case: RuleCase) -> RuleAnswer | None:
@@ -55,11 +53,10 @@ def _no_driver(case: RuleCase, needs: str) -> RuleAnswer:
         fix = "restart the host, or unload and load the driver's modules, after an update of it"
         return no(f"the driver's library does not answer: {gpu.fault}", fix)
     if gpu.driver is None:
-        reason = f"{needs}, and the host's driver is not known"
-        return unknown(reason, "record it: cat /proc/driver/nvidia/version")
+        return not_known(f"{needs}, and the host's driver", "cat /proc/driver/nvidia/version")
     if gpu.on_bus:
         reason = f"no driver is loaded, and {gpu.on_bus} GPUs are on the PCI bus; {needs}"
-        return no(reason, f"install NVIDIA's driver, or {_LOAD}")
+        return no(reason, f"install NVIDIA's driver, or load it (modprobe nvidia); {_HAND_OVER}")
     fix = "a host with an NVIDIA GPU; programs that use no GPU run anyway"
     if others:
         fix += f"; for GPUs of {others} take an image that is built for them"
@@ -75,7 +72,7 @@ def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
     if int(cuda.version.partition(".")[0]) < _COMPATIBLE_SINCE:
         reason += "; before CUDA 11, a release needs the driver of its own"
     fix = (
-        f"{_older_cuda(case, version)}install NVIDIA's driver {cuda.driver} or newer on the host "
+        f"{_older_cuda(case)}install NVIDIA's driver {cuda.driver} or newer on the host "
         "(its installer is one file, and needs no network)"
     )
     # NVIDIA says for each cuda-compat package with which driver branches it works: no table here.
@@ -99,42 +96,34 @@ def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
     return unknown(reason, fix)
 
 
-def _older_cuda(case: RuleCase, driver_version: str) -> str:
-    """Return the newest CUDA that a driver runs, as something to take; empty if there is none."""
-    capabilities = [capability_in(gpu) for gpu in case.host.gpu.devices or ()]
-    fitting = [
-        release.version
-        for release in case.facts.cuda.values()
-        if _runs(case, release, driver_version)
-        if all(_has_code(release, capability) for capability in capabilities)
-    ]
-    newest = max(fitting, key=version_order, default="")
-    text = (
+def _older_cuda(case: RuleCase) -> str:
+    """Return the newest CUDA that the driver runs, as something to take; empty if there is none."""
+    fitting = _fitting(case, [capability_in(gpu) for gpu in case.host.gpu.devices or ()])
+    if not fitting:
+        return ""
+    newest = fitting[-1]
+    return (
         f"take an image with CUDA {newest} or older, which this driver runs (--cuda {newest}); or "
     )
-    return text if newest else ""
 
 
-def _runs(case: RuleCase, release: CudaRelease, driver_version: str | None) -> bool:
-    """Return whether a driver runs a release; one that is not known may."""
-    return (
-        bool(release.driver)
-        and case.contract.architecture in release.architectures
-        and not _is_older(driver_version, release.driver)
-    )
+def _fitting(case: RuleCase, capabilities: Iterable[int | None]) -> list[str]:
+    """Return the CUDA releases that have code for GPUs, and run on the host's driver.
 
-
-def _is_older(driver_version: str | None, other: str) -> bool:
-    """Return whether a driver is known, and older than another version."""
-    if driver_version is None or driver_version == NONE:
-        return False
-    return version_order(driver_version) < version_order(other)
-
-
-def _has_code(release: CudaRelease, capability: int | None) -> bool:
-    """Return whether nvcc of a release compiles for a GPU; for one that is not known it may."""
-    codes = [int(one) for one in release.capabilities]
-    return capability is None or not codes or code_for(capability, codes) is not None
+    A driver or a GPU that is not known may do.
+    """
+    driver_version = case.host.gpu.driver
+    is_known = driver_version not in (None, NONE)
+    fitting = []
+    for version, release in case.facts.cuda.items():
+        if not release.driver or case.contract.architecture not in release.architectures:
+            continue
+        if is_known and version_order(str(driver_version)) < version_order(release.driver):
+            continue
+        codes = [int(code) for code in release.capabilities]
+        if all(not codes or number is None or code_for(number, codes) for number in capabilities):
+            fitting.append(version)
+    return fitting
 
 
 def devices(case: RuleCase) -> RuleAnswer | None:
@@ -143,21 +132,21 @@ def devices(case: RuleCase) -> RuleAnswer | None:
     if case.contract.cuda is None or case.is_foreign:
         return None
     if gpu.devices is None:
-        fix = "record them: nvidia-smi --query-gpu=name,compute_cap --format=csv"
-        return unknown("the image needs a GPU, and the host's are not known", fix)
+        query = "nvidia-smi --query-gpu=name,compute_cap --format=csv"
+        return unknown(
+            "the image needs a GPU, and the host's are not known", f"record them: {query}"
+        )
     if not gpu.devices:
         on_bus = f", though {gpu.on_bus} are on the PCI bus" if gpu.on_bus else ""
-        # A driver is loaded only if a GPU is on the bus.
-        way = f"or {_LOAD}" if gpu.driver == NONE and gpu.on_bus else _HAND_OVER
         reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(reason, f"a host with an NVIDIA GPU; {way}")
+        return no(reason, f"a host with an NVIDIA GPU; {_HAND_OVER}")
     # At least one must be visible: those in MIG mode only by their instances.
     visible = [_is_visible(device) for device in gpu.devices]
     hidden = _listed(number for number, one in enumerate(visible) if one is False)
     doubtful = _listed(number for number, one in enumerate(visible) if one is None)
     if True not in visible and doubtful:
-        reason = f"whether GPU {doubtful} is in MIG mode, with instances, is not known"
-        return unknown(reason, "record it: nvidia-smi --query-gpu=mig.mode.current --format=csv")
+        fact = f"whether GPU {doubtful} is in MIG mode, with instances,"
+        return not_known(fact, "nvidia-smi --query-gpu=mig.mode.current --format=csv")
     without = f"GPU {hidden} is in MIG mode without an instance"
     if True not in visible:
         fix = "make one (nvidia-smi mig -cgi 0 -C), or leave MIG mode (-mig 0)"
@@ -208,8 +197,8 @@ def capabilities(case: RuleCase) -> RuleAnswer | None:
 
 def _capability(case: RuleCase, cuda: NeededCuda, capability: int | None, name: str) -> RuleAnswer:
     if capability is None:
-        reason = f"the compute capability of {name} is not known"
-        return unknown(reason, "record it: nvidia-smi --query-gpu=compute_cap --format=csv")
+        query = "nvidia-smi --query-gpu=compute_cap --format=csv"
+        return not_known(f"the compute capability of {name}", query)
     title = f"{name}: {dotted_capability(capability)}"
     last, installed = last_branch(capability), case.host.gpu.driver
     if last and installed not in (None, NONE) and version_order(str(installed))[0] > last:
@@ -231,8 +220,7 @@ def _by_ptx(case: RuleCase, cuda: NeededCuda, capability: int, title: str) -> Ru
         return no(f"{title}; {holds}: cudaErrorNoKernelImageForDevice (209)", with_code)
     ptx = f"{holds}, and PTX of {dotted_capability(int(cuda.ptx))}"
     if installed is None or not cuda.shipped_driver:
-        reason = f"{title}; {ptx}, and whether the driver compiles it is not known"
-        return unknown(reason, "record the driver's version")
+        return not_known(f"{title}; {ptx}, and whether the driver compiles it", "its version")
     branch = version_order(cuda.shipped_driver)[0]
     if installed == NONE or version_order(installed)[0] < branch:
         reason = (
@@ -245,11 +233,7 @@ def _by_ptx(case: RuleCase, cuda: NeededCuda, capability: int, title: str) -> Ru
 
 def _with_code_for(case: RuleCase, capability: int) -> str:
     """Return which CUDA releases have code for a GPU, and run on the host's driver."""
-    fitting = [
-        version
-        for version, release in case.facts.cuda.items()
-        if _runs(case, release, case.host.gpu.driver) and _has_code(release, capability)
-    ]
+    fitting = _fitting(case, [capability])
     if not fitting:
         code = f"code for {dotted_capability(capability)} that this driver runs"
         return f"another driver, or a GPU of another generation: no CUDA has {code}"

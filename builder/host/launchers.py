@@ -19,6 +19,7 @@ from builder.host.verdict import (
     any_of,
     named,
     no,
+    not_known,
     unknown,
     yes,
 )
@@ -71,7 +72,7 @@ def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
 
 def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> Iterator[RuleAnswer]:
     if case.host.mpi is None:
-        yield unknown("which MPI the host has is not known", "record it: mpirun --version")
+        yield not_known("which MPI the host has", "mpirun --version")
     elif not case.host.mpi:
         yield no("the host has no MPI on its PATH", f"load or install {_title(mpi)} on the host")
     else:
@@ -83,8 +84,8 @@ def _mpirun(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     launcher = host.launcher or "its launcher"
     if mpi.family == host.family:
         if not host.version:
-            reason = f"the image has {inside}, and which {outside} the host has is not known"
-            return unknown(reason, f"record it: {launcher} --version")
+            fact = f"the image has {inside}, and which {outside} the host has"
+            return not_known(fact, f"{launcher} --version")
         if mpi.family != "openmpi":
             return yes(f"{launcher} of {outside} starts ranks of {inside}: both speak PMI")
         return _open_mpi(case, mpi, host)
@@ -97,57 +98,37 @@ def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswe
         reason = f"{outside} starts ranks of its own by {family.slurm}, and none of {inside}"
         return no(reason, _BIND_FIX if mpi.abi == "mpich" else "")
     if mpi.abi == family.abi == "mpich":
-        return unknown(
-            f"{outside} and {inside} both speak PMI; that they work together is not guaranteed",
-            _TRY,
-        )
+        reason = f"{outside} and {inside} both speak PMI; that they work together is not guaranteed"
+        return unknown(reason, _TRY)
     if family.made_from == mpi.family:
-        return _derived(case, mpi, host)
+        return _open_mpi(case, mpi, host)
     reason = f"{outside} on the host does not start ranks of {inside}: {_SINGLETONS}"
     return no(reason, f"load {inside} on the host")
 
 
 def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on.
+    """Open MPI, or what was made from it, starts ranks of Open MPI by PMIx.
 
+    Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on:
     https://github.com/open-mpi/ompi/wiki/Container-Versioning
     """
     inside, outside = _title(mpi), _title(host)
-    if version_order(mpi.version)[:2] == version_order(host.version)[:2]:
+    is_derived = host.family != mpi.family
+    if not is_derived and version_order(mpi.version)[:2] == version_order(host.version)[:2]:
         return yes(f"mpirun of {outside} starts ranks of {inside}: one series")
     own, other = _pmix(case, mpi), _pmix(case, host)
     fix = f"load Open MPI {'.'.join(mpi.version.split('.')[:2])} on the host"
     if "" in (own, other):
         both = f"PMIx {other or 'none'} outside, {own or 'none'} inside"
-        return no(
-            f"mpirun of {outside} does not start ranks of {inside} ({both}): {_SINGLETONS}", fix
-        )
-    return unknown(
-        f"whether mpirun of {outside} starts ranks of {inside} ({_prospect(own, other)}) Open MPI "
-        "promises for equal versions alone",
-        f"{_TRY}; {fix}",
-    )
-
-
-def _derived(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """A launcher that was made from the image's family's: nothing is guaranteed."""
-    inside, outside = _title(mpi), _title(host)
-    own, other = _pmix(case, mpi), _pmix(case, host)
-    if "" in (own, other):
-        reason = f"mpirun of {outside} does not start ranks of {inside}, which has no PMIx"
-        return no(f"{reason}: {_SINGLETONS}", f"load {inside} on the host")
-    origin = f"made from {facts.MPI_FAMILIES[mpi.family].title}, {_prospect(own, other)}"
-    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} is not guaranteed"
-    return unknown(reason, f"{_TRY}; load {inside} on the host")
-
-
-def _prospect(own: str | None, other: str | None) -> str:
-    """Return whether the PMIx of both sides are made to meet."""
-    if own is None or other is None:
-        return "whose PMIx is not known"
-    meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
-    end = "made to meet" if meet else "which may not meet"
-    return f"PMIx {other} outside and {own} inside, {end}"
+        reason = f"mpirun of {outside} does not start ranks of {inside} ({both})"
+        return no(f"{reason}: {_SINGLETONS}", fix)
+    prospect = "whose PMIx is not known"
+    if own and other:
+        meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
+        end = "made to meet" if meet else "which may not meet"
+        prospect = f"PMIx {other} outside and {own} inside, {end}"
+    reason = f"whether mpirun of {outside} starts ranks of {inside} ({prospect}) is not guaranteed"
+    return unknown(reason, f"{_TRY}; {fix}")
 
 
 def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
@@ -162,8 +143,7 @@ def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
 def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     kinds, title = case.host.slurm.pmi, _title(mpi)
     if kinds is None:
-        reason = "whether there is Slurm, and which PMI it speaks, is not known"
-        return unknown(reason, "record it: srun --mpi=list")
+        return not_known("whether there is Slurm, and which PMI it speaks,", "srun --mpi=list")
     if not kinds:
         return no("the host has no Slurm", "")
     listed = f"(srun --mpi=list: {', '.join(kinds)})"
@@ -202,7 +182,7 @@ def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
         reason = f"the host's MPI is for {case.host.architecture}"
         return no(reason, "a host of the image's architecture")
     if installed is None:
-        return unknown("which MPI the host has is not known", "record it: mpirun --version")
+        return not_known("which MPI the host has", "mpirun --version")
     if not mpi.library or not mpi.abi:
         reason = "the image does not say which library its programs are linked to"
         return unknown(reason, "ldd of a program in the image tells")
@@ -219,8 +199,9 @@ def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     outside = _title(host)
     expected = f"programs of the image look for {mpi.library}, and"
     if host.libraries is None:
-        fix = "record the names of its libraries: libmpi.so.*"
-        return unknown(f"{expected} what {outside} has is not known", fix)
+        return not_known(
+            f"{expected} what {outside} has", "the names of its libraries, libmpi.so.*"
+        )
     if mpi.library not in host.libraries:
         fix = f"bind its library under the name {mpi.library}, if its interface is the same"
         if host.family == "craympich":
@@ -239,18 +220,16 @@ def _on_glibc(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
     if not glibc or not needed:
         fact = "the glibc that the host's MPI needs" if glibc else "the image's glibc"
-        return unknown(f"{fact} is not known", "record it: ldd --version")
+        return not_known(fact, "ldd --version")
     if version_order(needed) <= version_order(glibc):
         also = ", ".join(facts.MPI_FAMILIES[host.family].brings)
         more = f"; bind in with it: {also}" if also else ""
         return yes(f"{mpi.library} of {outside} runs on the image's glibc {glibc}{more}")
     fix = "take an image on a newer base, or use the image's own MPI (hybrid, in-container)"
-    if not host.glibc:
-        return unknown(
-            f"{outside} may need glibc {needed}, the host's, and the image has {glibc}", fix
-        )
-    error = f'("GLIBC_{needed} not found")'
-    return no(f"{outside} needs glibc {needed}, and the image has {glibc} {error}", fix)
+    if host.glibc:
+        error = f'("GLIBC_{needed} not found")'
+        return no(f"{outside} needs glibc {needed}, and the image has {glibc} {error}", fix)
+    return unknown(f"{outside} may need glibc {needed}, the host's, and the image has {glibc}", fix)
 
 
 def _title(mpi: NeededMpi | HostMpi) -> str:

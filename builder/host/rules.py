@@ -7,7 +7,16 @@ from builder.host import gpus
 from builder.host.launchers import launched_by
 from builder.host.records import Host
 from builder.host.runtimes import started_by
-from builder.host.verdict import HostVerdict, RuleAnswer, RuleCase, named, no, unknown, yes
+from builder.host.verdict import (
+    HostVerdict,
+    RuleAnswer,
+    RuleCase,
+    named,
+    no,
+    not_known,
+    unknown,
+    yes,
+)
 from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
 from builder.model.contract import HostContract
@@ -57,7 +66,7 @@ def _architecture(case: RuleCase) -> RuleAnswer:
     """The image's programs must start: natively, or emulated where that was asked for."""
     host, needed = case.host, case.contract.architecture
     if host.architecture is None:
-        return unknown("the host's architecture is not known", "record what uname -m says")
+        return not_known("the host's architecture", "uname -m")
     if not case.is_foreign:
         return yes(f"{needed}, as the image")
     if case.emulated:
@@ -68,10 +77,8 @@ def _architecture(case: RuleCase) -> RuleAnswer:
         fix = f"a host that is {needed}"
     if needed in (host.emulators or ()) and host.architecture not in _NARROW:
         fix += "; or check with --emulated: this host has QEMU for it, some ten times slower"
-    reason = (
-        f"the image is for {needed}, and the host is {host.architecture}: no program of it starts"
-    )
-    return no(f'{reason} ("Exec format error")', fix)
+    reason = f"the image is for {needed}, and the host is {host.architecture}"
+    return no(f'{reason}: no program of it starts ("Exec format error")', fix)
 
 
 def _emulation(case: RuleCase) -> RuleAnswer:
@@ -81,8 +88,7 @@ def _emulation(case: RuleCase) -> RuleAnswer:
         reason = f"QEMU on {host.architecture}, a 32-bit machine, runs no 64-bit program correctly"
         return no(reason, f"a 64-bit host, such as {needed}")
     if host.emulators is None:
-        reason = f"whether this {host.architecture} host emulates {needed} is not known"
-        return unknown(reason, "record its emulators; " + fix)
+        return not_known(f"whether this {host.architecture} host emulates {needed}", fix)
     if needed not in host.emulators:
         return no(f"this {host.architecture} host has no emulator for {needed}", fix)
     return yes(f"{needed}, emulated by QEMU on {host.architecture}: not native")
@@ -99,8 +105,7 @@ def _processor(case: RuleCase) -> RuleAnswer | None:
         return yes(f"the image runs on every {case.contract.architecture} processor")
     title = " and ".join(names) or " ".join(features)
     if not features:
-        reason = f"what {title} needs is in no table of this version"
-        return unknown(reason, "use a newer build-images")
+        return unknown(f"what {title} needs is in no table of this version", "use a newer version")
     if case.is_foreign and {*features} <= EMULATED.get(case.contract.architecture, set()):
         return yes(f"QEMU emulates what {title} needs")
     if case.is_foreign:
@@ -112,9 +117,9 @@ def _processor(case: RuleCase) -> RuleAnswer | None:
 def _native_processor(case: RuleCase, title: str, features: tuple[str, ...]) -> RuleAnswer:
     cpu, baseline = case.host.cpu, case.contract.cpu.baseline
     if cpu.features is None:
-        reason = f"the image is compiled for {title}, and the host's processor is not known"
-        return unknown(reason, 'record it: /proc/cpuinfo; or by name: cpu: {"target": "..."}')
-    lacking = [one for one in features if one not in cpu.features]
+        fact = f"the image is compiled for {title}, and the host's processor"
+        return not_known(fact, '/proc/cpuinfo; or by name: cpu: {"target": "..."}')
+    lacking = [feature for feature in features if feature not in cpu.features]
     name = cpu.model or "the host's processor"
     if not lacking:
         return yes(f"{name} has all that {title} needs")
@@ -124,14 +129,14 @@ def _native_processor(case: RuleCase, title: str, features: tuple[str, ...]) -> 
         'programs end with "Illegal instruction"'
     )
     level = level_of(case.contract.architecture, cpu.features)
-    if {*cpu_features(baseline)} <= {*cpu.features}:
-        also = f", or for {level} (--cpu-target {level})" if level not in ("", baseline) else ""
-        return no(reason, f"take the image for every processor{also}, or a host that is {title}")
-    return no(
-        reason,
-        f"take the image on another base: this one's packages need {baseline}, those of "
-        "Debian and of older releases do not",
-    )
+    also = f", or for {level} (--cpu-target {level})" if level not in ("", baseline) else ""
+    fix = f"take the image for every processor{also}, or a host that is {title}"
+    if not {*cpu_features(baseline)} <= {*cpu.features}:
+        fix = (
+            f"take the image on another base: this one's packages need {baseline}, those of "
+            "Debian and of older releases do not"
+        )
+    return no(reason, fix)
 
 
 def _kernel(case: RuleCase) -> RuleAnswer:
@@ -141,8 +146,7 @@ def _kernel(case: RuleCase) -> RuleAnswer:
         reason = "the image does not say which kernel its C library needs"
         return unknown(reason, "add its distribution to facts/systems.yaml, and build it again")
     if running is None:
-        reason = f"the image needs Linux {least}, and the host's kernel is not known"
-        return unknown(reason, "record what uname -r says")
+        return not_known(f"the image needs Linux {least}, and the host's kernel", "uname -r")
     glibc = f"glibc {case.contract.glibc}" if case.contract.glibc else "its C library"
     if version_order(running)[:_KERNEL_PARTS] >= version_order(least):
         return yes(f"Linux {running}; {glibc} needs {least}")

@@ -11,7 +11,17 @@ from builder.facts.runtimes import (
     Runtime,
 )
 from builder.host.records import HostGpus, HostRuntime
-from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named, no, unknown, yes
+from builder.host.verdict import (
+    YES,
+    RuleAnswer,
+    RuleCase,
+    all_of_answers,
+    named,
+    no,
+    not_known,
+    unknown,
+    yes,
+)
 from builder.model.versions import version_order
 
 RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
@@ -40,33 +50,27 @@ def started_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]
 def _answer(case: RuleCase, runtime: Runtime, installed: HostRuntime | None) -> RuleAnswer:
     if installed is None:
         return no("not found on the host", f"install {runtime.name}, or use another runtime")
-    parts = [
-        _version(runtime, installed),
-        _variables(runtime, installed),
-        _threads(case, runtime, installed),
-        _namespaces(case, runtime, installed),
-        _fuse(case, runtime, installed),
-        _gpu(case, runtime, installed),
-    ]
-    answers = [one for one in parts if one is not None]
-    answer = all_of_answers(answers)
-    if answer != YES:
-        return next(one for one in answers if one.answer == answer)
+    rules = (_version, _variables, _threads, _namespaces, _fuse, _gpu)
+    asked = [rule(case, runtime, installed) for rule in rules]
+    answers = [answer for answer in asked if answer is not None]
+    worst = all_of_answers(answers)
+    if worst != YES:
+        return next(answer for answer in answers if answer.answer == worst)
     title = f"{runtime.name} {installed.version}".strip()
-    return yes("; ".join([title, *(one.reason for one in answers)]))
+    return yes("; ".join([title, *(answer.reason for answer in answers)]))
 
 
-def _version(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
+def _version(_: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     if runtime.oldest and not installed.version:
-        reason = f"SIF images need version {runtime.oldest}, and this one is not known"
-        return unknown(reason, f"record it: {runtime.name} --version")
+        fact = f"SIF images need version {runtime.oldest}, and this one"
+        return not_known(fact, f"{runtime.name} --version")
     if runtime.oldest and _is_older(installed.version, runtime.oldest):
         reason = f"version {installed.version} reads no SIF: {runtime.oldest} is the first"
         return no(reason, "use a newer version, or Charliecloud")
     return None
 
 
-def _variables(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
+def _variables(_: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """The image's variables: Charliecloud sets them if it gets the option."""
     version = installed.version
     if runtime.name != "charliecloud" or not version or not _is_older(version, SET_ENV):

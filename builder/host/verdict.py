@@ -96,7 +96,7 @@ def all_of(answers: Iterable[str]) -> str:
 
 def all_of_answers(answers: Iterable[RuleAnswer]) -> str:
     """Return the same for answers with their reasons."""
-    return all_of(one.answer for one in answers)
+    return all_of(answer.answer for answer in answers)
 
 
 def any_of(answers: Iterable[RuleAnswer]) -> str:
@@ -120,6 +120,11 @@ def no(reason: str, fix: str) -> RuleAnswer:
 
 def unknown(reason: str, fix: str) -> RuleAnswer:
     return RuleAnswer(answer=UNKNOWN, reason=reason, fix=fix)
+
+
+def not_known(fact: str, source: str) -> RuleAnswer:
+    """Return the answer where a fact is not known, which a file or a command would tell."""
+    return unknown(f"{fact} is not known", f"record it: {source}")
 
 
 def as_json(verdict: HostVerdict) -> str:
