@@ -39,7 +39,7 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
         cpu=_field(proc / "cpuinfo", ":", ("model name", "cpu")),
         cores=os.cpu_count() or 1,
         os=_field(etc / "os-release", "=", ("PRETTY_NAME",)).strip('"'),
-        driver=_driver(proc),
+        driver=nvml.kernel_driver(proc) or ("loaded" if nvml.is_loaded(proc) else ""),
         gpus=tuple(model or "unknown" for model in nvml.gpu_models(proc)),
     )
 
@@ -50,12 +50,6 @@ def lost_gpus(before: HostFacts, after: HostFacts) -> str:
         return ""
     remaining = ", ".join(after.gpus) or "none"
     return f"a GPU disappeared during the run: {', '.join(before.gpus)} before, {remaining} after"
-
-
-def _driver(proc: Path) -> str:
-    if not (proc / "driver/nvidia/version").is_file():
-        return ""
-    return nvml.kernel_driver(proc) or "loaded"
 
 
 def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:

@@ -207,6 +207,11 @@ def _no_answer(text: str) -> NvmlReading:
     return NvmlReading(kernel_driver=kernel_driver(), fault=fault)
 
 
+def is_loaded(proc: Path = Path("/proc")) -> bool:
+    """Return whether NVIDIA's kernel module is loaded; it need not say its version."""
+    return (proc / "driver/nvidia/version").is_file()
+
+
 def kernel_driver(proc: Path = Path("/proc")) -> str:
     """Return the version of NVIDIA's loaded kernel module (535.104.05); empty without one."""
     match = _VERSION.search(text_of(proc / "driver/nvidia/version"))

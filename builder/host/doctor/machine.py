@@ -123,9 +123,10 @@ def _keyring(roots: SystemRoots) -> Item:
 
 def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
     """Return the driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
-    version, models = driver_version(roots), gpu_models(roots)
-    text, remedy, data = ", ".join(filter(None, [version or "loaded", *models])), "", {}
-    if version is None:
+    version = nvml.kernel_driver(roots.proc)
+    models = [model for model in nvml.gpu_models(roots.proc) if model]
+    text, remedy, data = ", ".join([version or "loaded", *models]), "", {}
+    if not nvml.is_loaded(roots.proc):
         text = "not loaded"
     elif not (roots.dev / "nvidiactl").exists():
         text = f"{version} is loaded, and /dev/nvidiactl is not there"
@@ -139,18 +140,6 @@ def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
         Item("gpu", GPU, "NVIDIA driver", text, remedy, optional=True, data=data),
         Item("nvidia-smi", GPU, "nvidia-smi", smi or "not found", smi_remedy, optional=True),
     ]
-
-
-def driver_version(roots: SystemRoots) -> str | None:
-    """Return the loaded driver's version; empty if it does not say one, None if there is none."""
-    if not (roots.proc / "driver/nvidia/version").is_file():
-        return None
-    return nvml.kernel_driver(roots.proc)
-
-
-def gpu_models(roots: SystemRoots) -> list[str]:
-    """Return the models of the GPUs that the driver has, as it names them."""
-    return [model for model in nvml.gpu_models(roots.proc) if model]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
