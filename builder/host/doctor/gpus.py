@@ -18,6 +18,7 @@ from builder.host.doctor.gpu_findings import (
     GpuFinding,
     GpuHealth,
     diagnose,
+    finding_of,
     symptoms,
 )
 from builder.model import FAILED
@@ -29,33 +30,6 @@ from builder.system.process import Processes
 from builder.system.terminal import BOLD, DIM, GREEN, RED, YELLOW, Paint
 
 SCHEMA = "build-images/gpu-health/v1"
-
-_INSTALL = "install NVIDIA's driver: the kernel module and libnvidia-ml.so.1 of one version"
-_RELOAD = "reboot, or end what uses the GPUs and load the modules anew (rmmod, modprobe nvidia)"
-
-# Errors of NVML's start, by name: verdict, text, remedy.
-_START_ERRORS = {
-    "NVML_ERROR_DRIVER_NOT_LOADED": (
-        SICK,
-        "the driver's library is installed, but its kernel module is not loaded",
-        "modprobe nvidia; the kernel's log says why it was not loaded (dmesg)",
-    ),
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
-        SICK,
-        "the driver's library is not of the loaded kernel module's version: CUDA error 803",
-        _RELOAD,
-    ),
-    "NVML_ERROR_NO_PERMISSION": (
-        UNKNOWN,
-        "this user may not ask the driver",
-        "ls -l /dev/nvidia*; in a container or a job, have the GPUs handed over",
-    ),
-    "NVML_ERROR_OPERATING_SYSTEM": (
-        UNKNOWN,
-        "the system keeps the devices from this process, as a job's cgroup does",
-        "ask within a job that was given the GPUs",
-    ),
-}
 
 _ERROR = re.compile(r"CUDA error (\d+)")
 _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
@@ -105,43 +79,30 @@ def judged(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> list[Gp
     return [*findings, *_images(reading, releases)]
 
 
-def _without_gpus(reading: NvmlReading, fault: NvmlFault) -> GpuFinding:
-    if fault.name in _START_ERRORS:
-        verdict, text, remedy = _START_ERRORS[fault.name]
-        version = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
-        return _driver(verdict, f"{text}{version} ({fault.name})", remedy)
-    if fault.call != "dlopen":
-        text = f"the driver does not answer: {fault.call}: {fault.name}, {fault.text}"
-        remedy = "look for NVRM and Xid in the kernel's log (dmesg); drain the node and reboot"
-        return _driver(SICK, text, remedy)
-    if reading.kernel_driver:
-        text = f"driver {reading.kernel_driver} is loaded, and its library is not: {fault.text}"
-        return _driver(SICK, text, _INSTALL)
-    if reading.pci_gpus:
-        count = len(reading.pci_gpus)
-        text = f"no driver for the {count} NVIDIA GPUs on the PCI bus"
-        return _driver(SICK, text, _INSTALL)
-    return _driver(UNKNOWN, "no NVIDIA GPU and no driver for one")
+def _without_gpus(reading: NvmlReading, error: NvmlFault) -> GpuFinding:
+    if error.call == "dlopen":
+        if reading.kernel_driver:
+            return finding_of("driver", "without-library", host=reading, error=error)
+        if reading.pci_gpus:
+            return finding_of("driver", "missing", count=len(reading.pci_gpus))
+        return finding_of("driver", "nothing")
+    module = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
+    return finding_of("start", error.name, error=error, module=f"{module} ({error.name})")
 
 
 def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:
     if reading.fault:
-        text = f"{reading.fault.call}: {reading.fault.name}"
-        yield _driver(UNKNOWN, text, "the kernel's log may say more (dmesg)")
+        yield finding_of("driver", "fault", error=reading.fault)
     library, module = reading.driver, reading.kernel_driver
     if library and module and library != module:
-        text = f"the driver's library is of {library}, the kernel module of {module}"
-        yield _driver(SICK, f"{text}: CUDA ends with error 803", _RELOAD)
+        yield finding_of("driver", "two-versions", host=reading)
     elif not reading.gpus:
-        yield _driver(SICK, "the driver answers, and shows no GPU", "lspci -d 10de:; dmesg")
+        yield finding_of("driver", "without-gpu")
     else:
-        cuda = reading.cuda or "an unknown release"
-        yield _driver(SOUND, f"driver {reading.driver_version}, for CUDA up to {cuda}")
+        yield finding_of("driver", "sound", host=reading, cuda=reading.cuda or "an unknown release")
     missing = {*reading.pci_gpus} - {gpu.pci for gpu in reading.gpus}
     if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # besides those that it calls lost
-        text = f"on the PCI bus, and not shown by the driver: {' '.join(sorted(missing))}"
-        remedy = "nothing where a job or container was given some of them; else dmesg | grep NVRM"
-        yield _driver(WATCH, text, remedy, key="count")
+        yield finding_of("driver", "gpus-not-shown", missing=" ".join(sorted(missing)))
 
 
 def _sound(gpu: Gpu) -> GpuFinding:
@@ -190,10 +151,6 @@ def _runs(release: CudaRelease, reading: NvmlReading, capability: int) -> bool:
         return True
     compiles = version_order(reading.cuda) >= version_order(release.version)
     return bool(supported) and max(supported) < capability and compiles
-
-
-def _driver(verdict: str, text: str, remedy: str = "", *, key: str = "driver") -> GpuFinding:
-    return GpuFinding(key=key, verdict=verdict, text=text, remedy=remedy)
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:

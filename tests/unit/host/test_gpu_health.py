@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fake_nvml import fake_nvml
 from manifest_samples import CELL, record
 
 from builder.cli import main
 from builder.facts import cuda_errors
+from builder.host.doctor import gpu_findings
 from builder.host.doctor.gpu_findings import (
     SICK,
     SOUND,
     UNKNOWN,
     WATCH,
     GpuFinding,
+    finding_of,
     read_diagnosis,
 )
 from builder.host.doctor.gpus import failed_checks, judged
@@ -320,6 +323,19 @@ def test_ptx_that_is_newer_than_the_driver_does_not_run() -> None:
     [found] = [one for one in judged(reading, RELEASES) if one.key == "images"]
     assert "11.0" in found.text
     assert "11.4" not in found.text
+
+
+def test_every_finding_has_a_verdict_and_a_text_that_can_be_filled_in() -> None:
+    rows = yaml.safe_load(Path(gpu_findings.__file__).with_name("gpu-findings.yaml").read_text())
+    fault = NvmlFault(call="nvmlInit", number=999, name="NVML_ERROR_UNKNOWN", text="unknown")
+    gpu = dataclasses.replace(V100, fault=fault)
+    parts = dict.fromkeys(["module", "count", "cuda", "missing", "pages", "clock", "degrees"], "1")
+    for section, names in rows.items():
+        for name in names:
+            found = finding_of(section, name, host=HOST, error=fault, gpu=gpu, nvlinks=6, **parts)
+            assert found.verdict in {SOUND, WATCH, SICK, UNKNOWN}
+            assert found.text
+            assert found.key
 
 
 # ---- DCGM ----
