@@ -15,12 +15,11 @@ from builder.facts.cuda import (
     last_branch,
 )
 from builder.host.records import NONE, HostGpu, dotted_capability
-from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase, no, not_known, unknown, yes
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase
 from builder.model.contract import NeededCuda
 from builder.model.versions import version_order
 
 _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version compatibility
-_HAND_OVER = "in a virtual machine or container, hand the GPU over to it"
 
 
 def driver(case: RuleCase) -> RuleAnswer | None:
@@ -29,71 +28,46 @@ def driver(case: RuleCase) -> RuleAnswer | None:
     if cuda is None:
         return None
     if case.is_foreign:
-        foreign = case.contract.architecture
-        reason = f"NVIDIA's driver has no libraries for programs of {foreign} here"
-        return no(reason, "a host of the image's architecture: emulation reaches no GPU")
-    if gpu.driver in (None, NONE) or gpu.fault:
-        return _no_driver(case, f"CUDA {cuda.version} needs driver {cuda.driver} or newer")
-    assert gpu.driver is not None
+        return case.no("driver-foreign")
+    if gpu.driver is None or gpu.driver == NONE or gpu.fault:
+        return _no_driver(case)
     if version_order(gpu.driver) < version_order(cuda.driver):
-        return _too_old(case, cuda, gpu.driver)
+        return _too_old(case, cuda)
     shipped = cuda.shipped_driver
-    if not shipped or version_order(gpu.driver) >= version_order(shipped):
-        return yes(f"{gpu.driver}; CUDA {cuda.version} needs {cuda.driver}")
-    return yes(
-        f"{gpu.driver}; CUDA {cuda.version} runs on {cuda.driver} and newer by minor-version "
-        f"compatibility ({shipped} came with it: what it added may fail with "
-        "cudaErrorCallRequiresNewerDriver)"
-    )
+    if shipped and version_order(gpu.driver) < version_order(shipped):
+        return case.yes("driver-compatible")
+    return case.yes("driver-fits")
 
 
-def _no_driver(case: RuleCase, needs: str) -> RuleAnswer:
-    gpu, others = case.host.gpu, " and ".join(case.host.gpu.others or ())
+def _no_driver(case: RuleCase) -> RuleAnswer:
+    gpu = case.host.gpu
     if gpu.fault:
-        fix = "restart the host, or unload and load the driver's modules, after an update of it"
-        return no(f"the driver's library does not answer: {gpu.fault}", fix)
+        return case.no("driver-fault")
     if gpu.driver is None:
-        return not_known(f"{needs}, and the host's driver", "cat /proc/driver/nvidia/version")
+        return case.unknown("driver-unknown")
     if gpu.on_bus:
-        reason = f"no driver is loaded, and {gpu.on_bus} GPUs are on the PCI bus; {needs}"
-        return no(reason, f"install NVIDIA's driver, or load it (modprobe nvidia); {_HAND_OVER}")
-    fix = "a host with an NVIDIA GPU; programs that use no GPU run anyway"
-    if others:
-        fix += f"; for GPUs of {others} take an image that is built for them"
-    has = f", and the host's GPUs are of {others}" if others else ""
-    return no(f"NVIDIA's driver is not loaded{has}; {needs}", fix)
+        return case.no("driver-not-loaded")
+    if gpu.others:
+        return case.no("driver-of-others", others=" and ".join(gpu.others))
+    return case.no("driver-none")
 
 
-def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
-    reason = (
-        f"{version} is older than {cuda.driver}, the least that runs CUDA {cuda.version}: every "
-        "call fails with cudaErrorInsufficientDriver (35)"
-    )
-    if int(cuda.version.partition(".")[0]) < _COMPATIBLE_SINCE:
-        reason += "; before CUDA 11, a release needs the driver of its own"
-    fix = (
-        f"{_older_cuda(case)}install NVIDIA's driver {cuda.driver} or newer on the host "
-        "(its installer is one file, and needs no network)"
-    )
+def _too_old(case: RuleCase, cuda: NeededCuda) -> RuleAnswer:
+    older, needed = _older_cuda(case), version_order(cuda.version)
     # NVIDIA says for each cuda-compat package with which driver branches it works: no table here.
-    needed = version_order(cuda.version)
     compat = [
-        one
-        for one in case.host.gpu.compat or ()
-        if version_order(one)[:1] == needed[:1] and version_order(one) >= needed
+        release
+        for release in case.host.gpu.compat or ()
+        if version_order(release)[:1] == needed[:1] and version_order(release) >= needed
     ]
     if not compat:
-        return no(reason, fix)
-    reason += f"; cuda-compat {compat[-1]} is here, and "
+        is_before = needed[0] < _COMPATIBLE_SINCE
+        return case.no("driver-too-old-before-11" if is_before else "driver-too-old", older=older)
     models = [gpu.model for gpu in case.host.gpu.devices or ()]
-    if any(is_desktop(model) for model in models):
-        return no(f"{reason}works on no desktop GPU (error 804)", fix)
+    if any(map(is_desktop, models)):
+        return case.no("driver-compat-on-desktop", older=older, compat=compat[-1])
     kind = "data centre" if models and all(map(is_data_centre, models)) else "unknown"
-    reason += (
-        f"may make up for it on these {kind} GPUs if NVIDIA lists this driver branch for it: bind "
-        "it, put it first in LD_LIBRARY_PATH, and run the check gpu-compute"
-    )
-    return unknown(reason, fix)
+    return case.unknown("driver-compat", older=older, compat=compat[-1], kind=kind)
 
 
 def _older_cuda(case: RuleCase) -> str:
@@ -132,30 +106,24 @@ def devices(case: RuleCase) -> RuleAnswer | None:
     if case.contract.cuda is None or case.is_foreign:
         return None
     if gpu.devices is None:
-        query = "nvidia-smi --query-gpu=name,compute_cap --format=csv"
-        return unknown(
-            "the image needs a GPU, and the host's are not known", f"record them: {query}"
-        )
+        return case.unknown("gpus-unknown")
     if not gpu.devices:
-        on_bus = f", though {gpu.on_bus} are on the PCI bus" if gpu.on_bus else ""
-        reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(reason, f"a host with an NVIDIA GPU; {_HAND_OVER}")
+        return case.no("gpus-on-bus-alone" if gpu.on_bus else "gpus-none")
     # At least one must be visible: those in MIG mode only by their instances.
     visible = [_is_visible(device) for device in gpu.devices]
-    hidden = _listed(number for number, one in enumerate(visible) if one is False)
-    doubtful = _listed(number for number, one in enumerate(visible) if one is None)
-    if True not in visible and doubtful:
-        fact = f"whether GPU {doubtful} is in MIG mode, with instances,"
-        return not_known(fact, "nvidia-smi --query-gpu=mig.mode.current --format=csv")
-    without = f"GPU {hidden} is in MIG mode without an instance"
+    hidden = _listed(number for number, seen in enumerate(visible) if seen is False)
+    doubtful = _listed(number for number, seen in enumerate(visible) if seen is None)
     if True not in visible:
-        fix = "make one (nvidia-smi mig -cgi 0 -C), or leave MIG mode (-mig 0)"
-        return no(f"{without}: no program sees it", fix)
+        if doubtful:
+            return case.unknown("mig-unknown", numbers=doubtful)
+        return case.no("mig-without-instance", numbers=hidden)
     models = Counter(device.model or "unknown model" for device in gpu.devices)
     texts = [", ".join(f"{number} x {model}" for model, number in models.items())]
     if instances := sum(device.mig_instances or 0 for device in gpu.devices if device.mig):
         texts.append(f"{instances} MIG instances: a process computes on one")
-    return yes("; ".join([*texts, without] if hidden else texts))
+    if hidden:
+        texts.append(f"GPU {hidden} is in MIG mode without an instance")
+    return case.yes("gpus", devices="; ".join(texts))
 
 
 def _is_visible(gpu: HostGpu) -> bool | None:
@@ -192,43 +160,43 @@ def capabilities(case: RuleCase) -> RuleAnswer | None:
         if failing:
             fix = f"show the image the others alone ({variables}); or {failing.fix}"
             return replace(failing, fix=fix) if good else failing
-    return yes("; ".join(one.reason for one in answers.values()))
+    return case.yes("gpus", devices="; ".join(answer.reason for answer in answers.values()))
 
 
-def _capability(case: RuleCase, cuda: NeededCuda, capability: int | None, name: str) -> RuleAnswer:
-    if capability is None:
-        query = "nvidia-smi --query-gpu=compute_cap --format=csv"
-        return not_known(f"the compute capability of {name}", query)
-    title = f"{name}: {dotted_capability(capability)}"
-    last, installed = last_branch(capability), case.host.gpu.driver
-    if last and installed not in (None, NONE) and version_order(str(installed))[0] > last:
-        reason = f"{title}, which driver {installed} no longer drives: branch {last} is the last"
-        return no(reason, f"a driver of branch {last}; the image's CUDA may need an older one, too")
+def _capability(case: RuleCase, cuda: NeededCuda, number: int | None, name: str) -> RuleAnswer:
+    if number is None:
+        return case.unknown("capability-unknown", name=name)
+    capability = dotted_capability(number)
+    branch, installed = last_branch(number), case.host.gpu.driver
+    if branch and installed not in (None, NONE) and version_order(str(installed))[0] > branch:
+        return case.no(
+            "capability-no-longer-driven", name=name, capability=capability, branch=branch
+        )
     if not cuda.capabilities:
-        reason = f"{title}, and the image does not say for which it holds code"
-        return unknown(reason, "run its check gpu-compute")
-    if code := code_for(capability, [int(one) for one in cuda.capabilities]):
-        return yes(f"{title}, and the image holds code for {dotted_capability(code)}")
-    return _by_ptx(case, cuda, capability, title)
+        return case.unknown("code-unknown", name=name, capability=capability)
+    if code := code_for(number, map(int, cuda.capabilities)):
+        code_text = dotted_capability(code)
+        return case.yes("code-fits", name=name, capability=capability, code=code_text)
+    return _by_ptx(case, cuda, number, name)
 
 
-def _by_ptx(case: RuleCase, cuda: NeededCuda, capability: int, title: str) -> RuleAnswer:
-    codes = ", ".join(dotted_capability(int(one)) for one in cuda.capabilities)
-    holds, installed = f"the image holds code for {codes}", case.host.gpu.driver
-    with_code = _with_code_for(case, capability)
-    if not cuda.ptx or int(cuda.ptx) > capability:
-        return no(f"{title}; {holds}: cudaErrorNoKernelImageForDevice (209)", with_code)
-    ptx = f"{holds}, and PTX of {dotted_capability(int(cuda.ptx))}"
+def _by_ptx(case: RuleCase, cuda: NeededCuda, number: int, name: str) -> RuleAnswer:
+    installed = case.host.gpu.driver
+    parts: dict[str, object] = {
+        "name": name,
+        "capability": dotted_capability(number),
+        "codes": ", ".join(dotted_capability(int(code)) for code in cuda.capabilities),
+        "ptx": dotted_capability(int(cuda.ptx or 0)),
+        "other": _with_code_for(case, number),
+    }
+    if not cuda.ptx or int(cuda.ptx) > number:
+        return case.no("code-none", **parts)
     if installed is None or not cuda.shipped_driver:
-        return not_known(f"{title}; {ptx}, and whether the driver compiles it", "its version")
+        return case.unknown("ptx-unknown", **parts)
     branch = version_order(cuda.shipped_driver)[0]
     if installed == NONE or version_order(installed)[0] < branch:
-        reason = (
-            f"{title}; {ptx}, which drivers of branch {branch} compile and {installed} does not "
-            "(cudaErrorUnsupportedPtxVersion, 222): minor-version compatibility ends there"
-        )
-        return no(reason, f"driver {cuda.shipped_driver} or newer; or {with_code}")
-    return yes(f"{title}: {ptx}, which the driver compiles when a program first starts")
+        return case.no("ptx-newer-than-driver", branch=branch, **parts)
+    return case.yes("ptx-fits", **parts)
 
 
 def _with_code_for(case: RuleCase, capability: int) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import yaml
 
 from builder.facts import Facts
 from builder.host.records import Host
@@ -25,6 +29,13 @@ _MARKS = {YES: "✓", NO: "✗", UNKNOWN: "?"}
 _WIDTH = 100
 
 
+@cache
+def _sentences() -> Mapping[str, Mapping[str, str]]:
+    """Return the rows of answers.yaml by name; one that is a text is a reason alone."""
+    rows = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))
+    return {name: {"reason": row} if isinstance(row, str) else row for name, row in rows.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
     """The answer to a rule, for a reason; `fix` would make it a yes. `judge` names the `rule`."""
@@ -37,7 +48,11 @@ class RuleAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleCase:
-    """An image and a host to apply rules to. `emulated` is true if emulation may be used."""
+    """An image and a host to apply rules to. `emulated` is true if emulation may be used.
+
+    `yes`, `no` and `unknown` answer with the sentences of a row of answers.yaml; `parts` are the
+    values in them that neither the image nor the host has.
+    """
 
     contract: HostContract
     host: Host
@@ -48,6 +63,27 @@ class RuleCase:
     def is_foreign(self) -> bool:
         """True if the image is known to be of another architecture than the host."""
         return self.host.architecture not in (None, self.contract.architecture)
+
+    def yes(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(YES, row, parts)
+
+    def no(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(NO, row, parts)
+
+    def unknown(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(UNKNOWN, row, parts)
+
+    def _answer(self, answer: str, row: str, parts: Mapping[str, object]) -> RuleAnswer:
+        values = {
+            "image": self.contract,
+            "cuda": self.contract.cuda,
+            "mpi": self.contract.mpi,
+            "host": self.host,
+            "gpu": self.host.gpu,
+            **parts,
+        }
+        sentences = {key: text.format_map(values) for key, text in _sentences()[row].items()}
+        return RuleAnswer(answer=answer, **sentences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,23 +144,6 @@ def any_of(answers: Iterable[RuleAnswer]) -> str:
 def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
     """Return an answer with the name of its rule."""
     return replace(answer, rule=rule)
-
-
-def yes(reason: str) -> RuleAnswer:
-    return RuleAnswer(answer=YES, reason=reason)
-
-
-def no(reason: str, fix: str) -> RuleAnswer:
-    return RuleAnswer(answer=NO, reason=reason, fix=fix)
-
-
-def unknown(reason: str, fix: str) -> RuleAnswer:
-    return RuleAnswer(answer=UNKNOWN, reason=reason, fix=fix)
-
-
-def not_known(fact: str, source: str) -> RuleAnswer:
-    """Return the answer where a fact is not known, which a file or a command would tell."""
-    return unknown(f"{fact} is not known", f"record it: {source}")
 
 
 def as_json(verdict: HostVerdict) -> str:

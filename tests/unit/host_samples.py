@@ -117,6 +117,8 @@ def contract_like(arch: str = "x86_64", **changes: Any) -> HostContract:
         changes["cpu"] = needed_cpu(**changes["cpu"])
     if "cuda" in changes:
         version, codes, more = _sample(changes["cuda"], "version", "capabilities")
+        if codes == []:  # the image does not say them
+            more["capabilities"] = ()
         changes["cuda"] = dataclasses.replace(cuda(version, *codes or ()), **more)
     if "mpi" in changes:
         name, _, more = _sample(changes["mpi"], "sample")

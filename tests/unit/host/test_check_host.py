@@ -128,6 +128,16 @@ def test_checks_that_are_to_be_run_are_there() -> None:
     assert {"gpu-compute", "mpi"} <= named <= declared.keys()
 
 
+def test_each_sentence_is_chosen_by_a_rule() -> None:
+    folder = ROOT / "builder/host"
+    rows = yaml.safe_load((folder / "answers.yaml").read_text()).keys()
+    modules = ("rules", "gpus", "runtimes", "launchers")
+    code = "".join((folder / f"{name}.py").read_text() for name in modules)
+    chosen = {*re.findall(r'case\.(?:yes|no|unknown)\(\s*"([\w-]+)"', code)}
+    assert chosen <= rows
+    assert [name for name in rows if f'"{name}"' not in code] == []
+
+
 def test_an_older_cuda_without_code_for_the_gpu_is_no_way_out() -> None:
     verdict = judge(contract(cuda=cuda("11.8")), with_gpu("dgx", driver="418.87.00"), known())
     driver = next(one for one in verdict.rules if one.rule == "driver")
