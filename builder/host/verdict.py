@@ -7,13 +7,11 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
-
-import yaml
 
 from builder.facts import Facts
 from builder.host.records import Host
 from builder.model.contract import HostContract
+from builder.system.files import table_beside
 from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"
@@ -32,7 +30,7 @@ _WIDTH = 100
 @cache
 def _sentences() -> Mapping[str, Mapping[str, str]]:
     """Return the rows of answers.yaml by name; one that is a text is a reason alone."""
-    rows = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))
+    rows = table_beside(__file__, "answers.yaml")
     return {name: {"reason": row} if isinstance(row, str) else row for name, row in rows.items()}
 
 

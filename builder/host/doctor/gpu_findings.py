@@ -10,13 +10,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-
-import yaml
 
 from builder.facts import HOST
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.exact_json import part
+from builder.system.files import table_beside
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlReading
 from builder.system.process import Processes
 
@@ -69,8 +67,8 @@ class GpuFinding:
 @cache
 def _rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     """Return the rows of gpu-findings.yaml by section and name."""
-    file = Path(__file__).with_name("gpu-findings.yaml")
-    rows: Mapping[str, Mapping[str, Mapping[str, str]]] = yaml.safe_load(file.read_text("utf-8"))
+    rows: Mapping[str, Mapping[str, Mapping[str, str]]]
+    rows = table_beside(__file__, "gpu-findings.yaml")
     return rows
 
 

@@ -7,15 +7,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import yaml
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
 from builder.host.doctor.diagnosis import Item
 from builder.model.exact_json import part
 from builder.model.versions import first_version
+from builder.system.files import table_beside
 from builder.system.process import Completed, Processes
 
 SETUP = "build-images setup"
@@ -44,8 +42,7 @@ class HostProgram:
 
 def host_programs() -> list[HostProgram]:
     """Return all programs to look for."""
-    rows = yaml.safe_load(Path(__file__).with_name("programs.yaml").read_text(encoding="utf-8"))
-    return [HostProgram(**row) for row in rows]
+    return [HostProgram(**row) for row in table_beside(__file__, "programs.yaml")]
 
 
 class Programs:
