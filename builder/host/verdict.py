@@ -110,16 +110,16 @@ class HostVerdict:
 
         The image's own launcher starts ranks in one container, on one node.
         """
-        ways = [one for one in self.launchers if one.rule in (HYBRID, BIND)]
+        ways = [answer for answer in self.launchers if answer.rule in (HYBRID, BIND)]
         answers = [all_of_answers(self.rules), any_of(self.runtimes), any_of(ways)]
         return all_of(answers) if ways else ""
 
     @property
     def decisive(self) -> tuple[RuleAnswer, ...]:
         """The answers that made the verdict; none if it is yes."""
-        groups = [one for one in (self.runtimes, self.launchers) if any_of(one) == self.answer]
+        groups = [each for each in (self.runtimes, self.launchers) if any_of(each) == self.answer]
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
-        return tuple(one for one in candidates if one.answer == self.answer != YES)
+        return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
 
 
 def all_of(answers: Iterable[str]) -> str:
@@ -135,7 +135,7 @@ def all_of_answers(answers: Iterable[RuleAnswer]) -> str:
 
 def any_of(answers: Iterable[RuleAnswer]) -> str:
     """Return yes if one answer is yes; else unknown if one is unknown."""
-    unique = {one.answer for one in answers}
+    unique = {answer.answer for answer in answers}
     return YES if YES in unique else UNKNOWN if UNKNOWN in unique else NO
 
 
@@ -154,7 +154,7 @@ def as_json(verdict: HostVerdict) -> str:
         "several_nodes": verdict.several_nodes or None,
         "emulated": verdict.emulated,
         **{
-            name: [asdict(one) for one in getattr(verdict, name)]
+            name: [asdict(answer) for answer in getattr(verdict, name)]
             for name in ("rules", "runtimes", "launchers")
         },
     }
@@ -164,7 +164,7 @@ def as_json(verdict: HostVerdict) -> str:
 def as_text(verdict: HostVerdict, *, colour: bool) -> str:
     """Return the answers rule by rule, then together; without a newline at its end."""
     paint = Paint(colour)
-    width = max(len(one.rule) for one in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
+    width = max(len(each.rule) for each in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
     title = f"{verdict.image} on {verdict.host or 'a host without a name'}"
     return "\n".join(
         [
@@ -201,17 +201,17 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
     answer = paint(verdict.answer, _COLOURS[verdict.answer])
     if verdict.answer != YES:
-        names = ", ".join(dict.fromkeys(one.rule for one in verdict.decisive))
+        names = ", ".join(dict.fromkeys(answer.rule for answer in verdict.decisive))
         text = ": it must not run here" if verdict.answer == NO else " whether it runs here"
         return [f"{answer}{text}: {names}"]
     text = "emulated, not native" if verdict.emulated else "it runs here"
     ways = [
-        next(one.rule for one in group if one.answer == YES)
+        next(answer.rule for answer in group if answer.answer == YES)
         for group in (verdict.runtimes, verdict.launchers)
     ]
     lines = [f"{answer}: {text} ({', '.join(ways)})"]
     if (several := verdict.several_nodes) not in ("", YES):
-        names = ", ".join(one.rule for one in verdict.launchers if one.answer == several)
+        names = ", ".join(answer.rule for answer in verdict.launchers if answer.answer == several)
         text = "on one node alone, on several it does not"
         if several == UNKNOWN:
             text = "whether on several nodes, too"

@@ -20,13 +20,15 @@ def printable(text: str, *, most: int | None = None) -> str:
 
     A text that is longer than `most` letters is cut.
     """
-    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[:most])
+    shown = "".join(
+        letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[:most]
+    )
     return shown + "..." if most is not None and len(text) > most else shown
 
 
 def printable_lines(text: str) -> str:
     """Return the same for several lines: ends of lines and tabs stay."""
-    return "".join(one if one in "\n\t" else printable(one) for one in text)
+    return "".join(letter if letter in "\n\t" else printable(letter) for letter in text)
 
 
 def in_colour() -> bool:

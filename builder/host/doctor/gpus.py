@@ -193,7 +193,7 @@ def as_json(health: GpuHealth) -> str:
         "schema": SCHEMA,
         "verdict": health.verdict,
         "host": asdict(health.reading),
-        "findings": [asdict(one) for one in health.findings],
+        "findings": [asdict(finding) for finding in health.findings],
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
 
@@ -201,7 +201,7 @@ def as_json(health: GpuHealth) -> str:
 def as_text(health: GpuHealth, *, colour: bool) -> str:
     """Return a table of the GPUs, then the findings; without a newline at its end."""
     paint = Paint(colour)
-    width = max((len(one.subject) for one in health.findings), default=0)
+    width = max((len(finding.subject) for finding in health.findings), default=0)
     lines = [*_table(health.reading, paint), paint("findings", BOLD)]
     for finding in health.findings:
         mark, code = _MARKS[finding.verdict]

@@ -47,9 +47,7 @@ def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
     text, remedy = f"{user}, the caller", ""
     if as_root:
         text = f"{user}, for Apptainer and Charliecloud"
-        if not any(
-            line.startswith(f"{user}:") for line in text_of(roots.etc / "passwd").splitlines()
-        ):
+        if user not in _users(roots):
             text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
             remedy = SETUP
     return Item("user", USER, "ordinary user", text, remedy)
@@ -174,7 +172,7 @@ def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
     at a number that depends on the user: two who ask at the same time get two ranges.
     """
     users = _users(roots)
-    taken = [one for name in ID_FILES for one in _ranges(name, roots) if anew or one.owner != user]
+    taken = [ids for name in ID_FILES for ids in _ranges(name, roots) if anew or ids.owner != user]
     taken += [IdRange(owner=owner, first=uid, count=1) for owner, uid in users.items()]
     slots = (_LAST - _FIRST) // IDS
     begin = users.get(user, _FIRST_USER) - _FIRST_USER
