@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from builder.facts import CudaRelease
 from builder.facts.cuda import (
     MIG,
     capability_of,
@@ -82,20 +83,39 @@ def _older_cuda(case: RuleCase) -> str:
 
 
 def _fitting(case: RuleCase, capabilities: Iterable[int | None]) -> list[str]:
-    """Return the CUDA releases that have code for GPUs, and run on the host's driver.
+    """Return the CUDA releases for the image's architecture that run on the host's driver."""
+    arch, installed = case.contract.architecture, case.host.gpu.driver
+    releases = {
+        version: release
+        for version, release in case.facts.cuda.items()
+        if arch in release.architectures
+    }
+    return runnable(releases, "" if installed in (None, NONE) else str(installed), capabilities)
 
-    A driver or a GPU that is not known may do.
+
+def runnable(
+    releases: Mapping[str, CudaRelease],
+    driver_version: str,
+    capabilities: Iterable[int | None],
+    *,
+    compiled: str = "",
+) -> list[str]:
+    """Return the CUDA releases that run on a driver, with code for each of some GPUs.
+
+    A driver or a GPU that is not known may do. Newer GPUs run PTX of a release's last capability if
+    the release is not newer than the one whose PTX is `compiled` by the driver. Minor-version
+    compatibility covers the rest:
+    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
-    driver_version = case.host.gpu.driver
-    is_known = driver_version not in (None, NONE)
+    numbers = [number for number in capabilities if number is not None]
     fitting = []
-    for version, release in case.facts.cuda.items():
-        if not release.driver or case.contract.architecture not in release.architectures:
-            continue
-        if is_known and version_order(str(driver_version)) < version_order(release.driver):
-            continue
+    for version, release in releases.items():
         codes = [int(code) for code in release.capabilities]
-        if all(not codes or number is None or code_for(number, codes) for number in capabilities):
+        is_compiled = compiled and version_order(compiled) >= version_order(version)
+        ptx = max(codes, default=0) if is_compiled else None
+        has_code = all(code_for(number, codes) or (ptx and ptx < number) for number in numbers)
+        is_old = driver_version and version_order(driver_version) < version_order(release.driver)
+        if release.driver and not is_old and (has_code or not codes):
             fitting.append(version)
     return fitting
 

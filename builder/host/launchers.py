@@ -17,6 +17,7 @@ from builder.host.verdict import (
     RuleCase,
     any_of,
     named,
+    title_of,
 )
 from builder.model.contract import NeededMpi
 from builder.model.versions import version_order
@@ -37,8 +38,8 @@ def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...
 
 def _in_container(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     if mpi.route == "host":
-        return case.no("inside-none", inside=_title(mpi))
-    return case.yes("inside", inside=_title(mpi))
+        return case.no("inside-none")
+    return case.yes("inside")
 
 
 def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
@@ -61,33 +62,33 @@ def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> list[RuleAnswer]:
     if case.host.mpi is None:
         return [case.unknown("host-mpi-unknown")]
     if not case.host.mpi:
-        return [case.no("host-mpi-none", inside=_title(mpi))]
+        return [case.no("host-mpi-none")]
     return [_mpirun(case, mpi, installed) for installed in case.host.mpi]
 
 
 def _mpirun(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    titles = {"inside": _title(mpi), "outside": _title(host)}
+    outside = title_of(host)
     launcher = host.launcher or "its launcher"
     if mpi.family != host.family:
         return _by_other_family(case, mpi, host)
     if not host.version:
-        return case.unknown("host-version-unknown", launcher=launcher, **titles)
+        return case.unknown("host-version-unknown", launcher=launcher, outside=outside)
     if mpi.family != "openmpi":
-        return case.yes("both-speak-pmi", launcher=launcher, **titles)
+        return case.yes("both-speak-pmi", launcher=launcher, outside=outside)
     return _open_mpi(case, mpi, host)
 
 
 def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    titles = {"inside": _title(mpi), "outside": _title(host)}
+    outside = title_of(host)
     family = facts.MPI_FAMILIES[host.family]
     if family.slurm:
         row = "starts-own-alone-bind" if mpi.abi == "mpich" else "starts-own-alone"
-        return case.no(row, way=family.slurm, **titles)
+        return case.no(row, way=family.slurm, outside=outside)
     if mpi.abi == family.abi == "mpich":
-        return case.unknown("pmi-not-guaranteed", **titles)
+        return case.unknown("pmi-not-guaranteed", outside=outside)
     if family.made_from == mpi.family:
         return _open_mpi(case, mpi, host)
-    return case.no("family-differs", **titles)
+    return case.no("family-differs", outside=outside)
 
 
 def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
@@ -96,21 +97,21 @@ def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on:
     https://github.com/open-mpi/ompi/wiki/Container-Versioning
     """
-    titles = {"inside": _title(mpi), "outside": _title(host)}
+    outside = title_of(host)
     is_derived = host.family != mpi.family
     if not is_derived and version_order(mpi.version)[:2] == version_order(host.version)[:2]:
-        return case.yes("one-series", **titles)
+        return case.yes("one-series", outside=outside)
     own, other = _pmix(case, mpi), _pmix(case, host)
     series = ".".join(mpi.version.split(".")[:2])
     if "" in (own, other):
         pmix = {"own": own or "none", "other": other or "none"}
-        return case.no("pmix-on-one-side", series=series, **pmix, **titles)
+        return case.no("pmix-on-one-side", series=series, **pmix, outside=outside)
     if own is None or other is None:
-        return case.unknown("pmix-unknown", series=series, **titles)
+        return case.unknown("pmix-unknown", series=series, outside=outside)
     meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
     end = "made to meet" if meet else "which may not meet"
     parts = {"own": own, "other": other, "end": end}
-    return case.unknown("pmix-not-guaranteed", series=series, **parts, **titles)
+    return case.unknown("pmix-not-guaranteed", series=series, **parts, outside=outside)
 
 
 def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
@@ -131,25 +132,24 @@ def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     if mpi.family == "openmpi":
         return _open_mpi_by_srun(case, mpi, kinds)
     if any(kind.startswith("pmi") for kind in kinds):
-        return case.unknown("slurm-pmi-unknown", inside=_title(mpi))
+        return case.unknown("slurm-pmi-unknown")
     return case.no("slurm-without-pmi2", kinds=", ".join(kinds))
 
 
 def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) -> RuleAnswer:
     """Slurm serves PMIx by a plug-in for each version: pmix_v4."""
-    inside, own = _title(mpi), _pmix(case, mpi)
+    own = _pmix(case, mpi)
     served = [kind for kind in kinds if kind.startswith("pmix")]
     if not served:
         return case.no("slurm-without-pmix", kinds=", ".join(kinds))
     if own == "":
-        return case.no("image-without-pmix", inside=inside, kinds=", ".join(kinds))
+        return case.no("image-without-pmix", kinds=", ".join(kinds))
     newest = max((version_order(kind)[0] for kind in served if version_order(kind)), default=0)
     first = version_order(PMIX_MEETS_ALL)
     if own and version_order(own) >= first and newest > first[0]:
-        return case.yes("slurm-pmix", newest=newest, inside=inside, own=own)
+        return case.yes("slurm-pmix", newest=newest, own=own)
     return case.unknown(
         "slurm-pmix-unknown",
-        inside=inside,
         own=own or "of some version",
         served=", ".join(served),
         meets_all=PMIX_MEETS_ALL,
@@ -167,14 +167,14 @@ def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
         return case.unknown("bind-library-not-said")
     alike = [host for host in installed if facts.MPI_FAMILIES[host.family].abi == mpi.abi]
     if not alike:
-        titles = ", ".join(map(_title, installed)) or "none"
+        titles = ", ".join(map(title_of, installed)) or "none"
         return case.no("bind-none-alike", title=title, installed=titles)
     answers = [_bound(case, mpi, host) for host in alike]
     return next(answer for answer in answers if answer.answer == any_of(answers))
 
 
 def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    outside = _title(host)
+    outside = title_of(host)
     if host.libraries is None:
         return case.unknown("bind-libraries-unknown", outside=outside)
     if mpi.library not in host.libraries:
@@ -189,7 +189,7 @@ def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
 
 def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
     """Host libraries in a container run on the image's C library."""
-    outside = _title(host)
+    outside = title_of(host)
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
     if not glibc:
         return case.unknown("glibc-of-image-unknown")
@@ -202,7 +202,3 @@ def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
     if not host.glibc:
         return case.unknown("bind-glibc-unknown", outside=outside, needed=needed)
     return case.no("bind-glibc-too-old", outside=outside, needed=needed)
-
-
-def _title(mpi: NeededMpi | HostMpi) -> str:
-    return f"{facts.MPI_FAMILIES[mpi.family].title} {mpi.version}".strip()

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
-from builder.facts import Facts
-from builder.host.records import Host
-from builder.model.contract import HostContract
+from builder.facts import MPI_FAMILIES, Facts
+from builder.host.records import Host, HostMpi
+from builder.model.contract import HostContract, NeededMpi
 from builder.system.files import table_beside
 from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
@@ -76,6 +76,7 @@ class RuleCase:
             "image": self.contract,
             "cuda": self.contract.cuda,
             "mpi": self.contract.mpi,
+            "inside": title_of(self.contract.mpi) if self.contract.mpi else "",
             "host": self.host,
             "gpu": self.host.gpu,
             **parts,
@@ -120,6 +121,11 @@ class HostVerdict:
         groups = [each for each in (self.runtimes, self.launchers) if any_of(each) == self.answer]
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
         return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
+
+
+def title_of(mpi: NeededMpi | HostMpi) -> str:
+    """Return an MPI's name and version, as far as it is known."""
+    return f"{MPI_FAMILIES[mpi.family].title} {mpi.version}".strip()
 
 
 def all_of(answers: Iterable[str]) -> str:

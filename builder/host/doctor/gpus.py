@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from builder.facts import HOST, IMAGE, START, UNCLEAR, CudaRelease, cuda_errors
-from builder.facts.cuda import code_for
 from builder.host.doctor.gpu_findings import (
     CHECK,
     SICK,
@@ -21,9 +20,9 @@ from builder.host.doctor.gpu_findings import (
     finding_of,
     symptoms,
 )
+from builder.host.gpus import runnable
 from builder.model import FAILED
 from builder.model.manifest import Manifest
-from builder.model.versions import version_order
 from builder.system import nvml
 from builder.system.nvml import Gpu, NvmlFault, NvmlReading
 from builder.system.process import Processes
@@ -120,11 +119,8 @@ def _sound(gpu: Gpu) -> GpuFinding:
 def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterator[GpuFinding]:
     """Yield the images that run here: for the choice of an image, not a fault of the host."""
     for capability in sorted({gpu.compute_capability for gpu in reading.gpus} - {""}):
-        fitting = [
-            version
-            for version, release in releases.items()
-            if _runs(release, reading, int(capability.replace(".", "")))
-        ]
+        number = int(capability.replace(".", ""))
+        fitting = runnable(releases, reading.driver_version, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
         if not fitting:
             text = f"no CUDA known here fits compute capability {capability} and this driver"
@@ -135,22 +131,6 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
             matter=IMAGE,
             remedy="take one of these images, or install the driver that another one needs",
         )
-
-
-def _runs(release: CudaRelease, reading: NvmlReading, capability: int) -> bool:
-    """Return whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
-
-    PTX is compiled for any newer GPU, by a driver that is not older than its release. Minor-version
-    compatibility covers the rest:
-    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
-    """
-    if version_order(reading.driver_version) < version_order(release.driver):
-        return False
-    supported = [int(name) for name in release.capabilities]
-    if code_for(capability, supported):
-        return True
-    compiles = version_order(reading.cuda) >= version_order(release.version)
-    return bool(supported) and max(supported) < capability and compiles
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
