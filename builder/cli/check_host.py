@@ -144,10 +144,7 @@ def run(options: CheckHostOptions) -> int:
         launchers=distinct(options.launcher),
         emulated=options.emulated,
     )
-    if options.json:
-        print(as_json(verdict))
-    else:
-        print(as_text(verdict, colour=in_colour()))
+    print(as_json(verdict) if options.json else as_text(verdict, colour=in_colour()))
     return _EXIT_CODE[verdict.answer]
 
 

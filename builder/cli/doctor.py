@@ -7,8 +7,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.cli.options import Options, Parser, a_path, add_project
-from builder.host import doctor as examination
-from builder.host.doctor import gpus
+from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.home import Home
@@ -53,12 +52,9 @@ def run(options: DoctorOptions) -> int:
             hint="build-images doctor --gpu IMAGE",
         )
     home = Home.of_environment()
-    diagnosis = examination.examine(Processes(), home=home.path, search_path=home.search_path())
-    if options.json:
-        print(examination.as_json(diagnosis))
-    else:
-        print(examination.as_text(diagnosis, colour=in_colour()))
-    usable = all(diagnosis.items[key].ok for key in examination.FOLDERS)
+    diagnosis = examine(Processes(), home=home.path, search_path=home.search_path())
+    print(as_json(diagnosis) if options.json else as_text(diagnosis, colour=in_colour()))
+    usable = all(diagnosis.items[key].ok for key in FOLDERS)
     return 0 if usable else MissingPrerequisite.exit_code
 
 
@@ -75,8 +71,5 @@ def _gpu_health(options: DoctorOptions) -> int:
         search_path=os.environ.get("PATH", os.defpath),
         manifest=manifest,
     )
-    if options.json:
-        print(gpus.as_json(health))
-    else:
-        print(gpus.as_text(health, colour=in_colour()))
+    print(gpus.as_json(health) if options.json else gpus.as_text(health, colour=in_colour()))
     return health.exit_code

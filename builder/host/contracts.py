@@ -14,7 +14,7 @@ from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, Neede
 from builder.model.errors import BadInput
 
 _DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
-_ABIS = sorted({one.abi for one in facts.MPI_FAMILIES.values()})
+_ABIS = sorted({family.abi for family in facts.MPI_FAMILIES.values()})
 
 
 def contract_from_file(data: bytes, shown: str) -> HostContract:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from builder.facts import CudaRelease
@@ -16,13 +16,11 @@ from builder.facts.cuda import (
     last_branch,
 )
 from builder.host.records import NONE, HostGpu, dotted_capability
-from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase, no, unknown, yes
+from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase
 from builder.model.contract import NeededCuda
 from builder.model.versions import version_order
 
 _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version compatibility
-_HAND_OVER = "in a virtual machine or container, hand the GPU over to it"
-_LOAD = f"load it (modprobe nvidia); {_HAND_OVER}"
 
 
 def driver(case: RuleCase) -> RuleAnswer | None:
@@ -31,110 +29,95 @@ def driver(case: RuleCase) -> RuleAnswer | None:
     if cuda is None:
         return None
     if case.is_foreign:
-        foreign = case.contract.architecture
-        reason = f"NVIDIA's driver has no libraries for programs of {foreign} here"
-        return no(reason, "a host of the image's architecture: emulation reaches no GPU")
-    if gpu.driver in (None, NONE) or gpu.fault:
-        return _no_driver(case, f"CUDA {cuda.version} needs driver {cuda.driver} or newer")
-    assert gpu.driver is not None
+        return case.no("driver-foreign")
+    if gpu.driver is None or gpu.driver == NONE or gpu.fault:
+        return _no_driver(case)
     if version_order(gpu.driver) < version_order(cuda.driver):
-        return _too_old(case, cuda, gpu.driver)
+        return _too_old(case, cuda)
     shipped = cuda.shipped_driver
-    if not shipped or version_order(gpu.driver) >= version_order(shipped):
-        return yes(f"{gpu.driver}; CUDA {cuda.version} needs {cuda.driver}")
-    return yes(
-        f"{gpu.driver}; CUDA {cuda.version} runs on {cuda.driver} and newer by minor-version "
-        f"compatibility ({shipped} came with it: what it added may fail with "
-        "cudaErrorCallRequiresNewerDriver)"
-    )
+    if shipped and version_order(gpu.driver) < version_order(shipped):
+        return case.yes("driver-compatible")
+    return case.yes("driver-fits")
 
 
-def _no_driver(case: RuleCase, needs: str) -> RuleAnswer:
-    gpu, others = case.host.gpu, " and ".join(case.host.gpu.others or ())
+def _no_driver(case: RuleCase) -> RuleAnswer:
+    gpu = case.host.gpu
     if gpu.fault:
-        fix = "restart the host, or unload and load the driver's modules, after an update of it"
-        return no(f"the driver's library does not answer: {gpu.fault}", fix)
+        return case.no("driver-fault")
     if gpu.driver is None:
-        reason = f"{needs}, and the host's driver is not known"
-        return unknown(reason, "record it: cat /proc/driver/nvidia/version")
+        return case.unknown("driver-unknown")
     if gpu.on_bus:
-        reason = f"no driver is loaded, and {gpu.on_bus} GPUs are on the PCI bus; {needs}"
-        return no(reason, f"install NVIDIA's driver, or {_LOAD}")
-    fix = "a host with an NVIDIA GPU; programs that use no GPU run anyway"
-    if others:
-        fix += f"; for GPUs of {others} take an image that is built for them"
-    has = f", and the host's GPUs are of {others}" if others else ""
-    return no(f"NVIDIA's driver is not loaded{has}; {needs}", fix)
+        return case.no("driver-not-loaded")
+    if gpu.others:
+        return case.no("driver-of-others", others=" and ".join(gpu.others))
+    return case.no("driver-none")
 
 
-def _too_old(case: RuleCase, cuda: NeededCuda, version: str) -> RuleAnswer:
-    reason = (
-        f"{version} is older than {cuda.driver}, the least that runs CUDA {cuda.version}: every "
-        "call fails with cudaErrorInsufficientDriver (35)"
-    )
-    if int(cuda.version.partition(".")[0]) < _COMPATIBLE_SINCE:
-        reason += "; before CUDA 11, a release needs the driver of its own"
-    fix = (
-        f"{_older_cuda(case, version)}install NVIDIA's driver {cuda.driver} or newer on the host "
-        "(its installer is one file, and needs no network)"
-    )
+def _too_old(case: RuleCase, cuda: NeededCuda) -> RuleAnswer:
+    older, needed = _older_cuda(case), version_order(cuda.version)
     # NVIDIA says for each cuda-compat package with which driver branches it works: no table here.
-    needed = version_order(cuda.version)
     compat = [
-        one
-        for one in case.host.gpu.compat or ()
-        if version_order(one)[:1] == needed[:1] and version_order(one) >= needed
+        release
+        for release in case.host.gpu.compat or ()
+        if version_order(release)[:1] == needed[:1] and version_order(release) >= needed
     ]
     if not compat:
-        return no(reason, fix)
-    reason += f"; cuda-compat {compat[-1]} is here, and "
+        is_before = needed[0] < _COMPATIBLE_SINCE
+        return case.no("driver-too-old-before-11" if is_before else "driver-too-old", older=older)
     models = [gpu.model for gpu in case.host.gpu.devices or ()]
-    if any(is_desktop(model) for model in models):
-        return no(f"{reason}works on no desktop GPU (error 804)", fix)
+    if any(map(is_desktop, models)):
+        return case.no("driver-compat-on-desktop", older=older, compat=compat[-1])
     kind = "data centre" if models and all(map(is_data_centre, models)) else "unknown"
-    reason += (
-        f"may make up for it on these {kind} GPUs if NVIDIA lists this driver branch for it: bind "
-        "it, put it first in LD_LIBRARY_PATH, and run the check gpu-compute"
-    )
-    return unknown(reason, fix)
+    return case.unknown("driver-compat", older=older, compat=compat[-1], kind=kind)
 
 
-def _older_cuda(case: RuleCase, driver_version: str) -> str:
-    """Return the newest CUDA that a driver runs, as something to take; empty if there is none."""
-    capabilities = [capability_in(gpu) for gpu in case.host.gpu.devices or ()]
-    fitting = [
-        release.version
-        for release in case.facts.cuda.values()
-        if _runs(case, release, driver_version)
-        if all(_has_code(release, capability) for capability in capabilities)
-    ]
-    newest = max(fitting, key=version_order, default="")
-    text = (
+def _older_cuda(case: RuleCase) -> str:
+    """Return the newest CUDA that the driver runs, as something to take; empty if there is none."""
+    fitting = _fitting(case, [capability_in(gpu) for gpu in case.host.gpu.devices or ()])
+    if not fitting:
+        return ""
+    newest = fitting[-1]
+    return (
         f"take an image with CUDA {newest} or older, which this driver runs (--cuda {newest}); or "
     )
-    return text if newest else ""
 
 
-def _runs(case: RuleCase, release: CudaRelease, driver_version: str | None) -> bool:
-    """Return whether a driver runs a release; one that is not known may."""
-    return (
-        bool(release.driver)
-        and case.contract.architecture in release.architectures
-        and not _is_older(driver_version, release.driver)
-    )
+def _fitting(case: RuleCase, capabilities: Iterable[int | None]) -> list[str]:
+    """Return the CUDA releases for the image's architecture that run on the host's driver."""
+    arch, installed = case.contract.architecture, case.host.gpu.driver
+    releases = {
+        version: release
+        for version, release in case.facts.cuda.items()
+        if arch in release.architectures
+    }
+    return runnable(releases, "" if installed in (None, NONE) else str(installed), capabilities)
 
 
-def _is_older(driver_version: str | None, other: str) -> bool:
-    """Return whether a driver is known, and older than another version."""
-    if driver_version is None or driver_version == NONE:
-        return False
-    return version_order(driver_version) < version_order(other)
+def runnable(
+    releases: Mapping[str, CudaRelease],
+    driver_version: str,
+    capabilities: Iterable[int | None],
+    *,
+    compiled: str = "",
+) -> list[str]:
+    """Return the CUDA releases that run on a driver, with code for each of some GPUs.
 
-
-def _has_code(release: CudaRelease, capability: int | None) -> bool:
-    """Return whether nvcc of a release compiles for a GPU; for one that is not known it may."""
-    codes = [int(one) for one in release.capabilities]
-    return capability is None or not codes or code_for(capability, codes) is not None
+    A driver or a GPU that is not known may do. Newer GPUs run PTX of a release's last capability if
+    the release is not newer than the one whose PTX is `compiled` by the driver. Minor-version
+    compatibility covers the rest:
+    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+    """
+    numbers = [number for number in capabilities if number is not None]
+    fitting = []
+    for version, release in releases.items():
+        codes = [int(code) for code in release.capabilities]
+        is_compiled = compiled and version_order(compiled) >= version_order(version)
+        ptx = max(codes, default=0) if is_compiled else None
+        has_code = all(code_for(number, codes) or (ptx and ptx < number) for number in numbers)
+        is_old = driver_version and version_order(driver_version) < version_order(release.driver)
+        if release.driver and not is_old and (has_code or not codes):
+            fitting.append(version)
+    return fitting
 
 
 def devices(case: RuleCase) -> RuleAnswer | None:
@@ -143,30 +126,24 @@ def devices(case: RuleCase) -> RuleAnswer | None:
     if case.contract.cuda is None or case.is_foreign:
         return None
     if gpu.devices is None:
-        fix = "record them: nvidia-smi --query-gpu=name,compute_cap --format=csv"
-        return unknown("the image needs a GPU, and the host's are not known", fix)
+        return case.unknown("gpus-unknown")
     if not gpu.devices:
-        on_bus = f", though {gpu.on_bus} are on the PCI bus" if gpu.on_bus else ""
-        # A driver is loaded only if a GPU is on the bus.
-        way = f"or {_LOAD}" if gpu.driver == NONE and gpu.on_bus else _HAND_OVER
-        reason = f"the driver shows no GPU{on_bus}: cudaErrorNoDevice (100)"
-        return no(reason, f"a host with an NVIDIA GPU; {way}")
+        return case.no("gpus-on-bus-alone" if gpu.on_bus else "gpus-none")
     # At least one must be visible: those in MIG mode only by their instances.
     visible = [_is_visible(device) for device in gpu.devices]
-    hidden = _listed(number for number, one in enumerate(visible) if one is False)
-    doubtful = _listed(number for number, one in enumerate(visible) if one is None)
-    if True not in visible and doubtful:
-        reason = f"whether GPU {doubtful} is in MIG mode, with instances, is not known"
-        return unknown(reason, "record it: nvidia-smi --query-gpu=mig.mode.current --format=csv")
-    without = f"GPU {hidden} is in MIG mode without an instance"
+    hidden = _listed(number for number, seen in enumerate(visible) if seen is False)
+    doubtful = _listed(number for number, seen in enumerate(visible) if seen is None)
     if True not in visible:
-        fix = "make one (nvidia-smi mig -cgi 0 -C), or leave MIG mode (-mig 0)"
-        return no(f"{without}: no program sees it", fix)
+        if doubtful:
+            return case.unknown("mig-unknown", numbers=doubtful)
+        return case.no("mig-without-instance", numbers=hidden)
     models = Counter(device.model or "unknown model" for device in gpu.devices)
     texts = [", ".join(f"{number} x {model}" for model, number in models.items())]
     if instances := sum(device.mig_instances or 0 for device in gpu.devices if device.mig):
         texts.append(f"{instances} MIG instances: a process computes on one")
-    return yes("; ".join([*texts, without] if hidden else texts))
+    if hidden:
+        texts.append(f"GPU {hidden} is in MIG mode without an instance")
+    return case.yes("gpus", devices="; ".join(texts))
 
 
 def _is_visible(gpu: HostGpu) -> bool | None:
@@ -203,53 +180,48 @@ def capabilities(case: RuleCase) -> RuleAnswer | None:
         if failing:
             fix = f"show the image the others alone ({variables}); or {failing.fix}"
             return replace(failing, fix=fix) if good else failing
-    return yes("; ".join(one.reason for one in answers.values()))
+    return case.yes("gpus", devices="; ".join(answer.reason for answer in answers.values()))
 
 
-def _capability(case: RuleCase, cuda: NeededCuda, capability: int | None, name: str) -> RuleAnswer:
-    if capability is None:
-        reason = f"the compute capability of {name} is not known"
-        return unknown(reason, "record it: nvidia-smi --query-gpu=compute_cap --format=csv")
-    title = f"{name}: {dotted_capability(capability)}"
-    last, installed = last_branch(capability), case.host.gpu.driver
-    if last and installed not in (None, NONE) and version_order(str(installed))[0] > last:
-        reason = f"{title}, which driver {installed} no longer drives: branch {last} is the last"
-        return no(reason, f"a driver of branch {last}; the image's CUDA may need an older one, too")
+def _capability(case: RuleCase, cuda: NeededCuda, number: int | None, name: str) -> RuleAnswer:
+    if number is None:
+        return case.unknown("capability-unknown", name=name)
+    capability = dotted_capability(number)
+    branch, installed = last_branch(number), case.host.gpu.driver
+    if branch and installed not in (None, NONE) and version_order(str(installed))[0] > branch:
+        return case.no(
+            "capability-no-longer-driven", name=name, capability=capability, branch=branch
+        )
     if not cuda.capabilities:
-        reason = f"{title}, and the image does not say for which it holds code"
-        return unknown(reason, "run its check gpu-compute")
-    if code := code_for(capability, [int(one) for one in cuda.capabilities]):
-        return yes(f"{title}, and the image holds code for {dotted_capability(code)}")
-    return _by_ptx(case, cuda, capability, title)
+        return case.unknown("code-unknown", name=name, capability=capability)
+    if code := code_for(number, map(int, cuda.capabilities)):
+        code_text = dotted_capability(code)
+        return case.yes("code-fits", name=name, capability=capability, code=code_text)
+    return _by_ptx(case, cuda, number, name)
 
 
-def _by_ptx(case: RuleCase, cuda: NeededCuda, capability: int, title: str) -> RuleAnswer:
-    codes = ", ".join(dotted_capability(int(one)) for one in cuda.capabilities)
-    holds, installed = f"the image holds code for {codes}", case.host.gpu.driver
-    with_code = _with_code_for(case, capability)
-    if not cuda.ptx or int(cuda.ptx) > capability:
-        return no(f"{title}; {holds}: cudaErrorNoKernelImageForDevice (209)", with_code)
-    ptx = f"{holds}, and PTX of {dotted_capability(int(cuda.ptx))}"
+def _by_ptx(case: RuleCase, cuda: NeededCuda, number: int, name: str) -> RuleAnswer:
+    installed = case.host.gpu.driver
+    parts: dict[str, object] = {
+        "name": name,
+        "capability": dotted_capability(number),
+        "codes": ", ".join(dotted_capability(int(code)) for code in cuda.capabilities),
+        "ptx": dotted_capability(int(cuda.ptx or 0)),
+        "other": _with_code_for(case, number),
+    }
+    if not cuda.ptx or int(cuda.ptx) > number:
+        return case.no("code-none", **parts)
     if installed is None or not cuda.shipped_driver:
-        reason = f"{title}; {ptx}, and whether the driver compiles it is not known"
-        return unknown(reason, "record the driver's version")
+        return case.unknown("ptx-unknown", **parts)
     branch = version_order(cuda.shipped_driver)[0]
     if installed == NONE or version_order(installed)[0] < branch:
-        reason = (
-            f"{title}; {ptx}, which drivers of branch {branch} compile and {installed} does not "
-            "(cudaErrorUnsupportedPtxVersion, 222): minor-version compatibility ends there"
-        )
-        return no(reason, f"driver {cuda.shipped_driver} or newer; or {with_code}")
-    return yes(f"{title}: {ptx}, which the driver compiles when a program first starts")
+        return case.no("ptx-newer-than-driver", branch=branch, **parts)
+    return case.yes("ptx-fits", **parts)
 
 
 def _with_code_for(case: RuleCase, capability: int) -> str:
     """Return which CUDA releases have code for a GPU, and run on the host's driver."""
-    fitting = [
-        version
-        for version, release in case.facts.cuda.items()
-        if _runs(case, release, case.host.gpu.driver) and _has_code(release, capability)
-    ]
+    fitting = _fitting(case, [capability])
     if not fitting:
         code = f"code for {dotted_capability(capability)} that this driver runs"
         return f"another driver, or a GPU of another generation: no CUDA has {code}"

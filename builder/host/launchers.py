@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from builder import facts
@@ -18,17 +17,12 @@ from builder.host.verdict import (
     RuleCase,
     any_of,
     named,
-    no,
-    unknown,
-    yes,
+    title_of,
 )
 from builder.model.contract import NeededMpi
 from builder.model.versions import version_order
 
-_SINGLETONS = 'each rank would be "rank 0 of 1", without an error'
-_TRY = "start 2 ranks of the image's check mpi so: it fails unless each finds the other"
 _ALONE = "start it with the image's own launcher in one container (in-container)"
-_BIND_FIX = "bind the host's MPI in (bind)"
 
 
 def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
@@ -36,118 +30,88 @@ def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...
     mpi = case.contract.mpi
     if mpi is None:
         if not names or names == (IN_CONTAINER,):
-            reason = "the image has no MPI: a program is one process"
-            return (named(IN_CONTAINER, yes(reason)),)
-        answer = no("the image has no MPI", "take an image with one (--mpi)")
-        return tuple(named(name, answer) for name in names)
+            return (named(IN_CONTAINER, case.yes("no-mpi")),)
+        return tuple(named(name, case.no("no-mpi-to-launch")) for name in names)
     ways = {IN_CONTAINER: _in_container, HYBRID: _hybrid, BIND: _bind}
     return tuple(named(name, ways[name](case, mpi)) for name in names or LAUNCHERS)
 
 
-def _in_container(_: RuleCase, mpi: NeededMpi) -> RuleAnswer:
-    title = _title(mpi)
+def _in_container(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     if mpi.route == "host":
-        reason = f"the image holds no MPI: {title} is to be bound in from the host"
-        return no(reason, _BIND_FIX)
-    return yes(f"{title} is in the image, with its launcher: on one node")
+        return case.no("inside-none")
+    return case.yes("inside")
 
 
 def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     """One of the host's launchers has to do."""
     if mpi.route == "host":
-        reason = "the image holds no MPI that the host's launcher could start"
-        return no(reason, "bind the host's MPI in as well (bind)")
+        return case.no("hybrid-none")
     answers = [*_by_mpirun(case, mpi), _by_srun(case, mpi)]
     answer = any_of(answers)
-    deciding = [one for one in answers if one.answer == answer]
-    reason = "; ".join(one.reason for one in deciding)
+    deciding = [part for part in answers if part.answer == answer]
+    reason = "; ".join(part.reason for part in deciding)
     if case.is_foreign and case.emulated and mpi.family == "openmpi":
         # PMIx's shared memory does not cross architectures: ranks would wait for ever
         reason += "; emulated ranks need PMIX_MCA_gds=hash in their environment"
-    fixes = [*dict.fromkeys(one.fix for one in deciding if one.fix)]
+    fixes = [*dict.fromkeys(part.fix for part in deciding if part.fix)]
     fixes += [_ALONE] if answer == NO else []
     return replace(deciding[0], reason=reason, fix="; or ".join(fixes))
 
 
-def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> Iterator[RuleAnswer]:
+def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> list[RuleAnswer]:
     if case.host.mpi is None:
-        yield unknown("which MPI the host has is not known", "record it: mpirun --version")
-    elif not case.host.mpi:
-        yield no("the host has no MPI on its PATH", f"load or install {_title(mpi)} on the host")
-    else:
-        yield from (_mpirun(case, mpi, installed) for installed in case.host.mpi)
+        return [case.unknown("host-mpi-unknown")]
+    if not case.host.mpi:
+        return [case.no("host-mpi-none")]
+    return [_mpirun(case, mpi, installed) for installed in case.host.mpi]
 
 
 def _mpirun(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    inside, outside = _title(mpi), _title(host)
+    outside = title_of(host)
     launcher = host.launcher or "its launcher"
-    if mpi.family == host.family:
-        if not host.version:
-            reason = f"the image has {inside}, and which {outside} the host has is not known"
-            return unknown(reason, f"record it: {launcher} --version")
-        if mpi.family != "openmpi":
-            return yes(f"{launcher} of {outside} starts ranks of {inside}: both speak PMI")
-        return _open_mpi(case, mpi, host)
-    return _by_other_family(case, mpi, host)
+    if mpi.family != host.family:
+        return _by_other_family(case, mpi, host)
+    if not host.version:
+        return case.unknown("host-version-unknown", launcher=launcher, outside=outside)
+    if mpi.family != "openmpi":
+        return case.yes("both-speak-pmi", launcher=launcher, outside=outside)
+    return _open_mpi(case, mpi, host)
 
 
 def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    inside, outside, family = _title(mpi), _title(host), facts.MPI_FAMILIES[host.family]
+    outside = title_of(host)
+    family = facts.MPI_FAMILIES[host.family]
     if family.slurm:
-        reason = f"{outside} starts ranks of its own by {family.slurm}, and none of {inside}"
-        return no(reason, _BIND_FIX if mpi.abi == "mpich" else "")
+        row = "starts-own-alone-bind" if mpi.abi == "mpich" else "starts-own-alone"
+        return case.no(row, way=family.slurm, outside=outside)
     if mpi.abi == family.abi == "mpich":
-        return unknown(
-            f"{outside} and {inside} both speak PMI; that they work together is not guaranteed",
-            _TRY,
-        )
+        return case.unknown("pmi-not-guaranteed", outside=outside)
     if family.made_from == mpi.family:
-        return _derived(case, mpi, host)
-    reason = f"{outside} on the host does not start ranks of {inside}: {_SINGLETONS}"
-    return no(reason, f"load {inside} on the host")
+        return _open_mpi(case, mpi, host)
+    return case.no("family-differs", outside=outside)
 
 
 def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on.
+    """Open MPI, or what was made from it, starts ranks of Open MPI by PMIx.
 
+    Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on:
     https://github.com/open-mpi/ompi/wiki/Container-Versioning
     """
-    inside, outside = _title(mpi), _title(host)
-    if version_order(mpi.version)[:2] == version_order(host.version)[:2]:
-        return yes(f"mpirun of {outside} starts ranks of {inside}: one series")
+    outside = title_of(host)
+    is_derived = host.family != mpi.family
+    if not is_derived and version_order(mpi.version)[:2] == version_order(host.version)[:2]:
+        return case.yes("one-series", outside=outside)
     own, other = _pmix(case, mpi), _pmix(case, host)
-    fix = f"load Open MPI {'.'.join(mpi.version.split('.')[:2])} on the host"
+    series = ".".join(mpi.version.split(".")[:2])
     if "" in (own, other):
-        both = f"PMIx {other or 'none'} outside, {own or 'none'} inside"
-        return no(
-            f"mpirun of {outside} does not start ranks of {inside} ({both}): {_SINGLETONS}", fix
-        )
-    return unknown(
-        f"whether mpirun of {outside} starts ranks of {inside} ({_prospect(own, other)}) Open MPI "
-        "promises for equal versions alone",
-        f"{_TRY}; {fix}",
-    )
-
-
-def _derived(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """A launcher that was made from the image's family's: nothing is guaranteed."""
-    inside, outside = _title(mpi), _title(host)
-    own, other = _pmix(case, mpi), _pmix(case, host)
-    if "" in (own, other):
-        reason = f"mpirun of {outside} does not start ranks of {inside}, which has no PMIx"
-        return no(f"{reason}: {_SINGLETONS}", f"load {inside} on the host")
-    origin = f"made from {facts.MPI_FAMILIES[mpi.family].title}, {_prospect(own, other)}"
-    reason = f"whether mpirun of {outside} ({origin}) starts ranks of {inside} is not guaranteed"
-    return unknown(reason, f"{_TRY}; load {inside} on the host")
-
-
-def _prospect(own: str | None, other: str | None) -> str:
-    """Return whether the PMIx of both sides are made to meet."""
+        pmix = {"own": own or "none", "other": other or "none"}
+        return case.no("pmix-on-one-side", series=series, **pmix, outside=outside)
     if own is None or other is None:
-        return "whose PMIx is not known"
+        return case.unknown("pmix-unknown", series=series, outside=outside)
     meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
     end = "made to meet" if meet else "which may not meet"
-    return f"PMIx {other} outside and {own} inside, {end}"
+    parts = {"own": own, "other": other, "end": end}
+    return case.unknown("pmix-not-guaranteed", series=series, **parts, outside=outside)
 
 
 def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
@@ -160,38 +124,35 @@ def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
 
 
 def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
-    kinds, title = case.host.slurm.pmi, _title(mpi)
+    kinds = case.host.slurm.pmi
     if kinds is None:
-        reason = "whether there is Slurm, and which PMI it speaks, is not known"
-        return unknown(reason, "record it: srun --mpi=list")
+        return case.unknown("slurm-unknown")
     if not kinds:
-        return no("the host has no Slurm", "")
-    listed = f"(srun --mpi=list: {', '.join(kinds)})"
-    if mpi.family != "openmpi":
-        if not any(kind.startswith("pmi") for kind in kinds):
-            return no(f"Slurm has no pmi2 {listed}: {_SINGLETONS}", _BIND_FIX)
-        reason = f"whether {title} in the image was built for Slurm's PMI is not known"
-        return unknown(reason, f"{_TRY} (srun --mpi=pmi2)")
-    return _open_mpi_by_srun(case, mpi, kinds, listed)
+        return case.no("slurm-none")
+    if mpi.family == "openmpi":
+        return _open_mpi_by_srun(case, mpi, kinds)
+    if any(kind.startswith("pmi") for kind in kinds):
+        return case.unknown("slurm-pmi-unknown")
+    return case.no("slurm-without-pmi2", kinds=", ".join(kinds))
 
 
-def _open_mpi_by_srun(
-    case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...], listed: str
-) -> RuleAnswer:
+def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) -> RuleAnswer:
     """Slurm serves PMIx by a plug-in for each version: pmix_v4."""
-    title, own = _title(mpi), _pmix(case, mpi)
+    own = _pmix(case, mpi)
     served = [kind for kind in kinds if kind.startswith("pmix")]
-    if not served or own == "":
-        lacks = f"{title} has no PMIx" if served else "Slurm has no pmix"
-        return no(f"{lacks} {listed}: {_SINGLETONS}", "install Slurm's PMIx plug-in")
+    if not served:
+        return case.no("slurm-without-pmix", kinds=", ".join(kinds))
+    if own == "":
+        return case.no("image-without-pmix", kinds=", ".join(kinds))
     newest = max((version_order(kind)[0] for kind in served if version_order(kind)), default=0)
     first = version_order(PMIX_MEETS_ALL)
     if own and version_order(own) >= first and newest > first[0]:
-        return yes(f"srun --mpi=pmix_v{newest} starts ranks of {title} (PMIx {own})")
-    return unknown(
-        f"{title} has PMIx {own or 'of some version'}, Slurm {', '.join(served)}: versions from "
-        f"{PMIX_MEETS_ALL} on meet, and whether these do is not known",
-        f"{_TRY} (srun --mpi=pmix)",
+        return case.yes("slurm-pmix", newest=newest, own=own)
+    return case.unknown(
+        "slurm-pmix-unknown",
+        own=own or "of some version",
+        served=", ".join(served),
+        meets_all=PMIX_MEETS_ALL,
     )
 
 
@@ -199,59 +160,45 @@ def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     """The host's library replaces the image's: one name, one interface, one C library."""
     installed, title = case.host.mpi, facts.MPI_FAMILIES[mpi.family].title
     if case.is_foreign:
-        reason = f"the host's MPI is for {case.host.architecture}"
-        return no(reason, "a host of the image's architecture")
+        return case.no("bind-foreign")
     if installed is None:
-        return unknown("which MPI the host has is not known", "record it: mpirun --version")
+        return case.unknown("host-mpi-unknown")
     if not mpi.library or not mpi.abi:
-        reason = "the image does not say which library its programs are linked to"
-        return unknown(reason, "ldd of a program in the image tells")
-    alike = [one for one in installed if facts.MPI_FAMILIES[one.family].abi == mpi.abi]
+        return case.unknown("bind-library-not-said")
+    alike = [host for host in installed if facts.MPI_FAMILIES[host.family].abi == mpi.abi]
     if not alike:
-        has = ", ".join(map(_title, installed)) or "none"
-        reason = f"no MPI of the host has the binary interface of {title} (it has: {has})"
-        return no(reason, f"load {title} on the host")
-    answers = [_bound(case, mpi, one) for one in alike]
-    return next(one for one in answers if one.answer == any_of(answers))
+        titles = ", ".join(map(title_of, installed)) or "none"
+        return case.no("bind-none-alike", title=title, installed=titles)
+    answers = [_bound(case, mpi, host) for host in alike]
+    return next(answer for answer in answers if answer.answer == any_of(answers))
 
 
 def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    outside = _title(host)
-    expected = f"programs of the image look for {mpi.library}, and"
+    outside = title_of(host)
     if host.libraries is None:
-        fix = "record the names of its libraries: libmpi.so.*"
-        return unknown(f"{expected} what {outside} has is not known", fix)
+        return case.unknown("bind-libraries-unknown", outside=outside)
     if mpi.library not in host.libraries:
-        fix = f"bind its library under the name {mpi.library}, if its interface is the same"
-        if host.family == "craympich":
-            fix = f"load cray-mpich-abi: its lib-abi-mpich has {mpi.library}"
-        return no(f"{expected} {outside} has {', '.join(host.libraries) or 'none'}", fix)
+        is_cray = host.family == "craympich"
+        row = "bind-other-name-of-cray" if is_cray else "bind-other-name"
+        return case.no(row, outside=outside, libraries=", ".join(host.libraries) or "none")
     if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
-        older = f"{outside} is older than the image's {mpi.version}" if host.version else outside
-        reason = f"{older}: functions that the older library lacks are missing"
-        return unknown(reason, f"try it, or load Open MPI {mpi.version} or newer")
-    return _on_glibc(case, mpi, host)
+        row = "bind-older" if host.version else "bind-version-unknown"
+        return case.unknown(row, outside=outside)
+    return _on_glibc(case, host)
 
 
-def _on_glibc(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
     """Host libraries in a container run on the image's C library."""
-    outside = _title(host)
+    outside = title_of(host)
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
-    if not glibc or not needed:
-        fact = "the glibc that the host's MPI needs" if glibc else "the image's glibc"
-        return unknown(f"{fact} is not known", "record it: ldd --version")
+    if not glibc:
+        return case.unknown("glibc-of-image-unknown")
+    if not needed:
+        return case.unknown("glibc-of-mpi-unknown")
     if version_order(needed) <= version_order(glibc):
-        also = ", ".join(facts.MPI_FAMILIES[host.family].brings)
-        more = f"; bind in with it: {also}" if also else ""
-        return yes(f"{mpi.library} of {outside} runs on the image's glibc {glibc}{more}")
-    fix = "take an image on a newer base, or use the image's own MPI (hybrid, in-container)"
+        brought = ", ".join(facts.MPI_FAMILIES[host.family].brings)
+        also = f"; bind in with it: {brought}" if brought else ""
+        return case.yes("bind-fits", outside=outside, also=also)
     if not host.glibc:
-        return unknown(
-            f"{outside} may need glibc {needed}, the host's, and the image has {glibc}", fix
-        )
-    error = f'("GLIBC_{needed} not found")'
-    return no(f"{outside} needs glibc {needed}, and the image has {glibc} {error}", fix)
-
-
-def _title(mpi: NeededMpi | HostMpi) -> str:
-    return f"{facts.MPI_FAMILIES[mpi.family].title} {mpi.version}".strip()
+        return case.unknown("bind-glibc-unknown", outside=outside, needed=needed)
+    return case.no("bind-glibc-too-old", outside=outside, needed=needed)

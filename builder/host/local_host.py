@@ -13,16 +13,16 @@ from pathlib import Path
 from builder.host.doctor import SystemRoots
 from builder.host.doctor.emulation import handlers_of
 from builder.host.doctor.machine import (
-    driver_version,
-    gpu_models,
     is_open,
     namespaces_problem,
     restricted_namespaces,
 )
-from builder.host.programs import Programs, mpis, runtimes, slurm
+from builder.host.doctor.programs import Programs
+from builder.host.programs import mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.process import Processes
 
 _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
@@ -47,6 +47,7 @@ def this_host(
     """
     variables = os.environ if variables is None else variables
     roots, programs = roots or SystemRoots(), Programs(processes, search_path)
+    libc, libc_version = platform.libc_ver()  # of this interpreter, which is the host's
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
         starting = pool.submit(runtimes, programs, roots)
@@ -55,8 +56,8 @@ def this_host(
             name=platform.node(),
             architecture=platform.machine() or None,
             kernel=platform.release() or None,
-            glibc=_glibc(),
-            cpu=cpu_of(_text(roots.proc / "cpuinfo")),
+            glibc=libc_version if libc == "glibc" else None,
+            cpu=cpu_of(text_of(roots.proc / "cpuinfo")),
             gpu=gpu,
             mpi=asked[0].result(),
             slurm=asked[1].result(),
@@ -67,15 +68,6 @@ def this_host(
             fuse=is_open(roots.dev / "fuse"),
             emulators=_emulators(roots),
         )
-
-
-def _glibc() -> str | None:
-    """Return the C library of this interpreter, which is the host's; None if it is not glibc."""
-    try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-    except (ValueError, OSError):
-        return None
-    return version if name == "glibc" and version else None
 
 
 def cpu_of(cpuinfo: str) -> HostCpu:
@@ -90,21 +82,21 @@ def cpu_of(cpuinfo: str) -> HostCpu:
 
 
 def _gpus(roots: SystemRoots, programs: Programs, ask: Callable[[], nvml.NvmlReading]) -> HostGpus:
-    version, sys = driver_version(roots), roots.top / "sys"
+    sys = roots.top / "sys"
     gpus = HostGpus(
-        driver=NONE if version is None else version or None,
+        driver=(nvml.kernel_driver(roots.proc) or None) if nvml.is_loaded(roots.proc) else NONE,
         on_bus=len(nvml.pci_gpus(sys)) if (sys / "bus/pci/devices").is_dir() else None,
         others=_others(sys / "bus/pci/devices"),
         compat=_compat(roots.top / "usr/local"),
         toolkit=programs.find("nvidia-container-cli") is not None,
         cdi=any(list((roots.top / folder).glob("*nvidia*")) for folder in _CDI),
     )
-    if version is None:
+    if gpus.driver == NONE:
         return replace(gpus, devices=())
     reading = ask()
     if reading.fault and reading.fault.name == nvml.LIBRARY_NOT_FOUND:
-        models = gpu_models(roots)
-        return replace(gpus, devices=tuple(HostGpu(model=one) for one in models) or None)
+        models = filter(None, nvml.gpu_models(roots.proc))
+        return replace(gpus, devices=tuple(HostGpu(model=model) for model in models) or None)
     if reading.fault:
         return replace(gpus, fault=f"{reading.fault.text} ({reading.fault.name})".strip())
     return replace(gpus, devices=tuple(_device(gpu) for gpu in reading.gpus))
@@ -126,9 +118,9 @@ def _others(devices: Path) -> tuple[str, ...] | None:
     if not devices.is_dir():
         return None
     makers = {
-        _MAKERS.get(_text(device / "vendor"), "")
+        _MAKERS.get(text_of(device / "vendor").strip(), "")
         for device in devices.iterdir()
-        if _text(device / "class").startswith(_GPU_CLASSES)
+        if text_of(device / "class").startswith(_GPU_CLASSES)
     }
     return tuple(sorted(makers - {""}))
 
@@ -150,10 +142,3 @@ def _emulators(roots: SystemRoots) -> tuple[str, ...] | None:
         for name, arch in ARCHITECTURES.items()
         if any(handler.serves(arch) for handler in handlers)
     )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace").strip()
-    except OSError:
-        return ""

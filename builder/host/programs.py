@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,10 @@ from pathlib import Path
 from builder.facts.mpi import MPI_FAMILIES, OPEN_MPI_SYMBOL, launcher_family
 from builder.host.doctor import SystemRoots
 from builder.host.doctor.machine import restricted_namespaces
-from builder.host.doctor.programs import answer
+from builder.host.doctor.programs import Programs
 from builder.host.records import HostMpi, HostRuntime, HostSlurm
 from builder.model.exact_json import part
 from builder.model.versions import first_version
-from builder.system.process import Processes
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
 _FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
@@ -34,24 +32,6 @@ _RULE = re.compile(r"^\s*userns\b", re.MULTILINE)
 _ATTACHED = re.compile(r'^\s*(?:profile\s+\S+\s+)?"?((?:/|@\{)[^\s"]+)"?[^\n]*\{\s*$', re.MULTILINE)
 _GLOB = re.compile(r"@\{\w+\}|\*\*|[*?{},]|[^@*?{},]+|@")
 _GLOBS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-
-
-class Programs:
-    """Asks the programs of one search path. What cannot be asked is not known."""
-
-    def __init__(self, processes: Processes, search_path: str) -> None:
-        self._processes, self._path = processes, search_path
-
-    def find(self, name: str) -> str | None:
-        return shutil.which(name, path=self._path)
-
-    def output(self, *argv: str, check: bool = True) -> str:
-        """Return both streams of a program; empty if it is not installed, or with `check` fails."""
-        path = self.find(argv[0])
-        done = path and answer(self._processes, [path, *argv[1:]], search_path=self._path)
-        if not done or isinstance(done, str) or (check and done.returncode):
-            return ""
-        return done.stdout + done.stderr
 
 
 def mpis(programs: Programs, variables: Mapping[str, str]) -> tuple[HostMpi, ...] | None:

@@ -1,5 +1,7 @@
 """A host as values, and its record: JSON (YAML will do) that is read with every fault at its place.
 
+The annotation of a field has the reader of its value in a record, where it may be null.
+
 None means "not known" everywhere: a rule that needs the fact cannot answer then. What is known not
 to exist is empty, False or `NONE`.
 """
@@ -7,28 +9,17 @@ to exist is empty, False or `NONE`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar, get_type_hints
 
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
+from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
-from builder.load.readers import Reader, Table, list_of, mapping_of, one_of, text
-from builder.load.record_readers import (
-    capability,
-    count,
-    dotted,
-    driver,
-    exactly,
-    kernel,
-    maybe,
-    page_size,
-    target,
-    truth,
-    words,
-)
+from builder.load.readers import Reader, list_of, mapping_of, one_of, record, text
+from builder.load.record_readers import maybe, truth, words
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
@@ -36,7 +27,6 @@ from builder.model.records import write
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
 NONE = "none"  # of a driver: none is loaded
-_ABSENT: object = ""  # the value of a required key that is missing; nobody sees it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,10 +47,10 @@ class HostGpu:
     `mig` says whether it is in MIG mode, and then `mig_instances` how many can be computed on.
     """
 
-    model: str = ""
-    capability: int | None = None
-    mig: bool | None = None
-    mig_instances: int | None = None
+    model: Annotated[str, text] = ""
+    capability: Annotated[int | None, read.capability] = None
+    mig: Annotated[bool | None, truth] = None
+    mig_instances: Annotated[int | None, read.count] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +64,14 @@ class HostGpus:
     a CDI specification of the GPUs.
     """
 
-    driver: str | None = None
-    devices: tuple[HostGpu, ...] | None = None
-    on_bus: int | None = None
-    others: tuple[str, ...] | None = None
-    compat: tuple[str, ...] | None = None
-    toolkit: bool | None = None
-    cdi: bool | None = None
-    fault: str = ""
+    driver: Annotated[str | None, read.driver] = None
+    devices: Annotated[tuple[HostGpu, ...] | None, list_of(_gpu)] = None
+    on_bus: Annotated[int | None, read.count] = None
+    others: Annotated[tuple[str, ...] | None, words(text)] = None
+    compat: Annotated[tuple[str, ...] | None, words(read.dotted)] = None
+    toolkit: Annotated[bool | None, truth] = None
+    cdi: Annotated[bool | None, truth] = None
+    fault: Annotated[str, text] = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,20 +82,20 @@ class HostMpi:
     newest version of symbols of the C library that it and its own libraries ask for.
     """
 
-    family: str
-    version: str = ""
-    launcher: str = ""
-    libraries: tuple[str, ...] | None = None
-    glibc: str = ""
-    pmix: str = ""
+    family: Annotated[str, one_of(facts.MPI_FAMILIES, "MPI family")]
+    version: Annotated[str, read.dotted] = ""
+    launcher: Annotated[str, text] = ""
+    libraries: Annotated[tuple[str, ...] | None, words(text)] = None
+    glibc: Annotated[str, read.dotted] = ""
+    pmix: Annotated[str, read.dotted] = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSlurm:
     """Slurm: `pmi` are the kinds that `srun --mpi=list` names; none where there is no srun."""
 
-    version: str = ""
-    pmi: tuple[str, ...] | None = None
+    version: Annotated[str, read.dotted] = ""
+    pmi: Annotated[tuple[str, ...] | None, words(text)] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,11 +107,11 @@ class HostRuntime:
     an AppArmor profile lets it make user namespaces.
     """
 
-    version: str = ""
-    setuid: bool | None = None
-    cdi: bool | None = None
-    clone3: bool | None = None
-    profile: bool | None = None
+    version: Annotated[str, read.dotted] = ""
+    setuid: Annotated[bool | None, truth] = None
+    cdi: Annotated[bool | None, truth] = None
+    clone3: Annotated[bool | None, truth] = None
+    profile: Annotated[bool | None, truth] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,46 +122,40 @@ class Host:
     namespaces; `fuse` whether /dev/fuse is open to ordinary users; `page_size` that of memory.
     """
 
-    name: str = ""
-    architecture: str | None = None
-    kernel: str | None = None
-    glibc: str | None = None
-    cpu: HostCpu = field(default_factory=HostCpu)
-    gpu: HostGpus = field(default_factory=HostGpus)
-    mpi: tuple[HostMpi, ...] | None = None
-    slurm: HostSlurm = field(default_factory=HostSlurm)
-    runtimes: Mapping[str, HostRuntime] | None = None
-    page_size: int | None = None
-    user_namespaces: bool | None = None
-    restricted_namespaces: bool | None = None
-    fuse: bool | None = None
-    emulators: tuple[str, ...] | None = None
+    name: Annotated[str, text] = ""
+    architecture: Annotated[str | None, _architecture] = None
+    kernel: Annotated[str | None, read.kernel] = None
+    glibc: Annotated[str | None, read.dotted] = None
+    cpu: Annotated[HostCpu, _cpu] = field(default_factory=HostCpu)
+    gpu: Annotated[HostGpus, _gpus] = field(default_factory=HostGpus)
+    mpi: Annotated[tuple[HostMpi, ...] | None, list_of(_mpi)] = None
+    slurm: Annotated[HostSlurm, _slurm] = field(default_factory=HostSlurm)
+    runtimes: Annotated[Mapping[str, HostRuntime] | None, _runtimes] = None
+    page_size: Annotated[int | None, read.page_size] = None
+    user_namespaces: Annotated[bool | None, truth] = None
+    restricted_namespaces: Annotated[bool | None, truth] = None
+    fuse: Annotated[bool | None, truth] = None
+    emulators: Annotated[tuple[str, ...] | None, words(_architecture)] = None
 
 
-def fields_of(
-    kind: Callable[..., T], readers: Mapping[str, Reader[object]], required: Sequence[str] = ()
-) -> Reader[T]:
-    """Return a reader of a mapping as a dataclass: keys are fields, absent ones have the default.
+def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
+    """Return a reader of a mapping as a dataclass. Keys that are absent or null have the default.
 
-    `schema`, which names the kind of file, is no field. A result with faults is not to be used.
+    `required` are the readers of keys that are no fields. A result with faults is not to be used.
     """
-    optional = [key for key in readers if key not in required]
+    hints = get_type_hints(kind, include_extras=True)
+    optional: dict[str, Reader[object]] = {}
+    for part in fields(kind):  # type: ignore[arg-type]  # of a dataclass
+        [reader] = hints[part.name].__metadata__
+        if part.default is MISSING and part.default_factory is MISSING:
+            required[part.name] = reader
+        else:
+            optional[part.name] = maybe(reader, None)
 
-    def read(node: Node, faults: Faults) -> T:
-        table = Table(node, faults, required=required, optional=optional)
-        values = {
-            key: table.read(key, reader, _ABSENT if key in required else None)
-            for key, reader in readers.items()
-        }
-        values.pop("schema", None)
+    def known(**values: object) -> T:
         return kind(**{key: value for key, value in values.items() if value is not None})
 
-    return read
-
-
-def _record(kind: Callable[..., T], **readers: Reader[object]) -> Reader[T]:
-    """Return a reader of a mapping whose values may be null, which is not known."""
-    return fields_of(kind, {key: maybe(reader, None) for key, reader in readers.items()})
+    return record(known, required, optional, fields={"schema": ""})
 
 
 def _architecture(node: Node, faults: Faults) -> str:
@@ -182,73 +166,29 @@ def _architecture(node: Node, faults: Faults) -> str:
 
 
 def _host_cpu(
-    model: str = "", features: tuple[str, ...] | None = None, target: str = ""
+    model: str | None = None, features: tuple[str, ...] | None = None, target: str | None = None
 ) -> HostCpu:
     """Return a processor: with the kernel's features, or a CPU target's, or by a POWER's name."""
-    known = features or cpu_features(target) or power_levels(model) or None
-    return HostCpu(model=model, features=known)
+    known = features or cpu_features(target or "") or power_levels(model or "") or None
+    return HostCpu(model=model or "", features=known)
 
 
-_cpu = _record(_host_cpu, model=text, features=words(text), target=target)
-_gpu = _record(HostGpu, model=text, capability=capability, mig=truth, mig_instances=count)
-_gpus = _record(
-    HostGpus,
-    driver=driver,
-    devices=list_of(_gpu),
-    on_bus=count,
-    others=words(text),
-    compat=words(dotted),
-    toolkit=truth,
-    cdi=truth,
-    fault=text,
-)
-_mpi = fields_of(
-    HostMpi,
+_cpu = record(
+    _host_cpu,
+    {},
     {
-        "family": one_of(facts.MPI_FAMILIES, "MPI family"),
-        "version": maybe(dotted, None),
-        "launcher": maybe(text, None),
-        "libraries": maybe(words(text), None),
-        "glibc": maybe(dotted, None),
-        "pmix": maybe(dotted, None),
+        "model": maybe(text, None),
+        "features": maybe(words(text), None),
+        "target": maybe(read.target, None),
     },
-    required=("family",),
 )
-_slurm = _record(HostSlurm, version=dotted, pmi=words(text))
-_runtime = _record(
-    HostRuntime, version=dotted, setuid=truth, cdi=truth, clone3=truth, profile=truth
-)
-_host = fields_of(
-    Host,
-    {
-        "schema": exactly(SCHEMA),
-        **{
-            key: maybe(reader, None)
-            for key, reader in {
-                "name": text,
-                "architecture": _architecture,
-                "kernel": kernel,
-                "glibc": dotted,
-                "cpu": _cpu,
-                "gpu": _gpus,
-                "mpi": list_of(_mpi),
-                "slurm": _slurm,
-                "runtimes": mapping_of(_runtime, key=one_of(RUNTIMES, "container runtime")),
-                "page_size": page_size,
-                "user_namespaces": truth,
-                "restricted_namespaces": truth,
-                "fuse": truth,
-                "emulators": words(_architecture),
-            }.items()
-        },
-    },
-    required=("schema",),
-)
-
-
-def host_of(node: Node, faults: Faults) -> Host:
-    """Return a host; faults are noted, and the result is then not to be used."""
-    return _host(node, faults)
+_gpu = _record(HostGpu)
+_gpus = _record(HostGpus)
+_mpi = _record(HostMpi)
+_slurm = _record(HostSlurm)
+_runtimes = mapping_of(_record(HostRuntime), key=one_of(RUNTIMES, "container runtime"))
+# Faults are noted, and the result is then not to be used.
+host_of = _record(Host, schema=read.exactly(SCHEMA))
 
 
 def read_record(path: Path) -> Host:
@@ -263,33 +203,34 @@ def read_record(path: Path) -> Host:
 
 def as_record(host: Host) -> str:
     """Return the text of a record: what is not known is null, for whoever knows it."""
-    document = write(host)
-    document["cpu"] = {**write(host.cpu), "features": _words(host.cpu.features)}
-    devices = [
-        {
-            **write(gpu),
-            "capability": None if gpu.capability is None else dotted_capability(gpu.capability),
-        }
-        for gpu in host.gpu.devices or ()
-    ]
-    document["gpu"] = {**write(host.gpu), "devices": None if host.gpu.devices is None else devices}
-    runtimes = {
-        name: {"version": known.pop("version"), **{k: v for k, v in known.items() if v is not None}}
-        for name, runtime in (host.runtimes or {}).items()
-        if (known := write(runtime))
+    features, devices, runtimes = host.cpu.features, host.gpu.devices, host.runtimes
+    document = {
+        "schema": SCHEMA,
+        **write(host),
+        "cpu": {**write(host.cpu), "features": None if features is None else " ".join(features)},
+        "gpu": {
+            **write(host.gpu),
+            "devices": None if devices is None else [*map(_device, devices)],
+        },
+        "runtimes": None
+        if runtimes is None
+        else {name: _known_of(runtime) for name, runtime in runtimes.items()},
     }
-    document["runtimes"] = None if host.runtimes is None else runtimes
-    plain = _with_nulls({"schema": SCHEMA, **document})
-    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(_with_nulls(document), indent=1, ensure_ascii=False) + "\n"
+
+
+def _device(gpu: HostGpu) -> dict[str, object]:
+    capability = None if gpu.capability is None else dotted_capability(gpu.capability)
+    return {**write(gpu), "capability": capability}
+
+
+def _known_of(runtime: HostRuntime) -> dict[str, object]:
+    return {key: value for key, value in write(runtime).items() if value is not None}
 
 
 def dotted_capability(number: int) -> str:
     """Return a compute capability as NVIDIA lists it: 7.0 of 70."""
     return "{}.{}".format(*divmod(number, 10))
-
-
-def _words(texts: Sequence[str] | None) -> str | None:
-    return None if texts is None else " ".join(texts)
 
 
 def _with_nulls(value: object) -> object:

@@ -7,7 +7,7 @@ from builder.host import gpus
 from builder.host.launchers import launched_by
 from builder.host.records import Host
 from builder.host.runtimes import started_by
-from builder.host.verdict import HostVerdict, RuleAnswer, RuleCase, named, no, unknown, yes
+from builder.host.verdict import HostVerdict, RuleAnswer, RuleCase, named
 from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
 from builder.model.contract import HostContract
@@ -57,35 +57,30 @@ def _architecture(case: RuleCase) -> RuleAnswer:
     """The image's programs must start: natively, or emulated where that was asked for."""
     host, needed = case.host, case.contract.architecture
     if host.architecture is None:
-        return unknown("the host's architecture is not known", "record what uname -m says")
+        return case.unknown("architecture-unknown")
     if not case.is_foreign:
-        return yes(f"{needed}, as the image")
+        return case.yes("architecture-native")
     if case.emulated:
         return _emulation(case)
-    twin = case.contract.image.removesuffix(needed) + host.architecture
-    fix = f"take the image for {host.architecture}: {twin}"
-    if host.architecture not in ARCHITECTURES:
-        fix = f"a host that is {needed}"
+    if host.architecture in ARCHITECTURES:
+        twin = case.contract.image.removesuffix(needed) + host.architecture
+        answer = case.no("architecture-foreign", twin=twin)
+    else:
+        answer = case.no("architecture-without-images")
     if needed in (host.emulators or ()) and host.architecture not in _NARROW:
-        fix += "; or check with --emulated: this host has QEMU for it, some ten times slower"
-    reason = (
-        f"the image is for {needed}, and the host is {host.architecture}: no program of it starts"
-    )
-    return no(f'{reason} ("Exec format error")', fix)
+        return case.no("emulation-not-asked-for", fix=answer.fix)
+    return answer
 
 
 def _emulation(case: RuleCase) -> RuleAnswer:
-    host, needed = case.host, case.contract.architecture
-    fix = f"register QEMU for {needed} in binfmt_misc, with the flag F"
+    host = case.host
     if host.architecture in _NARROW:
-        reason = f"QEMU on {host.architecture}, a 32-bit machine, runs no 64-bit program correctly"
-        return no(reason, f"a 64-bit host, such as {needed}")
+        return case.no("emulation-narrow")
     if host.emulators is None:
-        reason = f"whether this {host.architecture} host emulates {needed} is not known"
-        return unknown(reason, "record its emulators; " + fix)
-    if needed not in host.emulators:
-        return no(f"this {host.architecture} host has no emulator for {needed}", fix)
-    return yes(f"{needed}, emulated by QEMU on {host.architecture}: not native")
+        return case.unknown("emulation-unknown")
+    if case.contract.architecture not in host.emulators:
+        return case.no("emulation-none")
+    return case.yes("emulation")
 
 
 def _processor(case: RuleCase) -> RuleAnswer | None:
@@ -93,58 +88,46 @@ def _processor(case: RuleCase) -> RuleAnswer | None:
     needed = case.contract.cpu
     if case.is_foreign and not case.emulated:
         return None
-    names = [one for one in (needed.target, needed.baseline) if one not in ("", GENERIC)]
-    features = needed.features or tuple(one for name in names for one in cpu_features(name))
+    names = [name for name in (needed.target, needed.baseline) if name not in ("", GENERIC)]
+    features = needed.features or tuple(feature for name in names for feature in cpu_features(name))
     if not names and not features:
-        return yes(f"the image runs on every {case.contract.architecture} processor")
+        return case.yes("processor-any")
     title = " and ".join(names) or " ".join(features)
     if not features:
-        reason = f"what {title} needs is in no table of this version"
-        return unknown(reason, "use a newer build-images")
-    if case.is_foreign and {*features} <= EMULATED.get(case.contract.architecture, set()):
-        return yes(f"QEMU emulates what {title} needs")
-    if case.is_foreign:
-        reason = f"the image is compiled for {title}, and what QEMU emulates of it is not known"
-        return unknown(reason, f"try: qemu-{case.contract.architecture} -cpu help")
-    return _native_processor(case, title, features)
+        return case.unknown("processor-in-no-table", title=title)
+    if not case.is_foreign:
+        return _native_processor(case, title, features)
+    if {*features} <= EMULATED.get(case.contract.architecture, set()):
+        return case.yes("processor-emulated", title=title)
+    return case.unknown("processor-emulation-unknown", title=title)
 
 
 def _native_processor(case: RuleCase, title: str, features: tuple[str, ...]) -> RuleAnswer:
     cpu, baseline = case.host.cpu, case.contract.cpu.baseline
     if cpu.features is None:
-        reason = f"the image is compiled for {title}, and the host's processor is not known"
-        return unknown(reason, 'record it: /proc/cpuinfo; or by name: cpu: {"target": "..."}')
-    lacking = [one for one in features if one not in cpu.features]
+        return case.unknown("processor-unknown", title=title)
     name = cpu.model or "the host's processor"
-    if not lacking:
-        return yes(f"{name} has all that {title} needs")
-    more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-    reason = (
-        f"the image is compiled for {title}, and {name} lacks {' '.join(lacking[:_SHOWN])}{more}: "
-        'programs end with "Illegal instruction"'
-    )
+    missing = [feature for feature in features if feature not in cpu.features]
+    if not missing:
+        return case.yes("processor-fits", name=name, title=title)
+    lacking = " ".join(missing[:_SHOWN])
+    if len(missing) > _SHOWN:
+        lacking += f" and {len(missing) - _SHOWN} more"
+    if not {*cpu_features(baseline)} <= {*cpu.features}:
+        return case.no("processor-lacks-baseline", title=title, name=name, lacking=lacking)
     level = level_of(case.contract.architecture, cpu.features)
-    if {*cpu_features(baseline)} <= {*cpu.features}:
-        also = f", or for {level} (--cpu-target {level})" if level not in ("", baseline) else ""
-        return no(reason, f"take the image for every processor{also}, or a host that is {title}")
-    return no(
-        reason,
-        f"take the image on another base: this one's packages need {baseline}, those of "
-        "Debian and of older releases do not",
-    )
+    row = "processor-lacks" if level in ("", baseline) else "processor-lacks-with-level"
+    return case.no(row, title=title, name=name, lacking=lacking, level=level)
 
 
 def _kernel(case: RuleCase) -> RuleAnswer:
     """The image's C library ends at once on a kernel older than it was configured for."""
     least, running = case.contract.kernel, case.host.kernel
     if not least:
-        reason = "the image does not say which kernel its C library needs"
-        return unknown(reason, "add its distribution to facts/systems.yaml, and build it again")
+        return case.unknown("kernel-not-said")
     if running is None:
-        reason = f"the image needs Linux {least}, and the host's kernel is not known"
-        return unknown(reason, "record what uname -r says")
+        return case.unknown("kernel-unknown")
     glibc = f"glibc {case.contract.glibc}" if case.contract.glibc else "its C library"
     if version_order(running)[:_KERNEL_PARTS] >= version_order(least):
-        return yes(f"Linux {running}; {glibc} needs {least}")
-    reason = f'Linux {running} is older than {least}, which {glibc} needs: "FATAL: kernel too old"'
-    return no(reason, f"a kernel {least} or newer, or an image on an older base")
+        return case.yes("kernel-fits", glibc=glibc)
+    return case.no("kernel-too-old", glibc=glibc)

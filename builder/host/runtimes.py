@@ -11,26 +11,21 @@ from builder.facts.runtimes import (
     Runtime,
 )
 from builder.host.records import HostGpus, HostRuntime
-from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named, no, unknown, yes
+from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named
 from builder.model.versions import version_order
 
 RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
 _ANY = "container runtime"
-_OPEN = (
-    "open them: sysctl user.max_user_namespaces=10000, "
-    "and on old Debian kernel.unprivileged_userns_clone=1"
-)
 
 
 def started_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
     """Return the answer for each of the runtimes named, or for those of the host if none is."""
     installed = case.host.runtimes
     if installed is None:
-        reason = "which container runtimes the host has is not known"
-        fix = "record them with their versions: apptainer --version, ch-run --version, ..."
-        return tuple(named(name, unknown(reason, fix)) for name in names or (_ANY,))
+        answer = case.unknown("runtimes-unknown")
+        return tuple(named(name, answer) for name in names or (_ANY,))
     if not names and not installed:
-        return (named(_ANY, no("the host has none", f"install one of {', '.join(RUNTIMES)}")),)
+        return (named(_ANY, case.no("runtimes-none", all=", ".join(RUNTIMES))),)
     return tuple(
         named(name, _answer(case, RUNTIMES[name], installed.get(name)))
         for name in names or installed
@@ -39,45 +34,34 @@ def started_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]
 
 def _answer(case: RuleCase, runtime: Runtime, installed: HostRuntime | None) -> RuleAnswer:
     if installed is None:
-        return no("not found on the host", f"install {runtime.name}, or use another runtime")
-    parts = [
-        _version(runtime, installed),
-        _variables(runtime, installed),
-        _threads(case, runtime, installed),
-        _namespaces(case, runtime, installed),
-        _fuse(case, runtime, installed),
-        _gpu(case, runtime, installed),
-    ]
-    answers = [one for one in parts if one is not None]
-    answer = all_of_answers(answers)
-    if answer != YES:
-        return next(one for one in answers if one.answer == answer)
+        return case.no("runtime-absent", runtime=runtime)
+    rules = (_version, _variables, _threads, _namespaces, _fuse, _gpu)
+    asked = [rule(case, runtime, installed) for rule in rules]
+    answers = [answer for answer in asked if answer is not None]
+    worst = all_of_answers(answers)
+    if worst != YES:
+        return next(answer for answer in answers if answer.answer == worst)
     title = f"{runtime.name} {installed.version}".strip()
-    return yes("; ".join([title, *(one.reason for one in answers)]))
+    reasons = "; ".join([title, *(answer.reason for answer in answers)])
+    return case.yes("runtime-fits", reasons=reasons)
 
 
-def _version(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
+def _version(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     if runtime.oldest and not installed.version:
-        reason = f"SIF images need version {runtime.oldest}, and this one is not known"
-        return unknown(reason, f"record it: {runtime.name} --version")
+        return case.unknown("runtime-version-unknown", runtime=runtime)
     if runtime.oldest and _is_older(installed.version, runtime.oldest):
-        reason = f"version {installed.version} reads no SIF: {runtime.oldest} is the first"
-        return no(reason, "use a newer version, or Charliecloud")
+        return case.no("runtime-too-old", runtime=runtime, version=installed.version)
     return None
 
 
-def _variables(runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
+def _variables(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """The image's variables: Charliecloud sets them if it gets the option."""
     version = installed.version
     if runtime.name != "charliecloud" or not version or not _is_older(version, SET_ENV):
         return None
     if _is_older(version, SET_ENV_FILE):
-        reason = f"version {version} cannot set the image's variables: it has no --set-env"
-        return no(reason, f"use {SET_ENV} or newer")
-    return yes(
-        "it is told the file of the image's variables, --set-env=IMAGE/ch/environment (without a "
-        f"file from {SET_ENV} on)"
-    )
+        return case.no("variables-not-set", version=version, newest=SET_ENV)
+    return case.yes("variables-by-file", newest=SET_ENV)
 
 
 def _threads(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
@@ -85,19 +69,16 @@ def _threads(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAn
     glibc, first, version = case.contract.glibc, runtime.clone3, installed.version
     if not first or installed.clone3 or (glibc and _is_older(glibc, CLONE3_GLIBC)):
         return None
-    title, is_unknown = runtime.title, installed.clone3 is None
-    fix = f"use {title} {first} or newer, or start it without the filter (seccomp=unconfined)"
-    if not glibc or (not version and is_unknown):
-        fact = f"{title}'s version" if glibc else "the image's glibc"
-        reason = f"{title} before {first} starts no thread of glibc {CLONE3_GLIBC} and newer"
-        return unknown(f"{reason}, and {fact} is not known", fix)
-    if is_unknown and not _is_older(version, first):
-        return None
-    reason = f"{title} {version} forbids clone3, by which the image's glibc {glibc} starts threads"
-    if is_unknown and not _is_older(version, runtime.patched):
-        reason += ", unless the distribution's filter is newer"
-        return unknown(reason, f"run a program with threads in the image; {fix}")
-    return no(f'{reason} ("Operation not permitted")', fix)
+    if not glibc:
+        return case.unknown("threads-unknown-glibc", runtime=runtime, threshold=CLONE3_GLIBC)
+    if installed.clone3 is None:  # then it is the filter that came with the version
+        if not version:
+            return case.unknown("threads-unknown-version", runtime=runtime, threshold=CLONE3_GLIBC)
+        if not _is_older(version, first):
+            return None
+        if not _is_older(version, runtime.patched):
+            return case.unknown("threads-perhaps-forbidden", runtime=runtime, version=version)
+    return case.no("threads-forbidden", runtime=runtime, version=version)
 
 
 def _is_older(version: str, other: str) -> bool:
@@ -110,42 +91,33 @@ def _namespaces(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> Rul
     if not runtime.rootless:
         return None
     if installed.setuid:
-        return yes("its starter is setuid root")
+        return case.yes("namespaces-by-setuid")
     if is_open:
         return _profile(case, runtime, installed)
-    fix = _OPEN
-    if runtime.format == "sif":
-        fix += "; or install its setuid starter (apptainer-suid)"
     if is_open is None:
-        return unknown("whether user namespaces are open to ordinary users is not known", fix)
-    if runtime.format == "sif" and installed.setuid is None:
-        reason = "user namespaces are closed, and whether its starter is setuid is not known"
-        return unknown(reason, fix)
-    return no("user namespaces are closed to ordinary users", fix)
+        return case.unknown("namespaces-unknown")
+    is_sif = runtime.format == "sif"
+    if is_sif and installed.setuid is None:
+        return case.unknown("setuid-unknown")
+    return case.no("namespaces-closed-to-sif" if is_sif else "namespaces-closed")
 
 
 def _profile(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer:
     """A program needs a profile that allows user namespaces if AppArmor restricts them."""
-    name = runtime.name
     if not case.host.restricted_namespaces:
-        return yes("user namespaces are open to ordinary users")
+        return case.yes("namespaces-open")
     if installed.profile:
-        return yes("its AppArmor profile lets it make user namespaces")
-    reason = "AppArmor lets only programs with a profile make user namespaces"
-    fix = (
-        f"write a profile of it with the rule userns (/etc/apparmor.d/{name}), or "
-        "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-    )
+        return case.yes("profile-fits")
     if installed.profile is None:
-        return unknown(f"{reason}, and whether {name} has one is not known", fix)
-    return no(f'{reason}, and {name} has none ("Permission denied")', fix)
+        return case.unknown("profile-unknown", runtime=runtime)
+    return case.no("profile-none", runtime=runtime)
 
 
 def _fuse(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
     """Without setuid a SIF is mounted by FUSE, or else unpacked, each time it is started."""
     if runtime.format != "sif" or installed.setuid or case.host.fuse is not False:
         return None
-    return yes("without /dev/fuse it unpacks the SIF at each start: slower, and disk")
+    return case.yes("unpacked-without-fuse")
 
 
 def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
@@ -155,12 +127,10 @@ def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer
     ways = _ways(runtime, installed, case.host.gpu)
     for option, works in ways.items():
         if works:
-            return yes(f"{option} brings the driver's libraries in")
-    fix = "install NVIDIA's container toolkit, and run: nvidia-ctk cdi generate"
+            return case.yes("driver-brought-in", option=option)
     if None in ways.values():
-        reason = f"whether {' or '.join(ways)} can bring the driver's libraries in is not known"
-        return unknown(reason, fix)
-    return no("nothing here brings the driver's libraries into its containers", fix)
+        return case.unknown("driver-perhaps-brought-in", options=" or ".join(ways))
+    return case.no("driver-not-brought-in")
 
 
 def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 
-from builder.facts import Facts
-from builder.host.records import Host
-from builder.model.contract import HostContract
+from builder.facts import MPI_FAMILIES, Facts
+from builder.host.records import Host, HostMpi
+from builder.model.contract import HostContract, NeededMpi
+from builder.system.files import table_beside
 from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"
@@ -25,6 +27,13 @@ _MARKS = {YES: "✓", NO: "✗", UNKNOWN: "?"}
 _WIDTH = 100
 
 
+@cache
+def _sentences() -> Mapping[str, Mapping[str, str]]:
+    """Return the rows of answers.yaml by name; one that is a text is a reason alone."""
+    rows = table_beside(__file__, "answers.yaml")
+    return {name: {"reason": row} if isinstance(row, str) else row for name, row in rows.items()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
     """The answer to a rule, for a reason; `fix` would make it a yes. `judge` names the `rule`."""
@@ -37,7 +46,11 @@ class RuleAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleCase:
-    """An image and a host to apply rules to. `emulated` is true if emulation may be used."""
+    """An image and a host to apply rules to. `emulated` is true if emulation may be used.
+
+    `yes`, `no` and `unknown` answer with the sentences of a row of answers.yaml; `parts` are the
+    values in them that neither the image nor the host has.
+    """
 
     contract: HostContract
     host: Host
@@ -48,6 +61,28 @@ class RuleCase:
     def is_foreign(self) -> bool:
         """True if the image is known to be of another architecture than the host."""
         return self.host.architecture not in (None, self.contract.architecture)
+
+    def yes(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(YES, row, parts)
+
+    def no(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(NO, row, parts)
+
+    def unknown(self, row: str, /, **parts: object) -> RuleAnswer:
+        return self._answer(UNKNOWN, row, parts)
+
+    def _answer(self, answer: str, row: str, parts: Mapping[str, object]) -> RuleAnswer:
+        values = {
+            "image": self.contract,
+            "cuda": self.contract.cuda,
+            "mpi": self.contract.mpi,
+            "inside": title_of(self.contract.mpi) if self.contract.mpi else "",
+            "host": self.host,
+            "gpu": self.host.gpu,
+            **parts,
+        }
+        sentences = {key: text.format_map(values) for key, text in _sentences()[row].items()}
+        return RuleAnswer(answer=answer, **sentences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +111,21 @@ class HostVerdict:
 
         The image's own launcher starts ranks in one container, on one node.
         """
-        ways = [one for one in self.launchers if one.rule in (HYBRID, BIND)]
+        ways = [answer for answer in self.launchers if answer.rule in (HYBRID, BIND)]
         answers = [all_of_answers(self.rules), any_of(self.runtimes), any_of(ways)]
         return all_of(answers) if ways else ""
 
     @property
     def decisive(self) -> tuple[RuleAnswer, ...]:
         """The answers that made the verdict; none if it is yes."""
-        groups = [one for one in (self.runtimes, self.launchers) if any_of(one) == self.answer]
+        groups = [each for each in (self.runtimes, self.launchers) if any_of(each) == self.answer]
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
-        return tuple(one for one in candidates if one.answer == self.answer != YES)
+        return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
+
+
+def title_of(mpi: NeededMpi | HostMpi) -> str:
+    """Return an MPI's name and version, as far as it is known."""
+    return f"{MPI_FAMILIES[mpi.family].title} {mpi.version}".strip()
 
 
 def all_of(answers: Iterable[str]) -> str:
@@ -96,30 +136,18 @@ def all_of(answers: Iterable[str]) -> str:
 
 def all_of_answers(answers: Iterable[RuleAnswer]) -> str:
     """Return the same for answers with their reasons."""
-    return all_of(one.answer for one in answers)
+    return all_of(answer.answer for answer in answers)
 
 
 def any_of(answers: Iterable[RuleAnswer]) -> str:
     """Return yes if one answer is yes; else unknown if one is unknown."""
-    unique = {one.answer for one in answers}
+    unique = {answer.answer for answer in answers}
     return YES if YES in unique else UNKNOWN if UNKNOWN in unique else NO
 
 
 def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
     """Return an answer with the name of its rule."""
     return replace(answer, rule=rule)
-
-
-def yes(reason: str) -> RuleAnswer:
-    return RuleAnswer(answer=YES, reason=reason)
-
-
-def no(reason: str, fix: str) -> RuleAnswer:
-    return RuleAnswer(answer=NO, reason=reason, fix=fix)
-
-
-def unknown(reason: str, fix: str) -> RuleAnswer:
-    return RuleAnswer(answer=UNKNOWN, reason=reason, fix=fix)
 
 
 def as_json(verdict: HostVerdict) -> str:
@@ -132,7 +160,7 @@ def as_json(verdict: HostVerdict) -> str:
         "several_nodes": verdict.several_nodes or None,
         "emulated": verdict.emulated,
         **{
-            name: [asdict(one) for one in getattr(verdict, name)]
+            name: [asdict(answer) for answer in getattr(verdict, name)]
             for name in ("rules", "runtimes", "launchers")
         },
     }
@@ -142,7 +170,7 @@ def as_json(verdict: HostVerdict) -> str:
 def as_text(verdict: HostVerdict, *, colour: bool) -> str:
     """Return the answers rule by rule, then together; without a newline at its end."""
     paint = Paint(colour)
-    width = max(len(one.rule) for one in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
+    width = max(len(each.rule) for each in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
     title = f"{verdict.image} on {verdict.host or 'a host without a name'}"
     return "\n".join(
         [
@@ -179,17 +207,17 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
     answer = paint(verdict.answer, _COLOURS[verdict.answer])
     if verdict.answer != YES:
-        names = ", ".join(dict.fromkeys(one.rule for one in verdict.decisive))
+        names = ", ".join(dict.fromkeys(answer.rule for answer in verdict.decisive))
         text = ": it must not run here" if verdict.answer == NO else " whether it runs here"
         return [f"{answer}{text}: {names}"]
     text = "emulated, not native" if verdict.emulated else "it runs here"
     ways = [
-        next(one.rule for one in group if one.answer == YES)
+        next(answer.rule for answer in group if answer.answer == YES)
         for group in (verdict.runtimes, verdict.launchers)
     ]
     lines = [f"{answer}: {text} ({', '.join(ways)})"]
     if (several := verdict.several_nodes) not in ("", YES):
-        names = ", ".join(one.rule for one in verdict.launchers if one.answer == several)
+        names = ", ".join(answer.rule for answer in verdict.launchers if answer.answer == several)
         text = "on one node alone, on several it does not"
         if several == UNKNOWN:
             text = "whether on several nodes, too"

@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, BuildImagesError
@@ -182,6 +183,22 @@ def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
     if digest_of(content) != digest:
         raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_NOT_BOUND)
     return content
+
+
+def table_beside(module: str, name: str) -> Any:
+    """Return what a YAML file beside a module (`__file__`) of this package holds."""
+    import yaml  # noqa: PLC0415 - few commands need a table
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(module).with_name(name).read_text("utf-8"), Loader=loader)  # noqa: S506
+
+
+def text_of(file: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -133,8 +133,13 @@ def _own_path() -> Path:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return SHARED_HOME
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else _data_of_user()).absolute() / "build-images"
+    if data := os.environ.get("XDG_DATA_HOME"):
+        return Path(data).absolute() / "build-images"
+    if folder := folder_of_user():
+        return folder.absolute() / ".local/share/build-images"
+    raise MissingPrerequisite(
+        "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
+    )
 
 
 def folder_of_user() -> Path | None:
@@ -143,11 +148,3 @@ def folder_of_user() -> Path | None:
         return Path.home()
     except RuntimeError:
         return None
-
-
-def _data_of_user() -> Path:
-    if folder := folder_of_user():
-        return folder / ".local/share"
-    raise MissingPrerequisite(
-        "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
-    )

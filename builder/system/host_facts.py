@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.process import Processes
 
 
@@ -38,7 +39,7 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
         cpu=_field(proc / "cpuinfo", ":", ("model name", "cpu")),
         cores=os.cpu_count() or 1,
         os=_field(etc / "os-release", "=", ("PRETTY_NAME",)).strip('"'),
-        driver=_driver(proc),
+        driver=nvml.kernel_driver(proc) or ("loaded" if nvml.is_loaded(proc) else ""),
         gpus=tuple(model or "unknown" for model in nvml.gpu_models(proc)),
     )
 
@@ -51,18 +52,8 @@ def lost_gpus(before: HostFacts, after: HostFacts) -> str:
     return f"a GPU disappeared during the run: {', '.join(before.gpus)} before, {remaining} after"
 
 
-def _driver(proc: Path) -> str:
-    if not (proc / "driver/nvidia/version").is_file():
-        return ""
-    return nvml.kernel_driver(proc) or "loaded"
-
-
 def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return "unknown"
-    for line in lines:
+    for line in text_of(file).splitlines():
         key, _, value = line.partition(separator)
         if key.strip() in names:
             return value.strip()

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder.model.records import read
+from builder.system.files import text_of
 from builder.system.orphans import Daemons
 from builder.system.process import Processes
 
@@ -206,16 +207,21 @@ def _no_answer(text: str) -> NvmlReading:
     return NvmlReading(kernel_driver=kernel_driver(), fault=fault)
 
 
+def is_loaded(proc: Path = Path("/proc")) -> bool:
+    """Return whether NVIDIA's kernel module is loaded; it need not say its version."""
+    return (proc / "driver/nvidia/version").is_file()
+
+
 def kernel_driver(proc: Path = Path("/proc")) -> str:
     """Return the version of NVIDIA's loaded kernel module (535.104.05); empty without one."""
-    match = _VERSION.search(_text(proc / "driver/nvidia/version"))
+    match = _VERSION.search(text_of(proc / "driver/nvidia/version"))
     return match["version"] if match else ""
 
 
 def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Return the models of the GPUs that the kernel module has; empty for one that has no name."""
     files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
-    matches = [_MODEL.search(_text(file)) for file in files]
+    matches = [_MODEL.search(text_of(file)) for file in files]
     return tuple(match["model"].strip() if match else "" for match in matches)
 
 
@@ -224,13 +230,6 @@ def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
     return tuple(
         folder.name
         for folder in sorted((sys / "bus/pci/devices").glob("*"))
-        if _text(folder / "class").startswith(_DISPLAY)
-        and _text(folder / "vendor").strip() == _NVIDIA
+        if text_of(folder / "class").startswith(_DISPLAY)
+        and text_of(folder / "vendor").strip() == _NVIDIA
     )
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -15,7 +15,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ _HANGS_S = 40  # then nobody waits any more; longer than a GPU takes to wake up
 # nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _ERRORS = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
-# A question that a model, a driver or an ordinary user does not get answered: no fault.
+# A question that a model, a driver or an ordinary user does not get answered, or one about a link
+# or a MIG device that the GPU does not have: no fault.
 _NOT_ANSWERED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
@@ -48,12 +49,8 @@ _NOT_ANSWERED = {
     pynvml.NVML_ERROR_NO_DATA,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     pynvml.NVML_ERROR_DEPRECATED,
-}
-# The functions of the library that have other names there than in nvidia-ml-py.
-_IN_LIBRARY = {
-    "nvmlInit": "nvmlInitWithFlags",
-    "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
-    "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_NOT_FOUND,
 }
 
 
@@ -88,17 +85,21 @@ def _watch(library: str) -> None:
     ]
     while True:
         signal.alarm(_HANGS_S)
-        uses = [
-            {
-                "index": index,
-                "busy": _ask(gpu, "UtilizationRates", convert=lambda rates: rates.gpu / 100),
-                "memory_bytes": _ask(gpu, "MemoryInfo", convert=lambda memory: memory.used),
-                "power_w": _ask(gpu, "PowerUsage", convert=_thousandth),
-            }
-            for index, gpu in enumerate(gpus)
-        ]
+        uses = [_use(index, gpu) for index, gpu in enumerate(gpus)]
         print(json.dumps(uses), flush=True)
         time.sleep(WATCHED_EVERY_S)
+
+
+def _use(index: int, gpu: object) -> dict[str, object]:
+    rates = _query("nvmlDeviceGetUtilizationRates", gpu)
+    memory = _query("nvmlDeviceGetMemoryInfo", gpu)
+    milliwatts = _query("nvmlDeviceGetPowerUsage", gpu)
+    return {
+        "index": index,
+        "busy": rates and rates.gpu / 100,
+        "memory_bytes": memory and memory.used,
+        "power_w": _thousandth(milliwatts),
+    }
 
 
 def read(
@@ -158,9 +159,7 @@ def _call(name: str, *arguments: object) -> Any:
     with contextlib.suppress(pynvml.NVMLError):
         text = pynvml.nvmlErrorString(number)
     error_name = _ERRORS.get(number, f"NVML error {number}")
-    raise _CallFailed(
-        NvmlFault(call=_IN_LIBRARY.get(name, name), number=number, name=error_name, text=text)
-    )
+    raise _CallFailed(NvmlFault(call=name, number=number, name=error_name, text=text))
 
 
 def _query(name: str, *arguments: object) -> Any:
@@ -171,17 +170,6 @@ def _query(name: str, *arguments: object) -> Any:
         if failed.fault.number in _NOT_ANSWERED:
             return None
         raise
-
-
-def _ask(
-    gpu: object,
-    name: str,
-    *arguments: object,
-    convert: Callable[..., object] = lambda value: value,
-) -> Any:
-    """Return the answer of nvmlDeviceGet..., converted; None if there is none."""
-    value = _query(f"nvmlDeviceGet{name}", gpu, *arguments)
-    return None if value is None else convert(value)
 
 
 def _cuda() -> str:
@@ -201,7 +189,8 @@ def _links(gpus: Sequence[tuple[Gpu, object]]) -> Iterator[GpuLink]:
         for b, other in sound[position + 1 :]:
             pcie = ""
             with contextlib.suppress(_CallFailed):
-                pcie = _LEVELS.get(_ask(handle, "TopologyCommonAncestor", other), "")
+                level = _query("nvmlDeviceGetTopologyCommonAncestor", handle, other)
+                pcie = _LEVELS.get(level, "")
             yield GpuLink(a=a.index, b=b.index, nvlinks=direct.count(b.pci), pcie=pcie)
 
 
@@ -210,7 +199,7 @@ def _peers(gpu: object) -> list[str]:
     peers = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         with contextlib.suppress(_CallFailed):  # a link that is down has no other end
-            peers.append(_pci_address(_ask(gpu, "NvLinkRemotePciInfo", link)))
+            peers.append(_pci_address(_query("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)))
     return peers
 
 
@@ -219,64 +208,103 @@ def _pci_address(info: pynvml.nvmlPciInfo_t) -> str:
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""
 
 
+class _Questions:
+    """Asks one GPU, and notes the first fault: the questions after it may still have answers."""
+
+    def __init__(self, gpu: object) -> None:
+        self._gpu = gpu
+        self.fault: NvmlFault | None = None
+
+    def __call__(self, name: str, *arguments: object) -> Any:
+        """Return the answer of nvmlDeviceGet...; None if there is none."""
+        try:
+            return _query(f"nvmlDeviceGet{name}", self._gpu, *arguments)
+        except _CallFailed as failed:
+            self.fault = self.fault or failed.fault
+            return None
+
+
 def _read_gpu(index: int) -> tuple[Gpu, object]:
     """Return a GPU and its handle; None for a handle that was not obtained."""
     try:
         handle = _call("nvmlDeviceGetHandleByIndex", index)
     except _CallFailed as failed:
         return Gpu(index=index, fault=failed.fault), None
-    answers: dict[str, Any] = {}
-    fault = None
-    for field, question in _QUESTIONS.items():
-        try:
-            answers[field] = question(handle)
-        except _CallFailed as failed:  # the other questions may still have answers
-            fault = fault or failed.fault
-    return Gpu(index=index, fault=fault, **answers), handle
+    ask = _Questions(handle)
+    memory, rates = ask("MemoryInfo"), ask("UtilizationRates")
+    throttling = ask("CurrentClocksEventReasons")
+    if throttling is None:  # its name before driver 535
+        throttling = ask("CurrentClocksThrottleReasons")
+    is_divided = _first_flag(ask("MigMode"))
+    links = [ask("NvLinkState", link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
+    gpu = Gpu(
+        index=index,
+        name=ask("Name") or "",
+        uuid=ask("UUID") or "",
+        pci=_pci_address(ask("PciInfo_v3")),
+        compute_capability=".".join(map(str, ask("CudaComputeCapability") or ())),
+        memory_bytes=memory and memory.total,
+        memory_used_bytes=memory and memory.used,
+        temperature_c=ask("Temperature", pynvml.NVML_TEMPERATURE_GPU),
+        slowdown_c=ask("TemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        power_w=_thousandth(ask("PowerUsage")),
+        power_limit_w=_thousandth(ask("EnforcedPowerLimit")),
+        sm_clock_mhz=ask("ClockInfo", pynvml.NVML_CLOCK_SM),
+        sm_clock_max_mhz=ask("MaxClockInfo", pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask("ClockInfo", pynvml.NVML_CLOCK_MEM),
+        performance_state=ask("PerformanceState"),
+        throttling=throttling,
+        persistence=_first_flag([ask("PersistenceMode")]),
+        compute_mode=ask("ComputeMode"),
+        utilization_percent=rates and rates.gpu,
+        ecc_enabled=_first_flag(ask("EccMode")),
+        ecc=_ecc(ask),
+        retired_pages=_retired(ask),
+        remapped_rows=_remapped(ask("RemappedRows")),
+        mig_enabled=is_divided,
+        mig_devices=_mig_devices(ask) if is_divided else None,
+        pcie_generation=ask("CurrPcieLinkGeneration"),
+        pcie_width=ask("CurrPcieLinkWidth"),
+        pcie_width_max=ask("MaxPcieLinkWidth"),
+        nvlinks=links.count(1),
+        nvlinks_down=links.count(0),
+    )
+    return dataclasses.replace(gpu, fault=ask.fault), handle
 
 
-def _thousandth(value: int) -> float:
-    return value / 1000
+def _thousandth(value: int | None) -> float | None:
+    return None if value is None else value / 1000
 
 
-def _first_flag(modes: Sequence[int]) -> bool:
+def _first_flag(modes: Sequence[int | None] | None) -> bool | None:
     """Return whether a mode is on: the first number, before what comes with the next reset."""
-    return bool(modes[0])
+    return None if not modes or modes[0] is None else bool(modes[0])
 
 
-def _throttling(gpu: object) -> object:
-    """Return the bits of why clocks are low; the call got a new name with driver 535."""
-    bits = _ask(gpu, "CurrentClocksEventReasons")
-    return _ask(gpu, "CurrentClocksThrottleReasons") if bits is None else bits
-
-
-def _ecc(gpu: object) -> EccErrors:
+def _ecc(ask: _Questions) -> EccErrors:
     corrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
     uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     volatile, aggregate = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
     return EccErrors(
-        volatile_corrected=_ask(gpu, "TotalEccErrors", corrected, volatile),
-        volatile_uncorrected=_ask(gpu, "TotalEccErrors", uncorrected, volatile),
-        aggregate_corrected=_ask(gpu, "TotalEccErrors", corrected, aggregate),
-        aggregate_uncorrected=_ask(gpu, "TotalEccErrors", uncorrected, aggregate),
+        volatile_corrected=ask("TotalEccErrors", corrected, volatile),
+        volatile_uncorrected=ask("TotalEccErrors", uncorrected, volatile),
+        aggregate_corrected=ask("TotalEccErrors", corrected, aggregate),
+        aggregate_uncorrected=ask("TotalEccErrors", uncorrected, aggregate),
     )
 
 
-def _retired(gpu: object) -> RetiredPages | None:
-    pending = _ask(gpu, "RetiredPagesPendingStatus", convert=bool)
-    single, double = (
-        _ask(gpu, "RetiredPages", cause, convert=len)
-        for cause in (
-            pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
-            pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
-        )
-    )
-    if None in (pending, single, double):
+def _retired(ask: _Questions) -> RetiredPages | None:
+    pending = ask("RetiredPagesPendingStatus")
+    single = ask("RetiredPages", pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+    double = ask("RetiredPages", pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+    if pending is None or single is None or double is None:
         return None
-    return RetiredPages(single_bit=single, double_bit=double, pending=pending)
+    return RetiredPages(single_bit=len(single), double_bit=len(double), pending=bool(pending))
 
 
-def _remapped(rows: Sequence[int]) -> RemappedRows:
+def _remapped(rows: Sequence[int] | None) -> RemappedRows | None:
+    if rows is None:
+        return None
     correctable, uncorrectable, pending, failed = rows
     return RemappedRows(
         correctable=correctable,
@@ -286,64 +314,7 @@ def _remapped(rows: Sequence[int]) -> RemappedRows:
     )
 
 
-def _mig_devices(gpu: object) -> int | None:
+def _mig_devices(ask: _Questions) -> int:
     """Return how many devices a GPU in MIG mode is divided into: without any, CUDA finds none."""
-    if not _ask(gpu, "MigMode", convert=_first_flag):
-        return None
-    devices = 0
-    for index in range(_ask(gpu, "MaxMigDeviceCount") or 0):
-        try:
-            devices += _ask(gpu, "MigDeviceHandleByIndex", index) is not None
-        except _CallFailed as failed:
-            if failed.fault.number != pynvml.NVML_ERROR_NOT_FOUND:
-                raise
-    return devices
-
-
-def _link_states(gpu: object) -> Iterator[bool]:
-    """Yield for each NVLink of a GPU whether it is up."""
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            state = _ask(gpu, "NvLinkState", link)
-        except _CallFailed as failed:
-            if failed.fault.number == pynvml.NVML_ERROR_INVALID_ARGUMENT:  # there are fewer
-                return
-            raise
-        if state is None:
-            return
-        yield bool(state)
-
-
-_QUESTIONS: dict[str, Callable[[object], object]] = {  # by the field of `Gpu` that takes the answer
-    "name": lambda gpu: _ask(gpu, "Name") or "",
-    "uuid": lambda gpu: _ask(gpu, "UUID") or "",
-    "pci": lambda gpu: _pci_address(_ask(gpu, "PciInfo_v3")),
-    "compute_capability": lambda gpu: ".".join(map(str, _ask(gpu, "CudaComputeCapability") or ())),
-    "memory_bytes": lambda gpu: _ask(gpu, "MemoryInfo", convert=lambda memory: memory.total),
-    "memory_used_bytes": lambda gpu: _ask(gpu, "MemoryInfo", convert=lambda memory: memory.used),
-    "temperature_c": lambda gpu: _ask(gpu, "Temperature", pynvml.NVML_TEMPERATURE_GPU),
-    "slowdown_c": lambda gpu: _ask(
-        gpu, "TemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-    ),
-    "power_w": lambda gpu: _ask(gpu, "PowerUsage", convert=_thousandth),
-    "power_limit_w": lambda gpu: _ask(gpu, "EnforcedPowerLimit", convert=_thousandth),
-    "sm_clock_mhz": lambda gpu: _ask(gpu, "ClockInfo", pynvml.NVML_CLOCK_SM),
-    "sm_clock_max_mhz": lambda gpu: _ask(gpu, "MaxClockInfo", pynvml.NVML_CLOCK_SM),
-    "memory_clock_mhz": lambda gpu: _ask(gpu, "ClockInfo", pynvml.NVML_CLOCK_MEM),
-    "performance_state": lambda gpu: _ask(gpu, "PerformanceState"),
-    "throttling": _throttling,
-    "persistence": lambda gpu: _ask(gpu, "PersistenceMode", convert=bool),
-    "compute_mode": lambda gpu: _ask(gpu, "ComputeMode"),
-    "utilization_percent": lambda gpu: _ask(gpu, "UtilizationRates", convert=lambda use: use.gpu),
-    "ecc_enabled": lambda gpu: _ask(gpu, "EccMode", convert=_first_flag),
-    "ecc": _ecc,
-    "retired_pages": _retired,
-    "remapped_rows": lambda gpu: _ask(gpu, "RemappedRows", convert=_remapped),
-    "mig_enabled": lambda gpu: _ask(gpu, "MigMode", convert=_first_flag),
-    "mig_devices": _mig_devices,
-    "pcie_generation": lambda gpu: _ask(gpu, "CurrPcieLinkGeneration"),
-    "pcie_width": lambda gpu: _ask(gpu, "CurrPcieLinkWidth"),
-    "pcie_width_max": lambda gpu: _ask(gpu, "MaxPcieLinkWidth"),
-    "nvlinks": lambda gpu: sum(_link_states(gpu)),
-    "nvlinks_down": lambda gpu: sum(not up for up in _link_states(gpu)),
-}
+    numbers = range(ask("MaxMigDeviceCount") or 0)
+    return sum(ask("MigDeviceHandleByIndex", number) is not None for number in numbers)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.progress import TaskID
 
 
 def printable(text: str, *, most: int | None = None) -> str:
@@ -20,13 +20,15 @@ def printable(text: str, *, most: int | None = None) -> str:
 
     A text that is longer than `most` letters is cut.
     """
-    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[:most])
+    shown = "".join(
+        letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[:most]
+    )
     return shown + "..." if most is not None and len(text) > most else shown
 
 
 def printable_lines(text: str) -> str:
     """Return the same for several lines: ends of lines and tabs stay."""
-    return "".join(one if one in "\n\t" else printable(one) for one in text)
+    return "".join(letter if letter in "\n\t" else printable(letter) for letter in text)
 
 
 def in_colour() -> bool:
@@ -169,65 +171,53 @@ class LiveProgress(Progress):
 
     def __init__(self, *, level: int = 1) -> None:
         super().__init__(level=level)
-        from rich.console import Console  # noqa: PLC0415 - only terminals pay for it
+        from rich import progress  # noqa: PLC0415 - only terminals pay for it
+        from rich.console import Console  # noqa: PLC0415
 
-        self._console = Console(stderr=True)
-        self._rows: dict[str, tuple[str, str, float, float | None]] = {}
+        self._table = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.TextColumn("{task.fields[text]}"),
+            progress.TimeElapsedColumn(),
+            console=Console(stderr=True),
+            refresh_per_second=4,
+        )
+        self._rows: dict[str, TaskID] = {}
+        self._steps: dict[str, str] = {}
 
     @contextlib.contextmanager
     def running(self, identifiers: list[str]) -> Iterator[None]:
-        from rich.live import Live  # noqa: PLC0415
-
-        now = time.monotonic()
-        self._rows = dict.fromkeys(identifiers, ("waiting", "", now, None))
-        with Live(get_renderable=self._table, console=self._console, refresh_per_second=4):
+        for identifier in identifiers:
+            self.step(identifier, "waiting")
+        with self._table:
             yield
 
     def step(self, identifier: str, text: str) -> None:
-        self._row(identifier, text, "")
+        self._steps[identifier] = text
+        self._show(identifier, text)
 
     def detail(self, identifier: str, text: str) -> None:
-        if identifier in self._rows:
-            self._row(identifier, self._rows[identifier][0], text)
+        if identifier in self._steps:
+            self._show(identifier, f"{self._steps[identifier]} {text}")
 
     def finish(self, identifier: str, outcome: str, text: str) -> None:
         first, *more = text.splitlines() or [""]
-        self._row(identifier, f"{_MARKS.get(outcome, ' ')} {outcome}", first, done=True)
+        style = "red" if outcome == "failed" else "green" if outcome in _MARKS else "none"
+        self._show(identifier, f"{_MARKS.get(outcome, ' ')} {outcome} {first}", style)
+        self._table.stop_task(self._rows[identifier])
         if outcome == "failed" or more:  # a row is too short for what went wrong
             self._print(f"{_MARKS.get(outcome, ' ')} {identifier}: {outcome}, {text}")
 
-    def _row(self, identifier: str, step: str, text: str, *, done: bool = False) -> None:
+    def _show(self, identifier: str, text: str, style: str = "none") -> None:
+        from rich.markup import escape  # noqa: PLC0415
+
+        shown = f"[{style}]{escape(printable(text.strip()[:70]))}[/]"
         with self._lock:
-            start = self._rows.get(identifier, ("", "", time.monotonic(), None))[2]
-            self._rows[identifier] = (step, text, start, time.monotonic() if done else None)
+            if identifier not in self._rows:
+                self._rows[identifier] = self._table.add_task(identifier, total=None, text=shown)
+        self._table.update(self._rows[identifier], text=shown)
 
     def _print(self, text: str) -> None:
-        self._console.print(printable_lines(text), markup=False, highlight=False)
-
-    def _table(self) -> Table:
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-
-        table = Table(box=None, pad_edge=False)
-        for heading in ("image", "", "time"):
-            table.add_column(heading, no_wrap=True, overflow="ellipsis")
-        with self._lock:
-            rows = dict(self._rows)
-        for name, (step, detail, start, end) in rows.items():
-            seconds = (end or time.monotonic()) - start
-            table.add_row(
-                name,
-                Text(printable(f"{step} {detail}".strip()[:70])),
-                f"{seconds:.0f} s",
-                style=_style(step),
-            )
-        return table
-
-
-def _style(step: str) -> str:
-    if step.startswith("✗"):
-        return "red"
-    return "green" if step.startswith(("✓", "=")) else ""
+        self._table.console.print(printable_lines(text), markup=False, highlight=False)
 
 
 def progress_for(level: int) -> Progress:

@@ -101,3 +101,32 @@ def cuda(version: str, *capabilities: str) -> NeededCuda:
 
 
 NO_GPUS = HostGpus(driver="none", devices=(), on_bus=0, compat=(), toolkit=False, cdi=False)
+
+MPIS = {
+    "openmpi": OPENMPI,
+    "openmpi-5": OPENMPI_5,
+    "mpich": MPICH,
+    "debians-mpich": DEBIANS_MPICH,
+    "intel-mpi": INTEL_MPI,
+}
+
+
+def contract_like(arch: str = "x86_64", **changes: Any) -> HostContract:
+    """A contract by the names of samples, as tests/data/check-host.yaml has them."""
+    if "cpu" in changes:
+        changes["cpu"] = needed_cpu(**changes["cpu"])
+    if "cuda" in changes:
+        version, codes, more = _sample(changes["cuda"], "version", "capabilities")
+        if codes == []:  # the image does not say them
+            more["capabilities"] = ()
+        changes["cuda"] = dataclasses.replace(cuda(version, *codes or ()), **more)
+    if "mpi" in changes:
+        name, _, more = _sample(changes["mpi"], "sample")
+        changes["mpi"] = dataclasses.replace(MPIS[name], **more)
+    return contract(arch, **changes)
+
+
+def _sample(value: Any, key: str, other: str = "") -> tuple[str, Any, dict[str, Any]]:
+    """A sample's name, the value of another key, and what else differs from the sample."""
+    more = dict(value) if isinstance(value, dict) else {key: value}
+    return more.pop(key), more.pop(other, None), more

@@ -15,7 +15,7 @@ from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, SystemRoots,
 from builder.host.doctor.emulation import emulation_item, native_tools_items
 from builder.host.doctor.folders import FOLDERS, FolderTrial, folder_items, here_item, standing
 from builder.host.doctor.machine import ID_FILES, machine_items
-from builder.host.doctor.programs import PROGRAMS, program_item, with_twins
+from builder.host.doctor.programs import Programs, host_programs, program_item, program_items
 from builder.model.architectures import ARCHITECTURES
 from builder.system.home import ORDINARY_USER
 from builder.system.process import Processes
@@ -55,22 +55,16 @@ def examine(
     arch, user = arch or platform.machine(), user or _caller()
     roots = roots or SystemRoots(caller={user: os.geteuid()})
     path = os.pathsep.join([str(home / "tools/bin"), search_path])
-    as_root = user == "root"
-    known = ARCHITECTURES.values()
+    as_root, known = user == "root", ARCHITECTURES.values()
+    looked_for, programs = host_programs(), Programs(processes, path)
     with ThreadPoolExecutor(_WORKERS) as pool:
         storage = pool.submit(lambda: stored or _try_storage(processes, home, arch, path))
-        programs = pool.map(
-            lambda program: program_item(program, processes=processes, search_path=path), PROGRAMS
-        )
+        found_programs = pool.map(lambda program: program_item(program, programs), looked_for)
         emulated = pool.map(
-            lambda other: emulation_item(
-                other, host=arch, roots=roots, processes=processes, search_path=path
-            ),
-            known,
+            lambda other: emulation_item(other, host=arch, roots=roots, programs=programs), known
         )
-        stored = storage.result()
-        emulation = list(emulated)
-        asked = with_twins({item.key: item for item in programs})
+        stored, emulation = storage.result(), list(emulated)
+        asked = program_items(looked_for, {item.key: item for item in found_programs})
     runner = ORDINARY_USER if as_root else user
     rest = machine_items(user=runner, as_root=as_root, search_path=path, roots=roots)
     absent = [item.title for item in rest if item.key in ID_FILES and not item.ok]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.host.doctor.diagnosis import Ability, Diagnosis, Item
 from builder.host.doctor.emulation import key_of
-from builder.host.doctor.folders import HOME, STORE, TEMPORARY, free_bytes, not_written, standing
+from builder.host.doctor.folders import HOME, STORE, TEMPORARY, folder_problem, free_bytes, standing
 from builder.model.errors import MissingPrerequisite
 
 FORMATS = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
@@ -123,7 +123,7 @@ def _unusable(folders: Iterable[tuple[Path, str]], need: int) -> list[str]:
     """Return the folders that cannot be written to, and those without room, one for each disk."""
     problems, disks = [], set()
     for folder, option in folders:
-        if problem := not_written(folder):
+        if problem := folder_problem(folder):
             problems.append(f"  {folder}: {problem}\n      choose another one with {option}")
         disk, free = standing(folder).stat().st_dev, free_bytes(folder)
         if free < need and disk not in disks:

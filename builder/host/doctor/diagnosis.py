@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.model.records import write
 from builder.system.terminal import BOLD, DIM, GREEN, RED, Paint
 
 SCHEMA = "build-images/doctor/v1"
@@ -71,40 +72,20 @@ class Diagnosis:
     abilities: tuple[Ability, ...]
 
 
-def lines_of(file: Path) -> list[str]:
-    """Return the lines of a file; none if it cannot be read."""
-    try:
-        return file.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
 def as_json(diagnosis: Diagnosis) -> str:
     """Return all items and abilities as JSON."""
     document = {
         "schema": SCHEMA,
         "arch": diagnosis.arch,
         "user": diagnosis.user,
-        "items": [
-            {
-                "key": item.key,
-                "group": item.group,
-                "title": item.title,
-                "ok": item.ok,
-                "text": item.text,
-                "remedy": item.remedy,
-                "optional": item.optional,
-                "data": item.data,
-            }
-            for item in diagnosis.items.values()
-        ],
+        "items": [{**write(item), "ok": item.ok} for item in diagnosis.items.values()],
         "abilities": [
             {
-                "title": one.title,
-                "able": one.able,
-                "missing": [{"key": item.key, "remedy": item.remedy} for item in one.missing],
+                "title": ability.title,
+                "able": ability.able,
+                "missing": [{"key": item.key, "remedy": item.remedy} for item in ability.missing],
             }
-            for one in diagnosis.abilities
+            for ability in diagnosis.abilities
         ],
     }
     return json.dumps(document, indent=2, ensure_ascii=False)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.native import is_open
 from builder.build.native.tools import HOST
 from builder.host.doctor.diagnosis import Item, SystemRoots
-from builder.host.doctor.programs import SETUP, answer
+from builder.host.doctor.programs import SETUP, Programs
 from builder.model.architectures import Architecture
 from builder.model.versions import first_version
-from builder.system.process import Processes
 
 GROUP = "architectures"
 # QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
@@ -69,7 +67,7 @@ def _handler(entry: Path) -> Handler:
 
 
 def emulation_item(
-    arch: Architecture, *, host: str, roots: SystemRoots, processes: Processes, search_path: str
+    arch: Architecture, *, host: str, roots: SystemRoots, programs: Programs
 ) -> Item:
     """Return how this machine runs programs of an architecture, or why it does not."""
     if arch.name == host:
@@ -82,29 +80,29 @@ def emulation_item(
         )
     if not (folder / "status").exists():
         # In a container the host's handlers may serve, although binfmt_misc is not visible.
-        if tester := shutil.which("arch-test", path=search_path):
-            tested = answer(processes, [tester, arch.debian], search_path=search_path)
-            if not isinstance(tested, str) and tested.returncode == 0:
-                return _item(arch, "emulated by a handler of the host", how="emulated")
+        tester = programs.find("arch-test")
+        tested = programs.ask(tester, arch.debian) if tester else ""
+        if not isinstance(tested, str) and tested.returncode == 0:
+            return _item(arch, "emulated by a handler of the host", how="emulated")
         remedy = f"mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc, then: {setup}"
         return _item(arch, "binfmt_misc is not mounted", remedy)
     if (folder / "status").read_text().strip() == "disabled":
         return _item(arch, "binfmt_misc is disabled", f"echo 1 > {folder / 'status'}")
     items = [
-        _handler_item(arch, one, _qemu_version(one, processes, search_path), folder, setup)
-        for one in handlers_of(folder)
-        if one.serves(arch)
+        _handler_item(arch, handler, _qemu_version(handler, programs), folder, setup)
+        for handler in handlers_of(folder)
+        if handler.serves(arch)
     ]
     if not items:
         return _item(arch, "no handler in binfmt_misc runs its programs", setup)
     return next((item for item in items if item.ok), items[0])
 
 
-def _qemu_version(handler: Handler, processes: Processes, search_path: str) -> str:
+def _qemu_version(handler: Handler, programs: Programs) -> str:
     """Return the version; empty if the interpreter is not visible: the flag F keeps it open."""
     if not Path(handler.interpreter).is_file():
         return ""
-    done = answer(processes, [handler.interpreter, "--version"], search_path=search_path)
+    done = programs.ask(handler.interpreter, "--version")
     return "" if isinstance(done, str) else first_version(done.stdout)
 
 

@@ -52,30 +52,26 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
     larger = "set BUILD_IMAGES_HOME to a folder " + (
         "on a larger disk" if is_own else "of your own"
     )
-    problem = _problem(temporary, trial) if temporary.is_dir() else "not there"
+    problem = folder_problem(temporary, trial) if temporary.is_dir() else "not there"
     return [
-        _item(HOME, "the builder's home", home, _problem(home, trial, need=need), larger),
+        _item(HOME, "the builder's home", home, folder_problem(home, trial, need=need), larger),
         _store_item(home / "storage", storage),
         _item(TEMPORARY, "temporary files", temporary, problem, "set TMPDIR"),
         _reach_item(home, trial),
     ]
 
 
-def _problem(folder: Path, trial: FolderTrial, *, need: int = 0) -> str:
-    """Return why a folder, which need not exist yet, cannot be used; empty if it can."""
+def folder_problem(folder: Path, trial: FolderTrial | None = None, *, need: int = 0) -> str:
+    """Return why a folder, which need not exist yet, cannot be used; empty if it can.
+
+    Without a trial nothing is started there, and room is not looked for.
+    """
     existing = standing(folder)
     try:
         with _scratch(existing) as scratch:
+            if trial is None:
+                return ""
             return _not_started(scratch, trial) or _no_room(existing, scratch, need)
-    except OSError as error:
-        return f"cannot be written to: {error.strerror or error}"
-
-
-def not_written(folder: Path) -> str:
-    """Return why nothing can be written to a folder, which need not exist yet; empty if it can."""
-    try:
-        with _scratch(standing(folder)):
-            return ""
     except OSError as error:
         return f"cannot be written to: {error.strerror or error}"
 

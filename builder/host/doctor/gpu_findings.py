@@ -1,15 +1,20 @@
-"""GpuFindings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis."""
+"""Findings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis.
+
+The sentences are rows of gpu-findings.yaml.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from builder.facts import HOST
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.exact_json import part
+from builder.system.files import table_beside
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlReading
 from builder.system.process import Processes
 
@@ -19,17 +24,15 @@ SOUND, WATCH, SICK, UNKNOWN = "sound", "watch", "sick", "unknown"
 THE_HOST = "host"
 CHECK = "check"
 
-_RESET = "drain the node and reset the GPU (nvidia-smi -r), or reboot"
-_REPLACE = "drain the node, and have the GPU replaced"
 _NEAR_C = 5  # how far below its threshold a GPU counts as hot
 
 # nvmlClocksEventReasons: those that slow a GPU down because something is wrong. The others (idle,
 # clocks that were set, the power limit under load, the slowest of a group) are as they should be.
 _THROTTLING = {
-    0x08: "hardware slowdown: too hot, or its power supply brakes it",
-    0x20: "software thermal slowdown: too hot",
-    0x40: "hardware thermal slowdown: much too hot",
-    0x80: "power brake: the power supply says that it gives too much",
+    0x08: "slowed-by-hardware",
+    0x20: "slowed-by-software",
+    0x40: "slowed-by-heat",
+    0x80: "slowed-by-power",
 }
 _HOT = 0x20 | 0x40
 
@@ -38,23 +41,10 @@ _HOT = 0x20 | 0x40
 _MOST_PAGES = 64
 _PROHIBITED, _EXCLUSIVE = 2, 3  # nvmlComputeMode_t
 
-_FAULTS = {
-    "NVML_ERROR_GPU_IS_LOST": (
-        "it fell off the bus",
-        "drain the node, look for Xid 79 in the kernel's log, reboot; if it comes again replace it",
-    ),
-    "NVML_ERROR_RESET_REQUIRED": ("it asks for a reset", _RESET),
-    "NVML_ERROR_INSUFFICIENT_POWER": ("a power cable is not plugged in", "plug it in"),
-    "NVML_ERROR_IRQ_ISSUE": ("its interrupts do not arrive", "reboot; then look at the BIOS"),
-    "NVML_ERROR_CORRUPTED_INFOROM": ("its InfoROM is corrupt", _REPLACE),
-}
-
 _TIMEOUT_S = 120.0
 _CONFIGURATION = 5  # DCGM_ERROR_CONFIG, a severity: a setting, and no fault of the hardware
 _VERDICTS = {"pass": SOUND, "warn": WATCH, "fail": SICK}
 _REMEDY = "dcgmi diag -r 3 looks closer, for 15 minutes; drain the node for it"
-
-Symptom = tuple[str, str, str, str]  # key, verdict, text, remedy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +56,33 @@ class GpuFinding:
     builder.facts has them. `remedy` is empty where nothing is to be done.
     """
 
-    subject: str
+    subject: str = THE_HOST
     key: str
     verdict: str
     text: str
-    matter: str
+    matter: str = HOST
     remedy: str = ""
+
+
+@cache
+def _rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Return the rows of gpu-findings.yaml by section and name."""
+    rows: Mapping[str, Mapping[str, Mapping[str, str]]]
+    rows = table_beside(__file__, "gpu-findings.yaml")
+    return rows
+
+
+def finding_of(section: str, name: str, *, subject: str = THE_HOST, **values: object) -> GpuFinding:
+    """Return a finding of gpu-findings.yaml, by its name or as `other`; `values` are its text's."""
+    rows = _rows()[section]
+    row = rows.get(name) or rows["other"]
+    return GpuFinding(
+        subject=subject,
+        key=row["key"],
+        verdict=row["verdict"],
+        text=row["text"].format_map(values),
+        remedy=row.get("remedy", ""),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,71 +119,49 @@ def symptoms(gpu: Gpu, reading: NvmlReading) -> Iterator[GpuFinding]:
     # A GPU that does not report its place on the PCI bus is the one that is missing there.
     place = gpu.pci or " or ".join(address for address in reading.pci_gpus if address not in shown)
     named = ", ".join(filter(None, [gpu.name, place]))
-    for rule in (_fault, _memory, _pages, _heat, _modes, _links):
-        for key, verdict, text, remedy in rule(gpu):
-            yield GpuFinding(
-                subject=f"GPU {gpu.index}",
-                key=key,
-                verdict=verdict,
-                text=f"{text} [{named}]" if named else text,
-                matter=HOST,
-                remedy=remedy,
-            )
+    pages = gpu.retired_pages
+    values = {
+        "gpu": gpu,
+        "pages": pages.single_bit + pages.double_bit if pages else 0,
+        "clock": f"; {gpu.sm_clock_mhz} of {gpu.sm_clock_max_mhz} MHz" if gpu.sm_clock_mhz else "",
+        "degrees": _degrees(gpu),
+        "nvlinks": gpu.nvlinks + gpu.nvlinks_down,
+    }
+    names = [("fault", gpu.fault.name)] if gpu.fault else []
+    for rule in (_memory, _heat, _modes, _links):
+        names += [("gpu", name) for name in rule(gpu)]
+    for section, name in names:
+        symptom = finding_of(section, name, subject=f"GPU {gpu.index}", **values)
+        yield replace(symptom, text=f"{symptom.text} [{named}]") if named else symptom
 
 
-def _fault(gpu: Gpu) -> Iterator[Symptom]:
-    if not gpu.fault:
-        return
-    call = f"({gpu.fault.name} in {gpu.fault.call})"
-    if gpu.fault.name in _FAULTS:
-        text, remedy = _FAULTS[gpu.fault.name]
-        yield "reachable", SICK, f"{text} {call}", remedy
-    else:
-        text = f"it does not answer every question {call}"
-        yield "reachable", UNKNOWN, text, "the kernel's log may say more (dmesg)"
-
-
-def _memory(gpu: Gpu) -> Iterator[Symptom]:
-    now, ever = gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected
-    if now:
-        text = f"{now} uncorrectable memory errors since the driver was loaded: CUDA error 214"
-        yield "ecc", SICK, text, _RESET
-    elif ever:
-        text = f"{ever} uncorrectable memory errors in its life, none since the driver was loaded"
-        yield "ecc", WATCH, text, "nothing yet; replace it when they become more"
+def _memory(gpu: Gpu) -> Iterator[str]:
+    if gpu.ecc.volatile_uncorrected:
+        yield "memory-errors-now"
+    elif gpu.ecc.aggregate_uncorrected:
+        yield "memory-errors-before"
     if gpu.ecc_enabled is False:
-        yield "ecc", WATCH, "ECC is off: wrong memory goes unnoticed", "nvidia-smi -e 1, and reboot"
-
-
-def _pages(gpu: Gpu) -> Iterator[Symptom]:
+        yield "ecc-off"
     pages, rows = gpu.retired_pages, gpu.remapped_rows
     if pages and pages.single_bit + pages.double_bit >= _MOST_PAGES:
-        text = f"{pages.single_bit + pages.double_bit} pages of memory are retired: no more can be"
-        yield "pages", SICK, text, _REPLACE
+        yield "pages-full"
     elif pages and pages.pending:
-        yield "pages", WATCH, "a page of memory waits to be retired", _RESET
+        yield "pages-pending"
     if rows and rows.failed:
-        yield "rows", SICK, "a row of memory could not be replaced by a spare one", _REPLACE
+        yield "rows-failed"
     elif rows and rows.pending:
-        yield "rows", WATCH, "a row of memory waits to be replaced by a spare one", _RESET
+        yield "rows-pending"
 
 
-def _heat(gpu: Gpu) -> Iterator[Symptom]:
+def _heat(gpu: Gpu) -> Iterator[str]:
     reasons = gpu.throttling or 0
-    cooling = "look at its fan, its air or water, and the room"
-    for bit, text in _THROTTLING.items():
-        if reasons & bit:
-            clock = (
-                f"; {gpu.sm_clock_mhz} of {gpu.sm_clock_max_mhz} MHz" if gpu.sm_clock_mhz else ""
-            )
-            remedy = cooling if bit & _HOT else f"look at its power supply; {cooling}"
-            yield "throttling", SICK, f"slowed down: {text}{clock}{_degrees(gpu)}", remedy
+    yield from (name for bit, name in _THROTTLING.items() if reasons & bit)
     if gpu.temperature_c is None or gpu.slowdown_c is None or reasons & _HOT:
         return
     if gpu.temperature_c >= gpu.slowdown_c:
-        yield "temperature", SICK, f"too hot{_degrees(gpu)}", cooling
+        yield "too-hot"
     elif gpu.temperature_c >= gpu.slowdown_c - _NEAR_C:
-        yield "temperature", WATCH, f"hot{_degrees(gpu)}", cooling
+        yield "hot"
 
 
 def _degrees(gpu: Gpu) -> str:
@@ -182,27 +171,22 @@ def _degrees(gpu: Gpu) -> str:
     return f"; {gpu.temperature_c}{limit}"
 
 
-def _modes(gpu: Gpu) -> Iterator[Symptom]:
+def _modes(gpu: Gpu) -> Iterator[str]:
     if gpu.compute_mode == _PROHIBITED:
-        yield "mode", SICK, "closed to computing: CUDA ends with error 46", "nvidia-smi -c 0"
+        yield "closed"
     elif gpu.compute_mode == _EXCLUSIVE:
-        text = "for one process at a time: a second rank on it ends with error 46"
-        yield "mode", WATCH, text, "nvidia-smi -c 0, or one rank a GPU, or MPS"
+        yield "exclusive"
     if gpu.mig_enabled and gpu.mig_devices == 0:
-        text = "MIG is on, and no device was made: CUDA ends with error 100"
-        yield "mig", SICK, text, "nvidia-smi mig -cgi ... -C, or turn MIG off: nvidia-smi -mig 0"
+        yield "mig-without-device"
     if gpu.persistence is False:
-        text = "persistence is off: the first call of each program takes seconds"
-        yield "persistence", WATCH, text, "systemctl enable --now nvidia-persistenced"
+        yield "not-persistent"
 
 
-def _links(gpu: Gpu) -> Iterator[Symptom]:
+def _links(gpu: Gpu) -> Iterator[str]:
     if gpu.nvlinks and gpu.nvlinks_down:
-        text = f"{gpu.nvlinks_down} of {gpu.nvlinks + gpu.nvlinks_down} NVLinks are down"
-        yield "nvlink", WATCH, text, "nvidia-smi nvlink -s and -e; reset the GPUs"
+        yield "nvlinks-down"
     if gpu.pcie_width and gpu.pcie_width_max and gpu.pcie_width < gpu.pcie_width_max:
-        text = f"PCIe is {gpu.pcie_width} lanes wide, not {gpu.pcie_width_max}: copies are slow"
-        yield "pcie", WATCH, text, "nothing in a slot that is so; else have it seated anew"
+        yield "pcie-narrow"
 
 
 def diagnose(processes: Processes, *, search_path: str) -> list[GpuFinding]:
@@ -274,11 +258,7 @@ def _of_result(test: str, result: Mapping[str, object]) -> GpuFinding:
 
 
 def _dcgm(subject: str, verdict: str, text: str, remedy: str) -> GpuFinding:
+    remedy = "" if verdict == SOUND else remedy
     return GpuFinding(
-        subject=subject,
-        key="dcgm",
-        verdict=verdict,
-        text=f"DCGM: {text}",
-        matter=HOST,
-        remedy="" if verdict == SOUND else remedy,
+        subject=subject, key="dcgm", verdict=verdict, text=f"DCGM: {text}", remedy=remedy
     )

@@ -8,55 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 from builder.facts import HOST, IMAGE, START, UNCLEAR, CudaRelease, cuda_errors
-from builder.facts.cuda import code_for
 from builder.host.doctor.gpu_findings import (
     CHECK,
     SICK,
     SOUND,
-    THE_HOST,
     UNKNOWN,
     WATCH,
     GpuFinding,
     GpuHealth,
     diagnose,
+    finding_of,
     symptoms,
 )
+from builder.host.gpus import runnable
 from builder.model import FAILED
 from builder.model.manifest import Manifest
-from builder.model.versions import version_order
 from builder.system import nvml
 from builder.system.nvml import Gpu, NvmlFault, NvmlReading
 from builder.system.process import Processes
 from builder.system.terminal import BOLD, DIM, GREEN, RED, YELLOW, Paint
 
 SCHEMA = "build-images/gpu-health/v1"
-
-_INSTALL = "install NVIDIA's driver: the kernel module and libnvidia-ml.so.1 of one version"
-_RELOAD = "reboot, or end what uses the GPUs and load the modules anew (rmmod, modprobe nvidia)"
-
-# Errors of NVML's start, by name: verdict, text, remedy.
-_START_ERRORS = {
-    "NVML_ERROR_DRIVER_NOT_LOADED": (
-        SICK,
-        "the driver's library is installed, but its kernel module is not loaded",
-        "modprobe nvidia; the kernel's log says why it was not loaded (dmesg)",
-    ),
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
-        SICK,
-        "the driver's library is not of the loaded kernel module's version: CUDA error 803",
-        _RELOAD,
-    ),
-    "NVML_ERROR_NO_PERMISSION": (
-        UNKNOWN,
-        "this user may not ask the driver",
-        "ls -l /dev/nvidia*; in a container or a job, have the GPUs handed over",
-    ),
-    "NVML_ERROR_OPERATING_SYSTEM": (
-        UNKNOWN,
-        "the system keeps the devices from this process, as a job's cgroup does",
-        "ask within a job that was given the GPUs",
-    ),
-}
 
 _ERROR = re.compile(r"CUDA error (\d+)")
 _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
@@ -106,43 +78,30 @@ def judged(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> list[Gp
     return [*findings, *_images(reading, releases)]
 
 
-def _without_gpus(reading: NvmlReading, fault: NvmlFault) -> GpuFinding:
-    if fault.name in _START_ERRORS:
-        verdict, text, remedy = _START_ERRORS[fault.name]
-        version = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
-        return _host("driver", verdict, f"{text}{version} ({fault.name})", remedy)
-    if fault.call != "dlopen":
-        text = f"the driver does not answer: {fault.call}: {fault.name}, {fault.text}"
-        remedy = "look for NVRM and Xid in the kernel's log (dmesg); drain the node and reboot"
-        return _host("driver", SICK, text, remedy)
-    if reading.kernel_driver:
-        text = f"driver {reading.kernel_driver} is loaded, and its library is not: {fault.text}"
-        return _host("driver", SICK, text, _INSTALL)
-    if reading.pci_gpus:
-        count = len(reading.pci_gpus)
-        text = f"no driver for the {count} NVIDIA GPUs on the PCI bus"
-        return _host("driver", SICK, text, _INSTALL)
-    return _host("driver", UNKNOWN, "no NVIDIA GPU and no driver for one", "")
+def _without_gpus(reading: NvmlReading, error: NvmlFault) -> GpuFinding:
+    if error.call == "dlopen":
+        if reading.kernel_driver:
+            return finding_of("driver", "without-library", host=reading, error=error)
+        if reading.pci_gpus:
+            return finding_of("driver", "missing", count=len(reading.pci_gpus))
+        return finding_of("driver", "nothing")
+    module = f"; the module is {reading.kernel_driver}" if reading.kernel_driver else ""
+    return finding_of("start", error.name, error=error, module=f"{module} ({error.name})")
 
 
 def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:
     if reading.fault:
-        text = f"{reading.fault.call}: {reading.fault.name}"
-        yield _host("driver", UNKNOWN, text, "the kernel's log may say more (dmesg)")
+        yield finding_of("driver", "fault", error=reading.fault)
     library, module = reading.driver, reading.kernel_driver
     if library and module and library != module:
-        text = f"the driver's library is of {library}, the kernel module of {module}"
-        yield _host("driver", SICK, f"{text}: CUDA ends with error 803", _RELOAD)
+        yield finding_of("driver", "two-versions", host=reading)
     elif not reading.gpus:
-        yield _host("driver", SICK, "the driver answers, and shows no GPU", "lspci -d 10de:; dmesg")
+        yield finding_of("driver", "without-gpu")
     else:
-        cuda = reading.cuda or "an unknown release"
-        yield _host("driver", SOUND, f"driver {reading.driver_version}, for CUDA up to {cuda}", "")
+        yield finding_of("driver", "sound", host=reading, cuda=reading.cuda or "an unknown release")
     missing = {*reading.pci_gpus} - {gpu.pci for gpu in reading.gpus}
     if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # besides those that it calls lost
-        text = f"on the PCI bus, and not shown by the driver: {' '.join(sorted(missing))}"
-        remedy = "nothing where a job or container was given some of them; else dmesg | grep NVRM"
-        yield _host("count", WATCH, text, remedy)
+        yield finding_of("driver", "gpus-not-shown", missing=" ".join(sorted(missing)))
 
 
 def _sound(gpu: Gpu) -> GpuFinding:
@@ -154,52 +113,24 @@ def _sound(gpu: Gpu) -> GpuFinding:
         "" if gpu.throttling is None else "not slowed down",
     ]
     text = ", ".join(filter(None, texts))
-    return GpuFinding(
-        subject=f"GPU {gpu.index}", key="health", verdict=SOUND, text=text, matter=HOST
-    )
+    return GpuFinding(subject=f"GPU {gpu.index}", key="health", verdict=SOUND, text=text)
 
 
 def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterator[GpuFinding]:
     """Yield the images that run here: for the choice of an image, not a fault of the host."""
     for capability in sorted({gpu.compute_capability for gpu in reading.gpus} - {""}):
-        fitting = [
-            version
-            for version, release in releases.items()
-            if _runs(release, reading, int(capability.replace(".", "")))
-        ]
+        number = int(capability.replace(".", ""))
+        fitting = runnable(releases, reading.driver_version, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
         if not fitting:
             text = f"no CUDA known here fits compute capability {capability} and this driver"
         yield GpuFinding(
-            subject=THE_HOST,
             key="images",
             verdict=SOUND,
             text=text,
             matter=IMAGE,
             remedy="take one of these images, or install the driver that another one needs",
         )
-
-
-def _runs(release: CudaRelease, reading: NvmlReading, capability: int) -> bool:
-    """Return whether code of all of a release's capabilities, with PTX of the last, runs on a GPU.
-
-    PTX is compiled for any newer GPU, by a driver that is not older than its release. Minor-version
-    compatibility covers the rest:
-    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
-    """
-    if version_order(reading.driver_version) < version_order(release.driver):
-        return False
-    supported = [int(name) for name in release.capabilities]
-    if code_for(capability, supported):
-        return True
-    compiles = version_order(reading.cuda) >= version_order(release.version)
-    return bool(supported) and max(supported) < capability and compiles
-
-
-def _host(key: str, verdict: str, text: str, remedy: str) -> GpuFinding:
-    return GpuFinding(
-        subject=THE_HOST, key=key, verdict=verdict, text=text, matter=HOST, remedy=remedy
-    )
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
@@ -242,7 +173,7 @@ def as_json(health: GpuHealth) -> str:
         "schema": SCHEMA,
         "verdict": health.verdict,
         "host": asdict(health.reading),
-        "findings": [asdict(one) for one in health.findings],
+        "findings": [asdict(finding) for finding in health.findings],
     }
     return json.dumps(document, indent=2, ensure_ascii=False)
 
@@ -250,7 +181,7 @@ def as_json(health: GpuHealth) -> str:
 def as_text(health: GpuHealth, *, colour: bool) -> str:
     """Return a table of the GPUs, then the findings; without a newline at its end."""
     paint = Paint(colour)
-    width = max((len(one.subject) for one in health.findings), default=0)
+    width = max((len(finding.subject) for finding in health.findings), default=0)
     lines = [*_table(health.reading, paint), paint("findings", BOLD)]
     for finding in health.findings:
         mark, code = _MARKS[finding.verdict]

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots, lines_of
+from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots
 from builder.host.doctor.programs import SETUP
 from builder.model.errors import MissingPrerequisite
 from builder.system import nvml
+from builder.system.files import text_of
 from builder.system.home import folder_of_user
 
 KEYRING = "debian-archive-keyring.gpg"
@@ -46,7 +47,7 @@ def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
     text, remedy = f"{user}, the caller", ""
     if as_root:
         text = f"{user}, for Apptainer and Charliecloud"
-        if not any(line.startswith(f"{user}:") for line in lines_of(roots.etc / "passwd")):
+        if user not in _users(roots):
             text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
             remedy = SETUP
     return Item("user", USER, "ordinary user", text, remedy)
@@ -77,7 +78,7 @@ def restricted_namespaces(roots: SystemRoots) -> bool:
 
 
 def _number(roots: SystemRoots, name: str) -> int | None:
-    text = "".join(lines_of(roots.proc / "sys" / name)).strip()
+    text = text_of(roots.proc / "sys" / name).strip()
     return int(text) if text.isdigit() else None
 
 
@@ -120,9 +121,10 @@ def _keyring(roots: SystemRoots) -> Item:
 
 def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
     """Return the driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
-    version, models = driver_version(roots), gpu_models(roots)
-    text, remedy, data = ", ".join(filter(None, [version or "loaded", *models])), "", {}
-    if version is None:
+    version = nvml.kernel_driver(roots.proc)
+    models = [model for model in nvml.gpu_models(roots.proc) if model]
+    text, remedy, data = ", ".join([version or "loaded", *models]), "", {}
+    if not nvml.is_loaded(roots.proc):
         text = "not loaded"
     elif not (roots.dev / "nvidiactl").exists():
         text = f"{version} is loaded, and /dev/nvidiactl is not there"
@@ -136,18 +138,6 @@ def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
         Item("gpu", GPU, "NVIDIA driver", text, remedy, optional=True, data=data),
         Item("nvidia-smi", GPU, "nvidia-smi", smi or "not found", smi_remedy, optional=True),
     ]
-
-
-def driver_version(roots: SystemRoots) -> str | None:
-    """Return the loaded driver's version; empty if it does not say one, None if there is none."""
-    if not (roots.proc / "driver/nvidia/version").is_file():
-        return None
-    return nvml.kernel_driver(roots.proc)
-
-
-def gpu_models(roots: SystemRoots) -> list[str]:
-    """Return the models of the GPUs that the driver has, as it names them."""
-    return [model for model in nvml.gpu_models(roots.proc) if model]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +172,7 @@ def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
     at a number that depends on the user: two who ask at the same time get two ranges.
     """
     users = _users(roots)
-    taken = [one for name in ID_FILES for one in _ranges(name, roots) if anew or one.owner != user]
+    taken = [ids for name in ID_FILES for ids in _ranges(name, roots) if anew or ids.owner != user]
     taken += [IdRange(owner=owner, first=uid, count=1) for owner, uid in users.items()]
     slots = (_LAST - _FIRST) // IDS
     begin = users.get(user, _FIRST_USER) - _FIRST_USER
@@ -236,7 +226,7 @@ def _overlapping(name: str, roots: SystemRoots) -> Iterator[tuple[IdRange, IdRan
 def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
     """Return the lines of a file; one may begin with a user's id in place of the name."""
     names = {str(uid): owner for owner, uid in _users(roots).items()}
-    lines = [line.strip().split(":") for line in lines_of(roots.etc / name)]
+    lines = [line.strip().split(":") for line in text_of(roots.etc / name).splitlines()]
     return [
         IdRange(owner=names.get(line[0], line[0]), first=int(line[1]), count=int(line[2]))
         for line in lines
@@ -246,6 +236,6 @@ def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
 
 def _users(roots: SystemRoots) -> dict[str, int]:
     """Return the user ids of passwd(5) by name, and the caller's, who may be of a directory."""
-    lines = [line.split(":") for line in lines_of(roots.etc / "passwd")]
+    lines = [line.split(":") for line in text_of(roots.etc / "passwd").splitlines()]
     known = {line[0]: int(line[2]) for line in lines if line[2:] and line[2].isdecimal()}
     return {**roots.caller, **known}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from builder.facts import MPI_FAMILIES
@@ -13,26 +13,22 @@ from builder.facts.mpi import launcher_family
 from builder.host.doctor.diagnosis import Item
 from builder.model.exact_json import part
 from builder.model.versions import first_version
+from builder.system.files import table_beside
 from builder.system.process import Completed, Processes
 
-ENGINES, TOOLS, SITE = "engines", "tools", "MPI and Slurm on the host"
 SETUP = "build-images setup"
 TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostProgram:
-    """A program to look for. Without `arguments` it is not asked for its version.
-
-    `twin` is a program of the same package, whose version it shares. Without a `package` only
-    set-up installs it. `idle` is the remedy where it is installed and does not run.
-    """
+    """A program to look for: a row of programs.yaml, which says what its fields mean."""
 
     name: str
     group: str
     use: str
     package: str = ""
-    arguments: tuple[str, ...] = ("--version",)
+    arguments: Sequence[str] = ("--version",)
     twin: str = ""
     optional: bool = False
     setup: bool = True
@@ -44,74 +40,57 @@ class HostProgram:
         return ", or ".join(filter(None, ways))
 
 
-PROGRAMS = (
-    HostProgram("buildah", ENGINES, "builds the Dockerfiles", "buildah"),
-    HostProgram(
-        *("docker", ENGINES, "builds the Dockerfiles with --engine docker", "docker.io"),
-        arguments=("version", "--format", "{{json .}}"),
-        optional=True,
-        setup=False,
-    ),
-    HostProgram("apptainer", ENGINES, "makes and runs SIF images"),
-    HostProgram("ch-run", ENGINES, "runs Charliecloud images", "charliecloud"),
-    HostProgram(
-        *("ch-convert", ENGINES, "unpacks Charliecloud images", "charliecloud"),
-        arguments=(),
-        twin="ch-run",
-        optional=True,
-    ),
-    HostProgram(
-        *("ch-image", ENGINES, "builds Dockerfiles without root", "charliecloud"),
-        arguments=(),  # a Python program, the slowest of all to answer
-        twin="ch-run",
-        optional=True,
-    ),
-    HostProgram("podman", ENGINES, "runs OCI images", "podman", optional=True, setup=False),
-    HostProgram("mmdebstrap", TOOLS, "makes the base images", "mmdebstrap"),
-    HostProgram(
-        "patchelf",
-        TOOLS,
-        "moves native tools to where build steps see them; --no-native-tools goes without",
-        "patchelf",
-        optional=True,
-    ),
-    HostProgram("sqfs2tar", TOOLS, "reads SIF images", "squashfs-tools-ng"),
-    HostProgram("mksquashfs", TOOLS, "packs SIF images", "squashfs-tools", ("-version",)),
-    HostProgram("pigz", TOOLS, "unpacks Charliecloud images to prove them", "pigz"),
-    HostProgram("newuidmap", TOOLS, "gives ordinary users a range of user ids", "uidmap", ()),
-    HostProgram(
-        *("skopeo", TOOLS, "turns what Docker saves into an OCI layout", "skopeo"),
-        optional=True,
-        setup=False,
-    ),
-    HostProgram(
-        *("cosign", TOOLS, "signs and proves published images", "cosign", ("version",)),
-        optional=True,
-        setup=False,
-    ),
-    HostProgram(
-        "mpirun", SITE, "starts ranks on the host", "openmpi-bin", optional=True, setup=False
-    ),
-    HostProgram(
-        *("srun", SITE, "starts ranks under Slurm", "slurm-client"),
-        optional=True,
-        setup=False,
-        idle="it is installed: it finds no slurm.conf, and no controller to ask",
-    ),
-)
+def host_programs() -> list[HostProgram]:
+    """Return all programs to look for."""
+    return [HostProgram(**row) for row in table_beside(__file__, "programs.yaml")]
 
 
-def program_item(program: HostProgram, *, processes: Processes, search_path: str) -> Item:
+class Programs:
+    """Asks the programs of a search path. What cannot be asked is not known."""
+
+    def __init__(self, processes: Processes, search_path: str) -> None:
+        self._processes, self._search_path = processes, search_path
+
+    def find(self, name: str) -> str | None:
+        return shutil.which(name, path=self._search_path)
+
+    def ask(self, path: str, *arguments: str) -> Completed | str:
+        """Return the output of a program, or why it cannot be asked.
+
+        ch-run needs USER; ch-image and others written in Python need the system's own python3.
+        """
+        environment = {
+            "USER": os.environ.get("USER") or "nobody",
+            "PATH": f"/usr/bin:/bin:{self._search_path}",
+            "LC_ALL": "C",
+        }
+        argv = [path, *arguments]
+        try:
+            done = self._processes.capture(argv, env=environment, check=False, timeout_s=TIMEOUT_S)
+        except OSError as error:  # not a program, or one of another architecture
+            return error.strerror or str(error)
+        return f"no answer within {TIMEOUT_S:.0f} s" if done.timed_out else done
+
+    def output(self, name: str, *arguments: str, check: bool = True) -> str:
+        """Return both streams of a program; empty if it is not installed, or with `check` fails."""
+        path = self.find(name)
+        done = path and self.ask(path, *arguments)
+        if not done or isinstance(done, str) or (check and done.returncode):
+            return ""
+        return done.stdout + done.stderr
+
+
+def program_item(program: HostProgram, programs: Programs) -> Item:
     """Look for a program, and ask it for its version if it is installed."""
-    path = shutil.which(program.name, path=search_path) or ""
+    path = programs.find(program.name)
     if not path:
-        text = f"not found; it {program.use}"
-        if program.name == "apptainer" and (older := shutil.which("singularity", path=search_path)):
+        text, older = f"not found; it {program.use}", programs.find("singularity")
+        if program.name == "apptainer" and older:
             text = f"not found; {older} is installed, but is not used"
-        return _item(program, text, path, program.remedy)
+        return _item(program, text, "", program.remedy)
     if not program.arguments:
         return _item(program, "", path)
-    done = answer(processes, [path, *program.arguments], search_path=search_path)
+    done = programs.ask(path, *program.arguments)
     if isinstance(done, str):
         return _item(program, f"does not run: {done}", path, program.idle)
     return _docker(program, done, path) if program.name == "docker" else _read(program, done, path)
@@ -151,30 +130,13 @@ def _item(program: HostProgram, text: str, path: str, remedy: str = "", **data: 
     return Item(key, group, key, text, remedy, optional=program.optional, data=data)
 
 
-def with_twins(items: Mapping[str, Item]) -> list[Item]:
+def program_items(asked: Sequence[HostProgram], items: Mapping[str, Item]) -> list[Item]:
     """Return the items of programs; one that was not asked has the version of its twin."""
     completed = dict(items)
-    for program in PROGRAMS:
+    for program in asked:
         item, twin = items[program.name], items.get(program.twin)
         if item.ok and twin and twin.ok:
             version = str(twin.data["version"])
             data = {**item.data, "version": version}
             completed[program.name] = replace(item, text=version, data=data)
     return list(completed.values())
-
-
-def answer(processes: Processes, argv: list[str], *, search_path: str) -> Completed | str:
-    """Return the output of a program, or why it cannot be asked.
-
-    ch-run needs USER; ch-image and others written in Python need the system's own python3.
-    """
-    environment = {
-        "USER": os.environ.get("USER") or "nobody",
-        "PATH": f"/usr/bin:/bin:{search_path}",
-        "LC_ALL": "C",
-    }
-    try:
-        done = processes.capture(argv, env=environment, check=False, timeout_s=TIMEOUT_S)
-    except OSError as error:  # not a program, or one of another architecture
-        return error.strerror or str(error)
-    return f"no answer within {TIMEOUT_S:.0f} s" if done.timed_out else done

@@ -78,13 +78,13 @@ def test_whether_spectrum_mpi_starts_open_mpi_nobody_promises() -> None:
     found = answered("hybrid", OPENMPI, SATORI)
     assert found.answer == UNKNOWN
     assert found.reason == (
-        "whether mpirun of Spectrum MPI 10.3.1.02 (made from Open MPI, PMIx 3.1 outside and 4.2 "
-        "inside, made to meet) starts ranks of Open MPI 4.1.4 is not guaranteed"
+        "whether mpirun of Spectrum MPI 10.3.1.02 starts ranks of Open MPI 4.1.4 "
+        "(PMIx 3.1 outside and 4.2 inside, made to meet) is not guaranteed"
     )
     old = dataclasses.replace(OPENMPI, version="1.10.7", pmix="")
     found = answered("hybrid", old, SATORI)
     assert found.answer == NO
-    assert "which has no PMIx" in found.reason
+    assert "(PMIx 3.1 outside, none inside)" in found.reason
 
 
 def test_an_mpi_like_ibms_is_in_no_image() -> None:

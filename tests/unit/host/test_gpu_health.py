@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fake_nvml import fake_nvml
 from manifest_samples import CELL, record
 
 from builder.cli import main
 from builder.facts import cuda_errors
+from builder.host.doctor import gpu_findings
 from builder.host.doctor.gpu_findings import (
     SICK,
     SOUND,
     UNKNOWN,
     WATCH,
     GpuFinding,
+    finding_of,
     read_diagnosis,
 )
 from builder.host.doctor.gpus import failed_checks, judged
@@ -174,7 +177,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
     assert status == 1
     assert said(found, SOUND)[1].startswith("GPU 0: Tesla V100")
     assert said(found, SICK) == [
-        "GPU 1: it fell off the bus (NVML_ERROR_GPU_IS_LOST in nvmlDeviceGetHandleByIndex_v2)"
+        "GPU 1: it fell off the bus (NVML_ERROR_GPU_IS_LOST in nvmlDeviceGetHandleByIndex)"
     ]
 
 
@@ -200,7 +203,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
         (
             "init=15",
             SICK,
-            ("the driver does not answer: nvmlInitWithFlags: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
+            ("the driver does not answer: nvmlInit: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
         ),
         ("init=4", UNKNOWN, "this user may not ask the driver (NVML_ERROR_NO_PERMISSION)"),
         ("count=0", SICK, "the driver answers, and shows no GPU"),
@@ -282,14 +285,14 @@ def test_a_host_as_it_was_read(changes: dict[str, Any], verdict: str, text: str)
 
 
 def test_a_lost_gpu_is_the_one_that_is_missing() -> None:
-    lost = NvmlFault(call="nvmlDeviceGetHandleByIndex_v2", number=15, name="NVML_ERROR_GPU_IS_LOST")
+    lost = NvmlFault(call="nvmlDeviceGetHandleByIndex", number=15, name="NVML_ERROR_GPU_IS_LOST")
     reading = dataclasses.replace(
         HOST,
         gpus=(V100, Gpu(index=1, fault=lost)),
         pci_gpus=("0004:04:00.0", "0004:05:00.0"),
     )
     texts = [one.text for one in judged(reading, RELEASES)]
-    assert any(text.endswith("HandleByIndex_v2) [0004:05:00.0]") for text in texts)
+    assert any(text.endswith("HandleByIndex) [0004:05:00.0]") for text in texts)
     assert not any("not shown" in text for text in texts)
 
 
@@ -320,6 +323,19 @@ def test_ptx_that_is_newer_than_the_driver_does_not_run() -> None:
     [found] = [one for one in judged(reading, RELEASES) if one.key == "images"]
     assert "11.0" in found.text
     assert "11.4" not in found.text
+
+
+def test_every_finding_has_a_verdict_and_a_text_that_can_be_filled_in() -> None:
+    rows = yaml.safe_load(Path(gpu_findings.__file__).with_name("gpu-findings.yaml").read_text())
+    fault = NvmlFault(call="nvmlInit", number=999, name="NVML_ERROR_UNKNOWN", text="unknown")
+    gpu = dataclasses.replace(V100, fault=fault)
+    parts = dict.fromkeys(["module", "count", "cuda", "missing", "pages", "clock", "degrees"], "1")
+    for section, names in rows.items():
+        for name in names:
+            found = finding_of(section, name, host=HOST, error=fault, gpu=gpu, nvlinks=6, **parts)
+            assert found.verdict in {SOUND, WATCH, SICK, UNKNOWN}
+            assert found.text
+            assert found.key
 
 
 # ---- DCGM ----

@@ -133,7 +133,7 @@ def test_a_lost_gpu_among_others(library: str, monkeypatch: pytest.MonkeyPatch) 
     assert [gpu.fault for gpu in found.gpus] == [
         None,
         NvmlFault(
-            call="nvmlDeviceGetHandleByIndex_v2",
+            call="nvmlDeviceGetHandleByIndex",
             number=15,
             name="NVML_ERROR_GPU_IS_LOST",
             text="GPU is lost",
@@ -177,9 +177,7 @@ def test_a_library_that_does_not_begin(
     library: str, monkeypatch: pytest.MonkeyPatch, number: int, name: str
 ) -> None:
     found = asked(library, monkeypatch, f"init={number}")
-    assert found.fault == NvmlFault(
-        call="nvmlInitWithFlags", number=number, name=name, text="it says so"
-    )
+    assert found.fault == NvmlFault(call="nvmlInit", number=number, name=name, text="it says so")
     assert (found.library, found.gpus) == (library, ())
 
 

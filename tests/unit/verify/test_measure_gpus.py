@@ -78,8 +78,8 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     [
         ("sleep=60", "no answer within 1 s"),
         ("crash=1", "whoever asks them: ended by SIGSEGV"),
-        ("init=18", "nvmlInitWithFlags: NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
-        ("handle=15", "nvmlDeviceGetHandleByIndex_v2: NVML_ERROR_GPU_IS_LOST"),
+        ("init=18", "nvmlInit: NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        ("handle=15", "nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST"),
     ],
 )
 def test_gpus_that_cannot_be_asked_at_all(
