@@ -91,7 +91,7 @@ class RunStages:
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
             stored = None
-            if run.offline and not run.refresh:  # from whichever mirror
+            if run.settings.offline and not run.settings.refresh:  # from whichever mirror
                 stored = kept_base(image.base_image, store=run.tools.home.bases)
             stored = stored or ensure_base(
                 image.base,
@@ -143,7 +143,7 @@ class RunStages:
             waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
             stopped=lambda: run.tools.processes.stopping,
         ):
-            if self.run.cache and self._is_there(stage, text):
+            if self.run.settings.cache and self._is_there(stage, text):
                 os.utime(records.path(stage))
                 return False
             start = time.monotonic()

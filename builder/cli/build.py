@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.inputs import fetched, look_for_registries, sources_of, store_of
-from builder.build.planning import compiled, expected_now, image_states, load_plan, states_of_stages
-from builder.build.run import now
+from builder.build.planning import compiled, image_states, load_plan, states_of_stages
+from builder.build.run import BuildSettings, now
 from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
@@ -44,7 +45,7 @@ from builder.reports.report.view import BuildRun
 from builder.system.host_facts import host_facts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.preparation import prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -151,15 +152,8 @@ def run(options: BuildOptions) -> int:
 
 def _states(options: BuildOptions, plan: Plan) -> list[str]:
     """Return the state of each image as text; "to …" means that there is work."""
-    if options.refresh or options.no_cache:
-        return image_states(options.out, plan.images, None)
-    expected = expected_now(
-        formats=options.formats,
-        engine=options.engine,
-        verify=not options.no_verify,
-        native_tools=not options.no_native_tools,
-    )
-    return image_states(options.out, plan.images, expected)
+    settings = _settings(options)
+    return image_states(options.out, plan.images, settings if settings.cache else None)
 
 
 def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
@@ -183,7 +177,7 @@ def _build(
 ) -> int:
     """Build and prove what is not done yet, and say what came of it."""
     with contextlib.ExitStack() as held:
-        run = prepare(_build_options(options), progress, plan, todo=len(todo), held=held)
+        run = prepare(_settings(options), progress, plan, todo=len(todo), held=held)
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
@@ -194,13 +188,13 @@ def _build(
         results = run_job(run, specs, jobs=options.jobs)
         took_s = round(time.monotonic() - start, 1)
         report = report_of_run(
-            judged_manifests(run.out),
+            judged_manifests(run.settings.out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
-        show.write_report(run.out, report)
+        show.write_report(run.settings.out, report)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:
@@ -208,7 +202,7 @@ def _build(
     return results.exit_code
 
 
-def _build_options(options: BuildOptions) -> BuildSettings:
+def _settings(options: BuildOptions) -> BuildSettings:
     return BuildSettings(
         project=options.project,
         out=options.out,
@@ -216,7 +210,8 @@ def _build_options(options: BuildOptions) -> BuildSettings:
         jobs=options.jobs,
         formats=options.formats,
         refresh=options.refresh,
-        cache=not options.no_cache,
+        cache=not (options.no_cache or options.refresh),
+        epoch=epoch_of(os.environ),
         verify=not options.no_verify,
         native_tools=not options.no_native_tools,
         offline=options.offline,

@@ -21,7 +21,7 @@ from builder.build.base_store import StoredBase
 from builder.build.engines import Lent, Tools
 from builder.build.inputs import look_for_registries
 from builder.build.records import stage_states
-from builder.build.run import Run
+from builder.build.run import BuildSettings, Run
 from builder.build.workspace import ImageWorkspace
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
@@ -134,20 +134,23 @@ class Site:
             return [compile_spec(one, run_checks="#!/bin/sh\n") for one in images]
 
     def job(self, *, jobs: int = 4, out: str = "out", **changes: Any) -> Results:
-        run = Run(
-            tools=Tools(processes=Processes(), home=self.home),
-            engine=self.engine,
-            mirror=None,
+        settings = BuildSettings(
+            project=self.root / "project",
+            engine="fake",
             out=self.root / out,
-            progress=Progress(stream=self.said),
-            host=host_facts(),
-            versions={},
             formats=("oci",),
             verify=False,
+            **changes,
+        )
+        run = Run(
+            settings=settings,
+            tools=Tools(processes=Processes(), home=self.home),
+            engine=self.engine,
+            progress=Progress(stream=self.said),
+            host=host_facts(),
             declared={"matrix.yaml": "sha256:0"},
         )
-        run.out.mkdir(exist_ok=True)
-        run = dataclasses.replace(run, **changes)
+        run.settings.out.mkdir(exist_ok=True)
         return run_job(run, self.specs(), jobs=jobs)
 
     def built(self) -> list[str]:
