@@ -15,7 +15,7 @@ from pathlib import Path
 from builder.artifacts.manifests import ImageGoal
 from builder.artifacts.repack import SharedLayers
 from builder.build.base_store import StoredBase, sources
-from builder.build.engines import Engine, Lent, Tools
+from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
 from builder.build.native import is_open
@@ -127,14 +127,16 @@ def build_dockerfile(
         if run.engine.lends and uses_pip(image) and (pip := run.tools.pip_for(name)):
             lent.append(Lent(path=pip, at=PIP_AT))
         run.engine.build(
-            image,
-            folder,
-            log=log,
-            on_line=lambda line: run.progress.detail(image.identifier, line),
-            cache=run.settings.cache,
-            file=file,
-            name=name,
-            lent=lent,
+            DockerfileBuild(
+                image=image,
+                context=folder,
+                name=name,
+                log=log,
+                on_line=lambda line: run.progress.detail(image.identifier, line),
+                file=file,
+                cache=run.settings.cache,
+                lent=lent,
+            )
         )
 
 

@@ -8,7 +8,7 @@ import io
 import json
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
 
 from builder.build import stages as stages_module
 from builder.build.base_store import StoredBase
-from builder.build.engines import Lent, Tools
+from builder.build.engines import DockerfileBuild, Tools
 from builder.build.inputs import look_for_registries
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
@@ -61,34 +61,22 @@ class FakeEngine:
         with log.open("a") as file:
             file.write(f"base {base.name}\n")
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: Callable[[str], None],
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        del on_line, cache, lent
-        text = (context / file).read_text()
+    def build(self, build: DockerfileBuild) -> None:
+        text = (build.context / build.file).read_text()
         last = [line for line in text.splitlines() if line.startswith("FROM ")][-1]
         for line in text.splitlines():
             if line.startswith("FROM localhost/build-images/stage:"):
                 assert line.split()[1] in self.images, f"{line}: not there"
         self.meet()
-        with log.open("a") as out:
+        with build.log.open("a") as out:
             out.write(f"{last}\n")
         for word, error in self.fails.items():
             if word in text:
-                error.log = log
+                error.log = build.log
                 raise error
         with self._lock:
-            self.built.append(f"{last.split()[-1]} of {image.cell.recipe}")
-            self.images.add(name or image.identifier)
+            self.built.append(f"{last.split()[-1]} of {build.image.cell.recipe}")
+            self.images.add(build.name)
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         del log
