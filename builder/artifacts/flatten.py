@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import TreeEntry, clean, entry_of_file, entry_of_special, hashed
+from builder.artifacts.tree import TreeEntry, clean, entry_of
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _CHUNK = 1 << 16
+_DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+_LARGEST = 1 << 20  # bytes of a file that describes an image
+_NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +102,6 @@ def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
     """Yield the nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
-        if not node.is_file:
-            yield entry_of_special(node.member, path)
-            continue
         content = node.content
         if node.source is not None:
             place = (node.source, node.offset)
@@ -109,7 +109,21 @@ def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
                 with node.open() as data:
                     known[place] = sha256_of(data)
             content = known[place]
-        yield entry_of_file(node.member, path, content)
+        yield entry_of(node.member, path, content)
+
+
+def entries_of_tar(
+    stream: IO[bytes], retained: dict[str, bytes] | None = None
+) -> Iterator[TreeEntry]:
+    """Return the entries of a tar of a root file system, read once from start to end.
+
+    `retained` is given the contents of the files that describe an image (`describes`).
+    """
+    nodes: dict[str, TreeNode] = {}
+    for node in _hashed(stream, retained):
+        nodes[node.path] = _linked(node, nodes, {}) if node.member.islnk() else node
+    nodes.pop("", None)
+    return entries(nodes)
 
 
 def entries_of_layout(
@@ -117,7 +131,7 @@ def entries_of_layout(
 ) -> Iterator[TreeEntry]:
     """Return the entries of an image, read once from its blobs, each checked against its digests.
 
-    `retained` is given the contents of the files that describe an image (`tree.describes`).
+    `retained` is given the contents of the files that describe an image (`describes`).
     """
     nodes: dict[str, TreeNode] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
@@ -143,8 +157,18 @@ def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[Tr
         for member in archive:
             path = clean(member.name)
             data = archive.extractfile(member) if member.isreg() else None
-            content = hashed(data, path, member.size, retained) if data else ""
+            if retained is not None and describes(path) and not member.isdir():
+                retained[path] = _NOT_READ
+                if data and member.size <= _LARGEST:
+                    retained[path] = data.read()
+                    data = io.BytesIO(retained[path])
+            content = sha256_of(data) if data else ""
             yield TreeNode(path=path, member=member, size=member.size, content=content)
+
+
+def describes(path: str) -> bool:
+    """Return whether a file describes an image: its variables, labels or scripts."""
+    return path in _DESCRIBING or path.startswith(".singularity.d/")
 
 
 def _lay(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:

@@ -7,12 +7,12 @@ import io
 import pytest
 from samples import a_file, a_folder, tar_bytes
 
+from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.tars import PAX
 from builder.artifacts.tree import (
     TreeEntry,
     comparable,
     differences,
-    entries_of_tar,
     owner_differences,
     tree_digest,
 )

@@ -16,10 +16,16 @@ import pytest
 import zstandard
 from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
 
-from builder.artifacts.flatten import TreeNode, entries, entries_of_layout, flattened
+from builder.artifacts.flatten import (
+    TreeNode,
+    entries,
+    entries_of_layout,
+    entries_of_tar,
+    flattened,
+)
 from builder.artifacts.oci import Layout
 from builder.artifacts.repack import PlainLayout
-from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
+from builder.artifacts.tree import comparable, tree_digest
 from builder.build.engines import charliecloud
 from builder.model.errors import StepFailed
 from builder.system.compression import DAMAGED

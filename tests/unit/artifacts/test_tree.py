@@ -12,6 +12,7 @@ import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts import flatten
+from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.oci import read_layout, write_archive
 from builder.artifacts.tree import (
     ALLOWED,
@@ -19,7 +20,6 @@ from builder.artifacts.tree import (
     clean,
     comparable,
     differences,
-    entries_of_tar,
     is_allowed,
     keeps_owners,
     owner_differences,
