@@ -25,7 +25,7 @@ from typing import IO
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT, TreeNode
 from builder.artifacts.tars import as_headers, attributes_of
-from builder.artifacts.tree import clean
+from builder.artifacts.tree import PATHS, clean
 from builder.model import EPOCH
 from builder.model.errors import BadInput, StepFailed
 from builder.system.home import LENT_AT, PIP_AT
@@ -35,37 +35,9 @@ _LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits
 _DAY_S = 86_400
 _CHUNK = 1 << 20
 _SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # to build steps, from this machine
-# Files that are left out, with the reason; `*` also matches the slashes in a path.
-_LOG, _DAY, _INDEX = "a log of the build", "the mirror's content on the day", "an index with times"
-_RANDOM = "random, and each machine's own"
-_COPY = "a copy of the file beside it; vfs takes one as long and as old as another for unchanged"
-VOLATILE: Mapping[str, str] = {
-    "var/cache/ldconfig/aux-cache": "inode numbers and times",
-    "var/log/apt/*": _LOG,
-    "var/log/dpkg.log": _LOG,
-    "var/log/alternatives.log": _LOG,
-    "var/log/bootstrap.log": _LOG,
-    "var/log/fontconfig.log": _LOG,
-    "var/log/dnf*": _LOG,
-    "var/log/hawkey.log": _LOG,
-    "var/log/yum.log": _LOG,
-    "var/lib/apt/lists/*": _DAY,
-    "var/cache/apt/*": _DAY,
-    "var/cache/dnf/*": _DAY,
-    "var/cache/yum/*": _DAY,
-    "var/cache/man/*": _INDEX,
-    "var/cache/fontconfig/*": _INDEX,
-    "var/lib/dbus/machine-id": _RANDOM,
-    "var/lib/systemd/random-seed": _RANDOM,
-    **{f"etc/{name}-": _COPY for name in ("group", "gshadow", "passwd", "shadow")},
-    **{f"etc/{name}-": _COPY for name in ("subgid", "subuid")},
-    "var/lib/dpkg/*-old": _COPY,
-    "var/cache/debconf/*-old": _COPY,
-    "etc/ssh/ssh_host_*": "a secret that all copies would share",
-}
 # Engines put the build host's in a layer; runtimes bring their own. Those of the base stay.
 STUBS = frozenset(["etc/hosts", "etc/hostname", "etc/resolv.conf"])
-_VOLATILE = re.compile("|".join(map(fnmatch.translate, VOLATILE)))
+_VOLATILE = re.compile("|".join(map(fnmatch.translate, PATHS["volatile"])))
 _SHADOW = "etc/shadow"
 _MACHINE_ID = "etc/machine-id"
 # A .pyc: https://peps.python.org/pep-0552/; since the magic number of 3.7, flags come before the

@@ -3,8 +3,8 @@
 Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target, extended
 attributes). Owners, the attributes that only root may give, and times are left out: a SIF that an
 ordinary user packs cannot keep them. All but times are compared between the formats that do
-(`owner_differences`). What a format must add or cannot keep is on the allow-list below, each with
-its reason.
+(`owner_differences`). What a format must add or cannot keep is on the allow-list in `paths.yaml`,
+each with its reason.
 """
 
 from __future__ import annotations
@@ -19,32 +19,17 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+
+import yaml
 
 from builder.artifacts.tars import Attributes, roots_attributes, users_attributes
 
-_MOUNT_POINT = "a mount point: holds nothing in an image"
-_HOSTS_OWN = "engines write the build host's, runtimes their own"
-_SIF_LINK = "a link into .singularity.d that every SIF has"
+PATHS: Mapping[str, Mapping[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("paths.yaml").read_text(encoding="utf-8")
+)
 # Paths that may differ between formats, and all below them, with the reason.
-ALLOWED: Mapping[str, str] = {
-    "dev": "device nodes and mount points: each runtime makes its own",
-    "proc": _MOUNT_POINT,
-    "sys": _MOUNT_POINT,
-    "run": "a mount point at run time: engines leave their own stubs in it",
-    "tmp": "a mount point at run time, emptied by formats and runtimes",
-    "etc/resolv.conf": _HOSTS_OWN,
-    "etc/hosts": _HOSTS_OWN,
-    "etc/hostname": _HOSTS_OWN,
-    "etc/mtab": "a link to /proc that some engines add",
-    ".singularity.d": "a SIF's metadata: environment, labels, scripts",
-    ".exec": _SIF_LINK,
-    ".run": _SIF_LINK,
-    ".shell": _SIF_LINK,
-    ".test": _SIF_LINK,
-    "singularity": _SIF_LINK,
-    "environment": _SIF_LINK,
-    "ch": "Charliecloud's metadata: the environment for ch-run --set-env",
-}
+ALLOWED = PATHS["format_specific"]
 _ENDS = re.compile(r"/|\Z")  # of a path's folders, and of itself
 _KINDS = {
     tarfile.SYMTYPE: "link",

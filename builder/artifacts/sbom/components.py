@@ -8,37 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import quote
+
+import yaml
 
 CHECKSUM, CHECKSUM_OF = "build-images:checksum", "build-images:checksum-of"
 _MOST = 40  # licences of one component: some of Debian's packages name hundreds of variants
 _LONGEST = 200
 
-# Debian's short names (copyright format 1.0, section 7.1) whose SPDX identifier is another one.
-_OTHER_IDENTIFIERS = {
-    "expat": "MIT",
-    "apache-2": "Apache-2.0",
-    "artistic": "Artistic-1.0",
-    "zlib/libpng": "zlib-acknowledgement",
-    "psf-2": "PSF-2.0",
-    "cc0": "CC0-1.0",
-    "boost-1.0": "BSL-1.0",
-    "unicode": "Unicode-DFS-2016",
-}
-_IDENTIFIERS = (
-    *("MIT", "BSD-2-Clause", "BSD-3-Clause", "BSD-4-Clause", "Apache-2.0", "Artistic-2.0", "Zlib"),
-    *("ISC", "Python-2.0", "CC0-1.0", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0"),
-    *("MPL-1.1", "MPL-2.0", "OpenSSL", "Unlicense", "curl", "BSL-1.0", "FSFAP", "FSFUL"),
-    *("FSFULLR", "OFL-1.1", "X11", "NTP", "0BSD", "Vim"),
-)
-_BY_NAME = {**{name.lower(): name for name in _IDENTIFIERS}, **_OTHER_IDENTIFIERS}
+_TABLES = yaml.safe_load(Path(__file__).with_name("licences.yaml").read_text(encoding="utf-8"))
+_BY_NAME = {**{name.lower(): name for name in _TABLES["identifiers"]}, **_TABLES["other_names"]}
 _GNU = re.compile(r"(a?gpl|lgpl|gfdl)-(\d)(?:\.(\d))?(\+)?", re.IGNORECASE)
-_GNU_VERSIONS = {
-    "GPL": {"1.0", "2.0", "3.0"},
-    "LGPL": {"2.0", "2.1", "3.0"},
-    "AGPL": {"1.0", "3.0"},
-    "GFDL": {"1.1", "1.2", "1.3"},
-}
 _COMMON = re.compile(
     r"/usr/share/common-licenses/((?:A?GPL|LGPL|GFDL|Apache|BSD|Artistic|MPL|CC0)[\w.-]*)"
 )
@@ -104,7 +85,7 @@ def licence(name: str) -> dict[str, object]:
     identifier = _BY_NAME.get(name.lower(), "")
     if gnu := _GNU.fullmatch(name):
         kind, version = gnu[1].upper(), f"{gnu[2]}.{gnu[3] or '0'}"
-        if version in _GNU_VERSIONS[kind]:
+        if version in _TABLES["gnu_versions"][kind]:
             identifier = f"{kind}-{version}-{'or-later' if gnu[4] else 'only'}"
     return {"license": {"id": identifier} if identifier else {"name": name[:_LONGEST]}}
 
