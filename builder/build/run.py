@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import ImageGoal
 from builder.artifacts.repack import SharedLayers
-from builder.build.base_store import StoredBase, sources
+from builder.build.base_store import Bootstrapping, StoredBase, sources
 from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
@@ -238,14 +238,23 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
     tools = None
     if run.settings.offline and not run.settings.refresh:
         tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-    return tools or ensure_tools(
-        image.base,
-        image.cell.arch,
+    if tools is None:
+        store, proxy = run.tools.home.native, run.tools.downloading
+        way = bootstrapping(run, image, store=store, log=log, environment=proxy)
+        tools = ensure_tools(image.base, image.cell.arch, way)
+    return tools
+
+
+def bootstrapping(
+    run: Run, image: PlannedImage, *, store: Path, log: Path, environment: Mapping[str, str]
+) -> Bootstrapping:
+    """Return the way in which a store is filled for an image."""
+    return Bootstrapping(
+        store=store,
         mirror=run.mirror or find_mirror(),
-        store=run.tools.home.native,
         processes=run.tools.processes,
         log=log,
-        say=say,
-        environment=run.tools.downloading,
+        say=lambda text: run.progress.step(image.identifier, text),
         not_before=run.not_before,
+        environment=environment,
     )

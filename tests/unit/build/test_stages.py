@@ -20,6 +20,7 @@ from builder.build import stages as stages_module
 from builder.build.base_store import StoredBase
 from builder.build.engines import DockerfileBuild, Tools
 from builder.build.inputs import look_for_registries
+from builder.build.mirror import DebianMirror
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
 from builder.build.workspace import ImageWorkspace
@@ -162,8 +163,7 @@ def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     store = site.home.bases / "debian13"
     store.mkdir(parents=True)
 
-    def ensured(base: object, arch: str, name: str, **_: object) -> StoredBase:
-        del base
+    def ensured(_base: object, arch: str, name: str, *_: object, **__: object) -> StoredBase:
         record = f'{{"name": "{name}", "digest": "sha256:1", "made": "2"}}'
         write_atomically(store / "base.json", record)  # another builder may read it
         archive = store / "base.oci.tar"
@@ -173,7 +173,8 @@ def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         )
 
     monkeypatch.setattr(stages_module, "ensure_base", ensured)
-    monkeypatch.setattr(stages_module, "find_mirror", lambda: None)
+    mirror = DebianMirror(main="http://mirror.example.org/debian", security="")
+    monkeypatch.setattr("builder.build.run.find_mirror", lambda: mirror)
     monkeypatch.setattr(Tools, "ordinary_user", None)
     return site
 

@@ -11,7 +11,7 @@ import pytest
 from samples import a_file, base, tar_bytes
 
 from builder.build import base_store
-from builder.build.base_store import StoredBase, base_key, ensure_base
+from builder.build.base_store import Bootstrapping, StoredBase, base_key, ensure_base
 from builder.build.mirror import DebianMirror
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
@@ -59,17 +59,16 @@ def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProce
 
 
 def ensured(processes: FakeProcesses, folder: Path, **changes: Any) -> StoredBase:
-    given = {"mirror": MIRROR, "arch": "ppc64le", "base": base(), **changes}
-    return ensure_base(
-        given.pop("base"),
-        given.pop("arch"),
-        given.pop("name", "localhost/debian13:x"),
+    given = {"arch": "ppc64le", "base": base(), "name": "localhost/debian13:x", **changes}
+    way = Bootstrapping(
         store=folder / "bases",
+        mirror=given.pop("mirror", MIRROR),
         processes=processes,
         log=folder / "log",
         say=lambda _text: None,
-        **given,
+        not_before=given.pop("not_before", ""),
     )
+    return ensure_base(given.pop("base"), given.pop("arch"), given.pop("name"), way, **given)
 
 
 def left_in(folder: Path) -> list[str]:
