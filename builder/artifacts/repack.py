@@ -31,6 +31,7 @@ from builder.artifacts.oci import (
     finish_layout,
     is_packed,
     opened_layer,
+    plain_layers,
     read_layout,
     start_layout,
 )
@@ -105,7 +106,7 @@ def repack(
     annotations = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
     annotations |= notes
     finish_layout(target, settled_config, layers, annotations)
-    finish_layout(plain, settled_config, _plain_layers(plain, diff_ids), annotations)
+    finish_layout(plain, settled_config, plain_layers(plain, diff_ids), annotations)
     parts = {
         (blob_path(plain, layer.diff_id), offset): (layer.digest, places)
         for layer in layers
@@ -125,15 +126,8 @@ def unpack(layout: Layout, plain: Path) -> PlainLayout:
         with opened_layer(blob, diff_id) as source, (plain / "layer").open("wb") as sink:
             shutil.copyfileobj(source, sink, _CHUNK)
         (plain / "layer").rename(blob_path(plain, diff_id))
-    finish_layout(plain, layout.config, _plain_layers(plain, layout.diff_ids))
+    finish_layout(plain, layout.config, plain_layers(plain, layout.diff_ids))
     return PlainLayout(layout=read_layout(plain))
-
-
-def _plain_layers(plain: Path, diff_ids: Sequence[str]) -> list[LayerBlob]:
-    return [
-        LayerBlob(diff_id=one, digest=one, size=blob_path(plain, one).stat().st_size)
-        for one in diff_ids
-    ]
 
 
 def _exported(folder: Path) -> tuple[dict[str, object], list[Path]]:
