@@ -15,6 +15,8 @@ from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import COMPILER, base_archive, downloads_of
 from builder.compile.spec.downloads import Downloads
+from builder.load.document import Faults
+from builder.load.site import read_site
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Selection, Site, Spec
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
@@ -50,11 +52,14 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 
 
 def fetched(
-    sources: Collection[LockedSource], store: SourceStore, progress: Progress, *, offline: bool
+    project: Path, specs: Iterable[Spec], progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
-    """Their files in the store, verified, by URL; raises as `fetch_all` does."""
+    """The files that specs copy in, by URL: verified, in the store; raises as `fetch_all` does."""
+    sources = sources_of(specs)
+    if not sources:
+        return {}
     return fetch_all(
-        store,
+        store_of(project, read_site(project, Faults()), sources),
         sources,
         downloader=Downloader(),
         offline=offline,
@@ -63,7 +68,7 @@ def fetched(
 
 
 def store_of(
-    project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest] = ()
+    project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest]
 ) -> SourceStore:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
     groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)

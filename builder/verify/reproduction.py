@@ -16,15 +16,13 @@ from builder.artifacts.compare import Difference, layout_differences, tarball_di
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
-from builder.build.inputs import fetched, sources_of, store_of
+from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker, file_digest
 from builder.build.run import BuildSettings, Run, Timer, downloading
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.host import doctor as examination
-from builder.load.document import Faults
-from builder.load.site import read_site
 from builder.model import Artifact, Spec
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
@@ -195,11 +193,8 @@ def _built(
 
     `bases` are those that are here: the one that was made, or those of registries.
     """
-    image, files = spec.image, {}
-    if sources := sources_of([spec]):
-        project = run.settings.project
-        store = store_of(project, read_site(project, Faults()), sources)
-        files = fetched(sources, store, run.progress, offline=run.settings.offline)
+    image, settings = spec.image, run.settings
+    files = fetched(settings.project, [spec], run.progress, offline=settings.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})
