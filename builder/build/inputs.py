@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -59,7 +59,7 @@ def fetched(
     if not sources:
         return {}
     return fetch_all(
-        store_of(project, read_site(project, Faults()), sources),
+        store_of(project, read_site(project, Faults()), [source.url for source in sources]),
         sources,
         downloader=Downloader(),
         offline=offline,
@@ -67,12 +67,8 @@ def fetched(
     )
 
 
-def store_of(
-    project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest]
-) -> SourceStore:
+def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
-    groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)
-    urls = [url for group in groups for url in group]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
     return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
@@ -249,7 +245,8 @@ class Lockable:
 
         What could be locked is written also when something else could not, which the error names.
         """
-        store = store_of(folder, project.site, self.sources)
+        urls = [url for source in self.sources for url in source.urls]
+        store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
         with using(Home.of_environment(), folder, progress.say):
             sources = lock_sources(self.sources, project.lock, locking)
