@@ -125,10 +125,8 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(home.work / "verify-x" / "image.sif", old=False)
     put(home.work / "layers-x" / "packed", old=False)
     put(home.path.parent / "scratch" / "file")
-    (folder / ("1" * 16)).symlink_to(
-        home.path.parent / "scratch"
-    )  # somebody's, and no work of ours
-    (home.work / "verify-y").symlink_to(home.path.parent / "scratch")
+    for link in (folder / ("1" * 16), home.work / "verify-y"):  # somebody's, and no work of ours
+        link.symlink_to(home.path.parent / "scratch")
     names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 
@@ -283,15 +281,19 @@ class FakeProcesses(Processes):
         return Completed(argv=(), returncode=0)
 
 
+def with_processes(monkeypatch: pytest.MonkeyPatch, kind: type[Processes]) -> None:
+    monkeypatch.setattr(gc, "Processes", kind)
+    monkeypatch.setattr(gc, "clean", lambda _: None)
+    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+
+
 def test_only_free_removes_anything(
     home: Home, storage: Storage, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del storage
     base = put_base(home, "base").parent
     FakeProcesses.asked = []
-    monkeypatch.setattr(gc, "Processes", FakeProcesses)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
-    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+    with_processes(monkeypatch, FakeProcesses)
     _, out, _ = said(capsys, f"--project={project}")
     assert "gc --free' removes them" in out
     assert base.exists()
@@ -322,9 +324,7 @@ def test_what_stays_is_told(
             return Completed(argv=tuple(argv), returncode=1, stderr=said_by_buildah)
 
     del home, storage
-    monkeypatch.setattr(gc, "Processes", Refuses)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
-    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+    with_processes(monkeypatch, Refuses)
     found, _, err = said(capsys, f"--project={project}", "--free")
     assert found == code
     assert ("could not be removed" in err) is bool(code)
@@ -349,8 +349,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
 
     mounted = {folder: [folder / "storage/overlay"] for folder in (here, stays)}
     monkeypatch.setattr(garbage, "mounted_below", lambda path: mounted.get(path, []))
-    monkeypatch.setattr(gc, "Processes", OneIsBusy)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
+    with_processes(monkeypatch, OneIsBusy)
     code, _, err = said(capsys, f"--project={project}", "--free")
     assert code == 1
     assert sorted(asked) == [str(folder / "storage/overlay") for folder in (here, stays)]
