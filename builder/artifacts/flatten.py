@@ -95,7 +95,7 @@ def flattened(layout: Layout) -> dict[str, TreeNode]:
 def lay(blob: Path, nodes: dict[str, TreeNode]) -> None:
     """Lay a layer, a plain tar, over the nodes of those below it."""
     with tarfile.open(blob, mode="r:") as archive:
-        _lay((_placed(blob, member) for member in archive), nodes)
+        lay_nodes((placed(blob, member) for member in archive), nodes)
 
 
 def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
@@ -136,11 +136,11 @@ def entries_of_layout(
     nodes: dict[str, TreeNode] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
         with opened_layer(blob, diff_id) as stream:
-            _lay(_hashed(stream, retained), nodes)
+            lay_nodes(_hashed(stream, retained), nodes)
     return entries(nodes)
 
 
-def _placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
+def placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
     """Return a member of a plain tar; a file knows where its content lies."""
     return TreeNode(
         path=clean(member.name),
@@ -171,7 +171,7 @@ def describes(path: str) -> bool:
     return path in _DESCRIBING or path.startswith(".singularity.d/")
 
 
-def _lay(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
+def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
     """Lay one layer over the nodes of those below it."""
     upper: dict[str, TreeNode] = {}
     for node in layer:
@@ -201,6 +201,10 @@ def _linked(
 
 
 def _remove(nodes: dict[str, TreeNode], path: str, *, itself: bool) -> None:
+    """Remove what is below a path, and itself if so asked."""
+    node = nodes.pop(path, None) if itself else nodes.get(path)
+    if node and not node.member.isdir():
+        return
     below = f"{path}/" if path else ""
-    for known in [one for one in nodes if one.startswith(below) or (itself and one == path)]:
+    for known in [name for name in nodes if name.startswith(below)]:
         del nodes[known]

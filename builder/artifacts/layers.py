@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.flatten import OPAQUE, WHITEOUT, TreeNode
+from builder.artifacts.flatten import WHITEOUT, TreeNode, lay_nodes, placed
 from builder.artifacts.tars import as_headers, attributes_of
-from builder.artifacts.tree import PATHS, clean
+from builder.artifacts.tree import PATHS
 from builder.model import EPOCH
-from builder.model.errors import BadInput, StepFailed
+from builder.model.errors import BadInput
 from builder.system.home import LENT_AT, PIP_AT
 
 VARIABLE = "SOURCE_DATE_EPOCH"
@@ -72,102 +72,54 @@ def changes_of(
 
     `layer` is a plain tar that an engine wrote, `below` the tree on which it lies.
     """
-    members = _members(layer, lowest=lowest)
-    upper: dict[str, Change] = {}
-    gone: set[str] = set()
-    emptied: set[str] = set()
-    for path, member in members.items():
-        folder, name = posixpath.split(path)
-        if name == OPAQUE:
-            emptied.add(folder)
-        elif name.startswith(WHITEOUT):
-            gone.add(_meant(path))
-        else:
-            upper[path] = _settled(layer, member, path, members, below, epoch)
-    changes = {
-        path: change
-        for path, change in upper.items()
-        if path not in below or not _is_same(change, below[path], epoch)
-    }
-    for path in _topmost_removed(upper, below, gone, emptied):
+    changes: dict[str, Change] = {}
+    tree = dict(below)
+    with tarfile.open(layer, mode="r:") as archive:
+        nodes = [placed(layer, member) for member in archive]
+    lay_nodes((node for node in nodes if _stays(node, lowest=lowest)), tree)
+    if root := next((node for node in reversed(nodes) if not node.path), None):
+        tree[""] = root
+    for path, node in tree.items():
+        if node is not below.get(path):
+            change = _settled(node, epoch)
+            if path not in below or not _is_same(change, below[path], epoch):
+                changes[path] = change
+    for path in _topmost_removed(tree, below):
         whiteout = tarfile.TarInfo(_whiteout_of(path))
         whiteout.mtime = epoch
         changes[whiteout.name] = Change(member=whiteout, data=b"")
+    # A layer without a folder of the lower tree would give it another mode.
     for folder in {parent for path in changes for parent in _parents(path)} - changes.keys():
-        # A layer without a folder of the lower tree would give it another mode.
-        if folder in upper:
-            changes[folder] = upper[folder]
-        elif node := below.get(folder):
-            changes[folder] = Change(member=settled(node.member, folder, epoch))
+        if folder in tree:
+            changes[folder] = _settled(tree[folder], epoch)
     first_names: dict[tuple[Path | None, int], str] = {}
     for path in sorted(changes, key=_order):
         yield _linked(changes[path], path, first_names)
 
 
-def _members(layer: Path, *, lowest: bool) -> dict[str, tarfile.TarInfo]:
-    """Return the members that images keep, by path; the last of a path counts."""
-    members: dict[str, tarfile.TarInfo] = {}
-    with tarfile.open(layer, mode="r:") as archive:
-        for member in archive:
-            path = clean(member.name)
-            is_image = member.isdir() or is_kept(_meant(path), lowest=lowest)
-            if is_image and path not in _SHOWN:
-                members[path] = member
-    return members
+def _stays(node: TreeNode, *, lowest: bool) -> bool:
+    if node.path in _SHOWN:
+        return False
+    return node.member.isdir() or is_kept(_meant(node.path), lowest=lowest)
 
 
-def _settled(
-    layer: Path,
-    member: tarfile.TarInfo,
-    path: str,
-    members: Mapping[str, tarfile.TarInfo],
-    below: Mapping[str, TreeNode],
-    epoch: int,
-) -> Change:
-    member = _target(member, members)
-    if member.islnk():  # to a file of a layer below: drivers that copy it up have it as a file
-        target = clean(member.linkname)
-        if target not in below:
-            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
-        node = below[target]
-        return Change(member=settled(node.member, path, epoch), node=node)
-    new = settled(member, path, epoch)
-    if not member.isreg():
-        return Change(member=new)
-    node = TreeNode(
-        path=path, member=member, source=layer, offset=member.offset_data, size=member.size
-    )
-    if not is_rewritten(path):
-        return Change(member=new, node=node)
-    data = rewritten(path, node.read(), epoch)
-    new.size = len(data)
-    return Change(member=new, node=node, data=data)
+def _settled(node: TreeNode, epoch: int) -> Change:
+    member = settled(node.member, node.path, epoch)
+    if not node.is_file or not is_rewritten(node.path):
+        return Change(member=member, node=node if node.is_file else None)
+    data = rewritten(node.path, node.read(), epoch)
+    member.size = len(data)
+    return Change(member=member, node=node, data=data)
 
 
-def _target(member: tarfile.TarInfo, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
-    """Return the member that a hard link names; itself where that is in another layer."""
-    seen = set()
-    while member.islnk() and member.offset not in seen:
-        seen.add(member.offset)
-        member = members.get(clean(member.linkname), member)
-    return member
-
-
-def _topmost_removed(
-    upper: Mapping[str, Change], below: Mapping[str, TreeNode], gone: set[str], emptied: set[str]
-) -> Iterator[str]:
-    """Yield the paths of the lower tree that a layer removes from folders which stay."""
-    files = {path for path, change in upper.items() if not change.member.isdir()}
-    replaced = {path for path in files if path in below and below[path].member.isdir()}
-    closed = gone | emptied | replaced
-    removed = {
-        path
-        for path in (below.keys() - upper.keys() if closed else ())
-        if path in gone or not closed.isdisjoint(["", *_parents(path)])
-    }
+def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]) -> Iterator[str]:
+    """Yield the paths of the lower tree that are gone, but not those that go with their folder."""
+    removed = below.keys() - tree.keys()
     for path in removed:
-        parents = [*_parents(path)]
-        if removed.isdisjoint(parents) and files.isdisjoint(parents):
+        if not any(
+            parent in removed or (parent in tree and not tree[parent].member.isdir())
+            for parent in _parents(path)
+        ):
             yield path
 
 
