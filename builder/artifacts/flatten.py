@@ -35,7 +35,7 @@ class TreeNode:
     """One path of the flattened tree. A regular file's content lies in `source` at `offset`.
 
     Nodes with the same source and offset are hard links to each other. Without a source, the
-    content was read before, and `content` is its SHA-256.
+    content was read before, and `content` is its SHA-256. With `data`, that is the content.
     """
 
     path: str
@@ -44,15 +44,14 @@ class TreeNode:
     offset: int = 0
     size: int = 0
     content: str = ""
-
-    @property
-    def is_file(self) -> bool:
-        """True if it is a regular file."""
-        return self.member.isreg()
+    data: bytes | None = None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open the content of a regular file, as a stream of exactly `size` bytes."""
+        if self.data is not None:
+            yield io.BytesIO(self.data)
+            return
         assert self.source is not None
         with self.source.open("rb") as file:
             file.seek(self.offset)

@@ -12,16 +12,13 @@ than below, the folders in which that is, and what is gone.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-import io
 import posixpath
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from builder.artifacts.flatten import WHITEOUT, TreeNode, lay_nodes, placed
 from builder.artifacts.tars import as_headers, attributes_of
@@ -46,33 +43,14 @@ _PYC_MARK = b"\r\n"
 _PYC_WITH_FLAGS = range(3392, 20000)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A member of a layer as it is written. `node` has a file's content, unless `data` is that."""
-
-    member: tarfile.TarInfo
-    node: TreeNode | None = None
-    data: bytes | None = None
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """Open the content of a regular file."""
-        if self.data is not None:
-            yield io.BytesIO(self.data)
-        else:
-            assert self.node is not None
-            with self.node.open() as stream:
-                yield stream
-
-
 def changes_of(
     layer: Path, below: Mapping[str, TreeNode], *, epoch: int, lowest: bool
-) -> Iterator[Change]:
+) -> Iterator[TreeNode]:
     """Yield the members of a layer in order: folders first, and in them what the layer removes.
 
     `layer` is a plain tar that an engine wrote, `below` the tree on which it lies.
     """
-    changes: dict[str, Change] = {}
+    changes: dict[str, TreeNode] = {}
     tree = dict(below)
     with tarfile.open(layer, mode="r:") as archive:
         nodes = [placed(layer, member) for member in archive]
@@ -87,14 +65,14 @@ def changes_of(
     for path in _topmost_removed(tree, below):
         whiteout = tarfile.TarInfo(_whiteout_of(path))
         whiteout.mtime = epoch
-        changes[whiteout.name] = Change(member=whiteout, data=b"")
+        changes[whiteout.name] = TreeNode(path=whiteout.name, member=whiteout, data=b"")
     # A layer without a folder of the lower tree would give it another mode.
     for folder in {parent for path in changes for parent in _parents(path)} - changes.keys():
         if folder in tree:
             changes[folder] = _settled(tree[folder], epoch)
-    first_names: dict[tuple[Path | None, int], str] = {}
+    first_names: dict[tuple[Path, int], str] = {}
     for path in sorted(changes, key=_order):
-        yield _linked(changes[path], path, first_names)
+        yield _linked(changes[path], first_names)
 
 
 def _stays(node: TreeNode, *, lowest: bool) -> bool:
@@ -103,13 +81,13 @@ def _stays(node: TreeNode, *, lowest: bool) -> bool:
     return node.member.isdir() or is_kept(_meant(node.path), lowest=lowest)
 
 
-def _settled(node: TreeNode, epoch: int) -> Change:
+def _settled(node: TreeNode, epoch: int) -> TreeNode:
     member = settled(node.member, node.path, epoch)
-    if not node.is_file or not is_rewritten(node.path):
-        return Change(member=member, node=node if node.is_file else None)
+    if not member.isreg() or not is_rewritten(node.path):
+        return replace(node, member=member)
     data = rewritten(node.path, node.read(), epoch)
     member.size = len(data)
-    return Change(member=member, node=node, data=data)
+    return replace(node, member=member, data=data)
 
 
 def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]) -> Iterator[str]:
@@ -123,14 +101,15 @@ def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]
             yield path
 
 
-def _is_same(change: Change, node: TreeNode, epoch: int) -> bool:
-    """Return whether a path is what it was."""
-    if _header(change.member) != _header(settled(node.member, change.member.name, epoch)):
+def _is_same(new: TreeNode, old: TreeNode, epoch: int) -> bool:
+    """Return whether a settled path is what it was."""
+    if _header(new.member) != _header(settled(old.member, old.path, epoch)):
         return False
-    if not change.member.isreg():
+    if not new.member.isreg():
         return True
-    with change.open() as new, node.open() as old:
-        return all(chunk == old.read(len(chunk)) for chunk in iter(lambda: new.read(_CHUNK), b""))
+    with new.open() as data, old.open() as before:
+        chunks = iter(lambda: data.read(_CHUNK), b"")
+        return all(chunk == before.read(len(chunk)) for chunk in chunks)
 
 
 def _header(member: tarfile.TarInfo) -> tuple[object, ...]:
@@ -141,17 +120,17 @@ def _header(member: tarfile.TarInfo) -> tuple[object, ...]:
     )
 
 
-def _linked(change: Change, path: str, first_names: dict[tuple[Path | None, int], str]) -> Change:
-    """Return a change, or a hard link to the name under which its content was written."""
-    if change.node is None:
-        return change
-    first = first_names.setdefault((change.node.source, change.node.offset), path)
-    if first == path:
-        return change
-    link, file = tarfile.TarInfo(path), change.member
+def _linked(node: TreeNode, first_names: dict[tuple[Path, int], str]) -> TreeNode:
+    """Return a node, or a hard link to the name under which its content was written."""
+    if node.source is None:
+        return node
+    first = first_names.setdefault((node.source, node.offset), node.path)
+    if first == node.path:
+        return node
+    link, file = tarfile.TarInfo(node.path), node.member
     link.type, link.linkname = tarfile.LNKTYPE, first
     link.mode, link.uid, link.gid, link.mtime = file.mode, file.uid, file.gid, file.mtime
-    return Change(member=link)
+    return replace(node, member=link)
 
 
 def _parents(path: str) -> Iterator[str]:

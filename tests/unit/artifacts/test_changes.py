@@ -11,7 +11,7 @@ import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, tar_bytes
 
 from builder.artifacts.flatten import TreeNode, lay
-from builder.artifacts.layers import Change, changes_of
+from builder.artifacts.layers import changes_of
 from builder.artifacts.tars import PAX
 from builder.model import EPOCH
 from builder.model.errors import StepFailed
@@ -30,7 +30,7 @@ DEEP: Layer = [a_folder("opt"), a_folder("opt/deep", mode=0o700)]
 NOTES = {f"{PAX}user.overlay.origin": "\0\1", f"{PAX}user.overlay.impure": "y"}
 
 
-def changes(folder: Path, *layers: Layer) -> list[Change]:
+def changes(folder: Path, *layers: Layer) -> list[TreeNode]:
     """The changes of the last layer; of those below it the tree is made."""
     nodes: dict[str, TreeNode] = {}
     for layer in layers[:-1]:
@@ -39,7 +39,7 @@ def changes(folder: Path, *layers: Layer) -> list[Change]:
     return list(changes_of(last, nodes, epoch=EPOCH, lowest=len(layers) == 1))
 
 
-def shown(found: Sequence[Change]) -> list[tuple[object, ...]]:
+def shown(found: Sequence[TreeNode]) -> list[tuple[object, ...]]:
     """Changes as what is written of them."""
     lines: list[tuple[object, ...]] = []
     for change in found:
@@ -230,7 +230,7 @@ def test_whatever_a_driver_notes_the_layer_is_the_same_and_gives_the_tree(
     assert {path: kind_of(node) for path, node in nodes.items()} == upper
 
 
-def written(change: Change) -> tuple[tarfile.TarInfo, bytes]:
+def written(change: TreeNode) -> tuple[tarfile.TarInfo, bytes]:
     if not change.member.isreg():
         return change.member, b""
     with change.open() as stream:
