@@ -163,31 +163,25 @@ def test_sources_that_no_lock_names(
     assert "source" not in found(capsys, project)
 
 
-def test_packages_and_native_tools_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> None:
     put(home.packages / "ab" / "abc-old.deb")
     put(home.packages / "cd" / "cde-older.deb")
     put(home.packages / "ef" / "efg-new.deb", old=False)
     put(home.native / "bookworm-ppc64le-0123" / "native.json")
     put(home.native / "trixie-ppc64le-0123" / "native.json", old=False)
-    shown = found(capsys, project)
-    assert shown["package"] == ["2 packages"]
-    assert shown["native"] == ["bookworm-ppc64le-0123"]
-
-
-def test_what_pulls_keep(home: Home, project: Path, capsys: Capture) -> None:
     put(home.pulls / "blobs" / ("a" * 64))
     put(home.pulls / "blobs" / f"{'b' * 64}.partial")
     put(home.pulls / "blobs" / ("c" * 64), old=False)
     put(home.pulls / "blobs" / f".{'a' * 64}.lock", "")
-    record = put(home.pulls / "last" / "record.json")
-    assert found(capsys, project)["pull"] == ["2 blobs"]
-    assert record.exists()
-
-
-def test_rehearsals_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+    put(home.pulls / "last" / "record.json")
     put(home.rehearsals / f"{'a' * 64}.json")
     put(home.rehearsals / f"{'b' * 64}.json", old=False)
-    assert found(capsys, project)["rehearsal"] == ["1 record"]
+    assert found(capsys, project) == {
+        "package": ["2 packages"],
+        "pull": ["2 blobs"],  # and not the record of the last pulls
+        "rehearsal": ["1 record"],
+        "native": ["bookworm-ppc64le-0123"],
+    }
 
 
 IMAGES = [
