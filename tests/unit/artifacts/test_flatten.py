@@ -80,46 +80,35 @@ def test_nodes_are_sorted(tmp_path: Path) -> None:
         assert list(nodes) == sorted(nodes)
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_layers_are_streamed_compressed_or_not(compressed: bool, tmp_path: Path) -> None:
-    given = layout(tmp_path / "in", LOWER, [a_file("d/one", "new")], compressed=compressed)
-    found = {one.path: one.content for one in entries_of_layout(given)}
-    assert found["d/one"] == hashlib.sha256(b"new").hexdigest()
+DATA = tar_bytes(*LOWER)
+SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00toc"  # as zstd:chunked layers have: RFC 8878, 3.1.2
+PACKED = {
+    "plain": DATA,
+    "gzip": gzip.compress(DATA),
+    "several members": gzip.compress(DATA[:700]) + gzip.compress(DATA[700:]),
+    "zstd": zstandard.compress(DATA[:700]) + SKIPPED + zstandard.compress(DATA[700:]),
+}
 
 
-def test_a_layer_of_several_gzip_members(tmp_path: Path) -> None:
-    data = tar_bytes(*LOWER)
-    path = blob(tmp_path, gzip.compress(data[:700]) + gzip.compress(data[700:]))
-    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
-    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+def of_blob(folder: Path, packed: bytes) -> Layout:
+    """The layout of one layer, LOWER."""
+    layers = (blob(folder, packed),)
+    return Layout(path=folder, digest="", config=configured(DATA), layers=layers)
 
 
-def test_a_layer_that_breaks_off_is_refused(tmp_path: Path) -> None:
-    path = blob(tmp_path, gzip.compress(tar_bytes(*LOWER))[:-9])
-    config = configured(tar_bytes(*LOWER))
-    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
-    with pytest.raises((EOFError, tarfile.ReadError)):
-        list(entries_of_layout(given))
+@pytest.mark.parametrize("how", PACKED)
+def test_layers_are_streamed_however_they_are_packed(how: str, tmp_path: Path) -> None:
+    found = {one.path: one.content for one in entries_of_layout(of_blob(tmp_path, PACKED[how]))}
+    assert list(found) == ["d", "d/one", "d/two", "top"]
+    assert found["d/one"] == hashlib.sha256(b"1").hexdigest()
 
 
-# A frame to be skipped, as zstd:chunked layers have: RFC 8878, 3.1.2
-SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00toc"
-
-
-def test_layers_may_be_packed_with_zstandard(tmp_path: Path) -> None:
-    data = tar_bytes(*LOWER)
-    path = blob(tmp_path, zstandard.compress(data[:700]) + SKIPPED + zstandard.compress(data[700:]))
-    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
-    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
-
-
-@pytest.mark.parametrize("end", [-9, 40])
-def test_a_layer_of_zstandard_that_breaks_off_is_refused(end: int, tmp_path: Path) -> None:
-    path = blob(tmp_path, zstandard.compress(tar_bytes(*LOWER))[:end])
-    config = configured(tar_bytes(*LOWER))
-    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
+@pytest.mark.parametrize(
+    "packed", [PACKED["gzip"][:-9], PACKED["zstd"][:-9], zstandard.compress(DATA)[:40]]
+)
+def test_a_layer_that_breaks_off_is_refused(packed: bytes, tmp_path: Path) -> None:
     with pytest.raises((EOFError, tarfile.ReadError, *DAMAGED)):
-        list(entries_of_layout(given))
+        list(entries_of_layout(of_blob(tmp_path, packed)))
 
 
 def test_a_layer_that_is_not_the_configurations_is_refused(tmp_path: Path) -> None:
