@@ -21,7 +21,7 @@ from samples import ROOT, a_file, a_folder, a_link, blob, tar_bytes
 from builder.artifacts.flatten import TreeNode, flattened
 from builder.artifacts.oci import Layout
 from builder.artifacts.sbom import bill_of_materials
-from builder.artifacts.sbom.components import (
+from builder.artifacts.sbom.packages import (
     _BY_NAME,
     CHECKSUM,
     CHECKSUM_OF,
