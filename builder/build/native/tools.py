@@ -41,18 +41,7 @@ _OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpc
 # cudafe++ that sees the host's code, are the image's own. A mirror without non-free costs these
 # twins alone. What the package depends on is not brought: 2 GB of libraries.
 _NVCC = "nvidia-cuda-toolkit"
-_BRING_NVCC = f"""\
-export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
-sed 's/ main$/ non-free/' "$1"/etc/apt/sources.list > "$1"/etc/apt/sources.list.d/nvcc.list
-cd "$1"/tmp
-if apt-get update && apt-get download {_NVCC}
-then
-  dpkg-deb --extract ./{_NVCC}_*.deb cuda
-  for name in usr/bin/fatbinary usr/bin/nvlink usr/bin/ptxas usr/lib/{_NVCC}/bin/cicc
-  do test ! -f cuda/$name || install -D cuda/$name "$1"/$name; done
-else echo "no native passes of nvcc"; fi
-rm -rf ./{_NVCC}_*.deb cuda "$1"/etc/apt/sources.list.d/nvcc.list
-"""
+_BRING_NVCC = (Path(__file__).parent / "bring-nvcc.sh").read_text()
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
 
 
