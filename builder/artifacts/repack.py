@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from builder.artifacts.flatten import TreeNode, lay
 from builder.artifacts.layers import changes_of
@@ -45,7 +44,6 @@ from builder.system.home import NATIVE_LABEL
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
 _CHUNK = 1 << 20
 _NATIVE = f" LABEL {NATIVE_LABEL}="
-_NO_NOTES: Mapping[str, str] = MappingProxyType({})
 _OF_BUILD = frozenset(["io.buildah.version", NATIVE_LABEL])
 _CONFIG = ("architecture", "author", "os", "os.version", "variant")
 _CONTAINER = (
@@ -73,7 +71,7 @@ def repack(
     plain: Path,
     epoch: int,
     shared: SharedLayers | None = None,
-    notes: Mapping[str, str] = _NO_NOTES,
+    notes: Mapping[str, str] | None = None,
 ) -> PlainLayout:
     """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
 
@@ -104,7 +102,7 @@ def repack(
     settled_config = _config(config, diff_ids, epoch)
     labels = part(settled_config, "config", "Labels") or {}
     annotations = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
-    annotations |= notes
+    annotations |= notes or {}
     finish_layout(target, settled_config, layers, annotations)
     finish_layout(plain, settled_config, plain_layers(plain, diff_ids), annotations)
     parts = {

@@ -85,10 +85,15 @@ class StoredBase:
         """Raise `StepFailed` if the store has another base in its place now."""
         record = json.loads((self.archive.parent / RECORD).read_text())
         if record["digest"] != self.digest:
-            raise StepFailed(
-                f"{self.archive}: not the base that this run began with ({self.digest})",
-                hint="another build-images made it anew meanwhile: run the same command again",
-            )
+            raise self.changed()
+
+    def changed(self, log: Path | None = None) -> StepFailed:
+        """The error where another base lies in its place."""
+        return StepFailed(
+            f"{self.archive}: not the base that this run began with ({self.digest})",
+            log=log,
+            hint="another build-images made it anew meanwhile: run the same command again",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

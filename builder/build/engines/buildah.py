@@ -69,11 +69,7 @@ class Buildah:
             pairs = (line.partition(" ") for line in listed.stdout.splitlines())
             ids = {digest: number.strip() for digest, _, number in pairs}
             if base.digest not in ids:
-                raise StepFailed(
-                    f"{base.archive}: not the base that this run began with ({base.digest})",
-                    log=log,
-                    hint="another build-images made it anew meanwhile: run the same command again",
-                )
+                raise base.changed(log)
             argv = self.command("tag", ids[base.digest], *base.names)
             self._tools.logged(argv, log=log, what="buildah tag")
 
