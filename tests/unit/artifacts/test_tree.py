@@ -13,6 +13,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 from builder.artifacts import flatten
 from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.oci import read_layout, write_archive
+from builder.artifacts.tars import PAX
 from builder.artifacts.tree import (
     ALLOWED,
     TreeEntry,
@@ -228,3 +229,46 @@ def test_a_link_in_place_of_what_describes_an_image_is_not_left_out(kind: bytes)
     entries = list(entries_of_tar(io.BytesIO(tar_bytes(a_file("f"), link)), kept))
     assert len(entries) == 2
     assert kept == {path: b"\0"}
+
+
+# ---- Extended attributes: the image's own count, and the build host's do not ----
+
+
+def noted(*named: tuple[str, str]) -> dict[str, TreeEntry]:
+    """A tree of a folder and a file with attributes."""
+    members = [a_folder("etc"), a_file("etc/x")]
+    for info, _ in members:
+        info.pax_headers = {PAX + name: text for name, text in named}
+    return comparable(entries_of_tar(io.BytesIO(tar_bytes(*members))))
+
+
+def test_the_tree_digest_counts_attributes() -> None:
+    plain, one, other = noted(), noted(("user.note", "a")), noted(("user.note", "b"))
+    assert len({tree_digest(plain), tree_digest(one), tree_digest(other)}) == 3
+    assert differences(one, other)[0] == "/etc: another extended attribute user.note"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "security.selinux",
+        "trusted.overlay.opaque",
+        "user.overlay.origin",
+        "user.overlay.impure",
+        "user.rootlesscontainers",
+        "user.containers.override_stat",
+    ],
+)
+def test_what_the_build_host_notes_is_not_the_images(name: str) -> None:
+    assert noted((name, "x")) == noted()
+    assert tree_digest(noted((name, "x"))) == tree_digest(noted())
+
+
+def test_what_only_root_may_give_is_compared_like_owners() -> None:
+    """An ordinary user's SIF cannot keep a capability."""
+    plain, able = noted(), noted(("security.capability", "\1\0"))
+    assert tree_digest(plain) == tree_digest(able)
+    assert owner_differences(plain, able) == [
+        "/etc: owner 0:0, not 0:0 security.capability='\\x01\\x00'",
+        "/etc/x: owner 0:0, not 0:0 security.capability='\\x01\\x00'",
+    ]
