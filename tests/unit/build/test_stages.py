@@ -180,6 +180,10 @@ ALL = [
 
 
 def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -> None:
+    states, no_base = site.states(), "to build: its base is not in the store"
+    core, two = states["core-1.0-debian13-x86_64"], states["two-1.0-debian13-x86_64"]
+    assert core == [f"core-development: {no_base}", f"runtime: {no_base}"]
+    assert two[0] == "core-development: shared with core-1.0-debian13-x86_64"
     assert site.job().exit_code == 0
     assert site.built() == ALL
     log = (site.root / "out/one-1.0-debian13-x86_64/build.log").read_text().splitlines()
@@ -235,18 +239,15 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
         site.engine.meet = lambda: None  # once
         together.wait()  # the other is under way before this is done
 
+    def second() -> Results:
+        together.wait()
+        return site.job(out="out2")
+
     site.engine.meet = meet
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(site.job, out="out1")]
-
-        def second() -> Results:
-            together.wait()
-            return site.job(out="out2")
-
-        runs.append(pool.submit(second))
-        results = [one.result() for one in runs]
-    assert [one.errors for one in results] == [{}, {}]
-    assert [one.exit_code for one in results] == [0, 0]
+        runs = [pool.submit(site.job, out="out1"), pool.submit(second)]
+        results = [run.result() for run in runs]
+    assert [(result.errors, result.exit_code) for result in results] == [({}, 0)] * 2
     built = site.built()
     for name in ("core-development of core", "one-development of one", "two-development of two"):
         assert built.count(name) == 1, built
@@ -255,9 +256,8 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
 def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
     with ThreadPoolExecutor(2) as pool:
         results = [one.result() for one in [pool.submit(site.job) for _ in range(2)]]
-    assert [one.errors for one in results] == [{}, {}]
-    assert [one.exit_code for one in results] == [0, 0]
-    assert [len(one.manifests) for one in results] == [3, 3]
+    results_of = [(result.errors, result.exit_code, len(result.manifests)) for result in results]
+    assert results_of == [({}, 0, 3)] * 2
     assert site.built() == ALL
 
 
@@ -400,14 +400,3 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
         *(f"base {name}", f"FROM {base_tag(digest)} AS core-development"),
         *(f"base {name}", f"FROM {base_tag(digest)} AS runtime"),
     ]
-
-
-def test_before_anything_is_built_stages_are_shared_by_name(site: Site) -> None:
-    states = site.states()
-    assert states["core-1.0-debian13-x86_64"] == [
-        "core-development: to build: its base is not in the store",
-        "runtime: to build: its base is not in the store",
-    ]
-    assert states["two-1.0-debian13-x86_64"][0] == (
-        "core-development: shared with core-1.0-debian13-x86_64"
-    )
