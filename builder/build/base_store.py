@@ -122,7 +122,7 @@ class Bootstrapping:
         folder = self.store / name
         with locked(self.store, name, stopped=lambda: self.processes.stopping):
             known = read_json(folder / record)
-            if "digest" not in known or str(known.get("made")) < self.not_before:
+            if not known.keys() >= {"digest", "made"} or str(known["made"]) < self.not_before:
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
                 with staging(self.store, name) as partial:
                     text = json.dumps(make(partial, now), indent=1)

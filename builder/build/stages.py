@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +38,6 @@ class RunStages:
     engine: str
     bases: dict[str, StoredBase] = field(default_factory=dict)
     native: dict[str, NativeTools] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def records(self) -> Records:
@@ -103,10 +101,9 @@ class RunStages:
                     indices=lambda: index_states(run, image, image.base_image, earlier=False),
                 )
         stored.touch()
-        with self._lock:
-            self.bases[image.base_image] = stored
-            if tools:
-                self.native[image.base_image] = tools
+        self.bases[image.base_image] = stored
+        if tools:
+            self.native[image.base_image] = tools
         return stored.made >= run.started
 
     def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:

@@ -212,12 +212,8 @@ def _unpack(packed: Path, root: Path) -> None:
             top = member.name.removeprefix("./").partition("/")[0]
             if top in _USED and not member.isdev():
                 member.mode |= 0o755 if member.isdir() else 0o444
-                member.uid, member.gid, member.uname, member.gname = (
-                    os.getuid(),
-                    os.getgid(),
-                    "",
-                    "",
-                )
+                member.uid, member.gid = os.getuid(), os.getgid()
+                member.uname = member.gname = ""
                 archive.extract(member, root, numeric_owner=True)
     packed.unlink()
 
