@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -39,6 +38,7 @@ from builder.model.contract import LABEL
 from builder.model.digests import HashedWriter
 from builder.model.errors import StepFailed
 from builder.model.exact_json import part
+from builder.system.files import link_or_copy
 from builder.system.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
@@ -238,7 +238,8 @@ class SharedLayers:
             if layer is not None:
                 self._layers[key] = layer  # used last
                 shutil.copyfile(self.folder / key / "packed", blob_path(target, layer.digest))
-                _link(self.folder / key / "plain", blob_path(plain, layer.diff_id))
+                blob_path(plain, layer.diff_id).unlink(missing_ok=True)  # two steps may be alike
+                link_or_copy(self.folder / key / "plain", blob_path(plain, layer.diff_id))
             return layer
 
     def retain(self, key: str, layer: LayerBlob, *, target: Path, plain: Path) -> None:
@@ -254,16 +255,8 @@ class SharedLayers:
                 shutil.rmtree(self.folder / oldest)
             (self.folder / key).mkdir(parents=True)
             shutil.copyfile(packed, self.folder / key / "packed")
-            _link(unpacked, self.folder / key / "plain")
+            link_or_copy(unpacked, self.folder / key / "plain")
             self._layers[key] = layer
-
-
-def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
 
 
 @contextlib.contextmanager

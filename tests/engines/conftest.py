@@ -37,8 +37,8 @@ from small_images import Maker, maker_in
 from builder.build.base_store import Bootstrapping, StoredBase, ensure_base
 from builder.build.engines import Tools
 from builder.build.mirror import find_mirror
-from builder.build.workspace import link_or_copy
 from builder.load.project import load_project
+from builder.system.files import link_or_copy
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Processes
