@@ -146,25 +146,23 @@ def downloading(
     home: Home,
     images: Sequence[PlannedImage],
     progress: Progress,
+    settings: BuildSettings,
     *,
-    offline: bool = False,
     noted: bool = True,
-    max_index_age: int | None = None,
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    With `noted`, journals say what each build was given. `max_index_age` is in days, None for the
-    default.
+    With `noted`, journals say what each build was given.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
             architectures=_archs(images),
             say=progress.say,
-            most_behind=_most_behind(max_index_age),
+            most_behind=_most_behind(settings.max_index_age),
         )
         shared = home.shared / home.packages.name if home.shared else None
         cache = held.enter_context(
-            package_cache(home.packages, offline=offline, suites=suites, shared=shared)
+            package_cache(home.packages, offline=settings.offline, suites=suites, shared=shared)
         )
         pip = ""
         if any(map(uses_pip, images)):

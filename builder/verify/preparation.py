@@ -35,16 +35,7 @@ def prepare(
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
         _require(options, progress, plan, tools, images=min(todo, options.jobs))
-        tools = held.enter_context(
-            downloading(
-                tools,
-                home,
-                plan.images,
-                progress,
-                offline=options.offline,
-                max_index_age=options.max_index_age,
-            )
-        )
+        tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if not options.offline and any(image.is_bootstrapped for image in plan.images):
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]

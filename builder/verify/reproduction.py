@@ -158,9 +158,8 @@ def _scratch(
             home,
             [spec.image],
             progress,
-            offline=options.offline,
+            options,
             noted=False,
-            max_index_age=options.max_index_age,
         ) as tools,
     ):
         processes.mark[MARK] = mark
