@@ -72,11 +72,11 @@ def image_states(
 
 
 def states_of_stages(
-    images: Sequence[PlannedImage], *, engine: str = "buildah", native_tools: bool = True
+    images: Sequence[PlannedImage], goal: ImageGoal
 ) -> list[tuple[StageState, ...]]:
     """Say for each image what the main job would do with each of its stages."""
-    home = Home.of_environment()
-    return stage_states(home, engine, declared_of(images), native=native_tools)
+    home, declared = Home.of_environment(), declared_of(images)
+    return stage_states(home, goal.engine, declared, native=goal.native_tools)
 
 
 def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:

@@ -156,9 +156,7 @@ def _states(options: BuildOptions, plan: Plan) -> list[str]:
 
 def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
-    stages = states_of_stages(
-        plan.images, engine=options.engine, native_tools=not options.no_native_tools
-    )
+    stages = states_of_stages(plan.images, _settings(options))
     if options.json:
         print(json.dumps(show.plan_json(plan, states, stages), indent=1))
     else:
