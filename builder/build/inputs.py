@@ -212,7 +212,7 @@ class Lockable:
 
     @classmethod
     def of(cls, project: Project, selection: Selection) -> Lockable:
-        """Find it in the plan of a selection."""
+        """Return what the plan of a selection downloads."""
         plan, everything = planned(project, selection)
         downloads = downloads_of(plan.images)
         return cls(
@@ -314,7 +314,7 @@ def _locking(project: Project, store: SourceStore, progress: Progress, *, update
 
 
 def _not_locked(failures: Sequence[BuildImagesError], store: SourceStore) -> BuildImagesError:
-    """One error for all that could not be locked; its exit code is the gravest."""
+    """Return one error for all that could not be locked, with the gravest exit code."""
     texts = [str(failure) for failure in failures]
     count = f"{counted(len(texts), 'thing')} could not be locked; the rest is written:"
     text = "\n".join([count, *texts])

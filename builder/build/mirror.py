@@ -55,7 +55,7 @@ def find_mirror(
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
-    """The archives of which this machine's apt has one of some suites, without those with users."""
+    """The archives of this machine's apt that have one of some suites, without a user in the URL."""
     uris = (_resolved(uri) for uri, suite in _entries(apt) if suite.partition("-")[0] in suites)
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
@@ -73,7 +73,7 @@ def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
 
 
 def _without_secrets(mirror: DebianMirror) -> DebianMirror:
-    """The mirror, if neither address holds a password: both stay in images and logs."""
+    """Return the mirror; raise `BadInput` for a password, which would stay in images and logs."""
     for address in (mirror.main, mirror.security or ""):
         if "@" in urlsplit(address).netloc:
             raise BadInput(

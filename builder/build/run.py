@@ -178,7 +178,7 @@ def downloading(
 
 
 def _most_behind(days: int | None) -> dt.timedelta:
-    """Return how much older an index may be that is taken in another one's place."""
+    """Return how much older than another an index may be that replaces it."""
     if days is not None:
         return dt.timedelta(days=days)
     text = os.environ.get(MAX_INDEX_AGE, "")
@@ -188,7 +188,7 @@ def _most_behind(days: int | None) -> dt.timedelta:
 
 
 def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
-    """The architectures whose packages are asked for, native tools' among them."""
+    """The architectures whose packages are downloaded, those of native tools included."""
     archs = {image.cell.arch for image in images}
     if archs - {HOST}:
         archs.add(HOST)

@@ -78,7 +78,7 @@ class RunStages:
         return lent.digest if lent else ""
 
     def make_base(self, image: PlannedImage) -> bool:
-        """Have a base in the store; whether it was made now."""
+        """Make a base unless the store has it; return whether it was made now."""
         if not image.is_bootstrapped or image.base_image in self.bases:
             return False
         run, log = self.run, self.base_log(image)
@@ -121,7 +121,7 @@ class RunStages:
         return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
 
     def make(self, spec: Spec, number: int) -> bool:
-        """Have the engine keep one of a spec's stages, whose parents it has; whether it was built.
+        """Build one of a spec's stages unless the engine has it; return whether it was built.
 
         Raises `StepFailed`, with the log of what failed.
         """
@@ -207,14 +207,14 @@ def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
 
 
 def words_of(home: Home, engine: Engine) -> str:
-    """The engine with its version and options, noted for those who must not start it."""
+    """Return the engine with its version and options, noted for commands that do not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
     note_engine(home, engine.name, words, lends=engine.lends)
     return words
 
 
 def with_log(error: StepFailed, folder: Path) -> StepFailed:
-    """The error of a step, its log copied to an image's folder: logs in the home are ours."""
+    """Return the error of a step with its log copied from the home to an image's folder."""
     log = folder / "build.log"
     if error.log and error.log != log and error.log.exists():
         output_folder(folder)

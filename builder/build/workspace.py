@@ -166,7 +166,7 @@ def write_spec(
 
 
 def output_folder(folder: Path) -> None:
-    """Have an image's output folder, as open as the one in which it is: that the user made."""
+    """Make an image's output folder with the mode of the folder above, which the user made."""
     try:
         folder.mkdir()
     except FileExistsError:

@@ -72,7 +72,7 @@ class Tools:
         return self.packages.step() if self.packages else contextlib.nullcontext()
 
     def downloading_for(self, name: str) -> dict[str, str]:
-        """The same for a build: what it is given is noted under the name of what is built."""
+        """The same for a build: its downloads are noted under the name of what is built."""
         if not self.journals:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
@@ -94,7 +94,7 @@ class Tools:
 
     @property
     def ordinary_user(self) -> str | None:
-        """Whom to run as what root must not run; None when the caller is an ordinary user."""
+        """The user that runs what root must not; None if the caller is an ordinary user."""
         return ORDINARY_USER if os.geteuid() == 0 else None
 
     def logged(
@@ -120,7 +120,7 @@ class Tools:
         )
 
     def version(self, name: str, *arguments: str) -> str:
-        """The first version number that a program prints about itself; empty if it does not."""
+        """The first version number that a program prints of itself; empty if it prints none."""
         done = self.processes.capture(
             [self.program(name), *(arguments or ("--version",))],
             env={**self.environment, "USER": os.environ.get("USER", "root")},
@@ -132,7 +132,7 @@ class Tools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lent:
-    """A folder of this machine that build steps are shown at a path of the image."""
+    """A folder of this machine that build steps see at a path of the image."""
 
     path: Path
     at: str

@@ -123,7 +123,7 @@ def _complaint(
     timeout_s: float,
     env: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Run a command; the lines that it ends with if it fails, else none."""
+    """Run a command; return the lines of its error if it fails, else none."""
     try:
         done = processes.capture(argv, env=env, check=False, timeout_s=timeout_s)
     except (BuildImagesError, OSError) as error:
@@ -136,7 +136,7 @@ def _complaint(
 
 @contextmanager
 def _scratch(folder: Path, prefix: str) -> Iterator[Path]:
-    """A folder in another, which is gone afterwards with what is mounted in it."""
+    """Make a folder in another; it is removed afterwards with what is mounted in it."""
     scratch = Path(tempfile.mkdtemp(dir=folder, prefix=prefix))
     try:
         yield scratch
@@ -150,7 +150,7 @@ _MEMBERS = (("bin", 0o755, 0), ("bin/sh", 0o4755, 0), ("file", 0o600, 65534))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageTrial:
-    """The driver that would be used in a folder; `problem` is why it does not do, or empty."""
+    """The driver for a folder; `problem` is why it does not work there, or empty."""
 
     driver: Driver
     problem: str = ""
@@ -158,7 +158,7 @@ class StorageTrial:
 
 
 def try_storage(folder: Path, *, arch: str, search_path: str, processes: Processes) -> StorageTrial:
-    """Unpack a layer of a few files in a new storage in `folder`, which then is gone again."""
+    """Unpack a layer of a few files in a new storage in `folder`, which is then removed."""
     driver, start = driver_of(folder, search_path), time.monotonic()
     with _scratch(folder, ".trial-") as scratch:
         archive = _small_image(scratch, arch)
