@@ -55,7 +55,7 @@ def find_mirror(
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
-    """The archives of this machine's apt that have one of some suites, without a user in the URL."""
+    """The archives of this machine's apt that have one of some suites, and no user in the URL."""
     uris = (_resolved(uri) for uri, suite in _entries(apt) if suite.partition("-")[0] in suites)
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
