@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.model import FORMATS, PlannedImage
+from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.agreement import Statement, as_judged, faults_of
 from builder.model.digests import digest_of
 from builder.model.exact_json import parsed
@@ -50,12 +50,12 @@ def why_none(folder: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageGoal:
-    """The state that a run is to bring every image to."""
+    """The state that a run is to bring every image to. No time in one is later than `epoch`."""
 
     formats: tuple[str, ...] = FORMATS
     engine: str = "buildah"
     verify: bool = True
-    epoch: int | None = None
+    epoch: int = EPOCH
     native_tools: bool = True
 
 
@@ -94,10 +94,7 @@ def _why_not(manifest: Manifest, folder: Path, image: PlannedImage, goal: ImageG
             not inputs.files or not inputs.program
         ),
         "it was built with native tools": inputs.native_tools and not goal.native_tools,
-        "SOURCE_DATE_EPOCH changed": (
-            None not in (goal.epoch, inputs.source_date_epoch)
-            and goal.epoch != inputs.source_date_epoch
-        ),
+        "SOURCE_DATE_EPOCH changed": inputs.source_date_epoch not in {None, goal.epoch},
         "an earlier version made it, and did not note the digest of its bill of materials": (
             manifest.sbom not in manifest.digests
         ),
@@ -125,7 +122,7 @@ def programs_in(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
     return {
         path.replace(FOLDER, "files/", 1): digest_of(node.read())
         for path, node in nodes.items()
-        if path.startswith(PROGRAMS) and node.is_file
+        if path.startswith(PROGRAMS) and node.member.isreg()
     }
 
 

@@ -7,7 +7,6 @@ whatever the number of threads.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import tarfile
@@ -30,7 +29,6 @@ _WAITING = 4  # parts for each thread that may wait to be written: bounds the me
 # No time, no name; "unknown" for the system, as https://www.rfc-editor.org/rfc/rfc1952 has it
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LAST_BLOCK = b"\x03\x00"
-_Part = tuple[bytes, int, int]  # deflated bytes, with the plain bytes' number and CRC-32
 
 
 class GzippedTar:
@@ -46,26 +44,22 @@ class GzippedTar:
         The parts of a large file are noted in the gzip file's `places`, by the content's offset in
         the tar.
         """
-        self._write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+        self._write(_header(member))
         if data is None:
             return
         key = self.size if member.size >= APART else None
-        remaining = member.size
-        while remaining:
-            chunk = data.read(min(remaining, PART))
-            if not chunk:
-                raise EOFError(f"/{member.name}: {remaining} bytes are missing")
-            remaining -= len(chunk)
+        for chunk in _chunks(member, data):
             self._write(chunk, key)
         self._pad(member.size)
 
     def add_again(
-        self, member: tarfile.TarInfo, places: Sequence[PartPlace], file: IO[bytes]
+        self, member: tarfile.TarInfo, data: IO[bytes], places: Sequence[PartPlace], file: IO[bytes]
     ) -> None:
         """Add a large file whose parts lie in another gzip file; `plain` does not receive it."""
-        self._write(member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-        self._gzip.write_again(places, file)
-        self.size += member.size
+        self._write(_header(member))
+        for place, chunk in zip(places, _chunks(member, data), strict=True):
+            self.size += len(chunk)
+            self._gzip.write_again(chunk, place, file)
         self._pad(member.size)
 
     def close(self) -> None:
@@ -86,18 +80,27 @@ class GzippedTar:
             self._gzip.write_apart(data, key)
 
 
+def _header(member: tarfile.TarInfo) -> bytes:
+    return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _chunks(member: tarfile.TarInfo, data: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file, `PART` bytes at a time."""
+    remaining = member.size
+    while remaining:
+        chunk = data.read(min(remaining, PART))
+        if not chunk:
+            raise EOFError(f"/{member.name}: {remaining} bytes are missing")
+        remaining -= len(chunk)
+        yield chunk
+
+
 @dataclass(frozen=True, slots=True)
 class PartPlace:
-    """The place of a part in a gzip file: offset and length there, plain size and CRC-32."""
+    """The place of a part in a gzip file."""
 
     offset: int
     length: int
-    size: int
-    crc: int
-
-    def part(self, file: IO[bytes]) -> _Part:
-        """Return the part, from the file that it lies in; several threads may share the file."""
-        return os.pread(file.fileno(), self.length, self.offset), self.size, self.crc
 
 
 @contextmanager
@@ -120,7 +123,7 @@ class Gzip:
         self._hash = hashlib.sha256()
         self._plain_size, self._crc = 0, 0
         self._gathered = bytearray()
-        self._waiting: deque[tuple[Future[_Part], int | None]] = deque()
+        self._waiting: deque[tuple[Future[bytes], int | None]] = deque()
         self._limit = _WAITING * pool._max_workers
         self._put(_HEADER)
 
@@ -131,21 +134,23 @@ class Gzip:
 
     def write(self, data: bytes) -> None:
         """Write bytes, together in parts with those that are written next to them."""
+        self._count(data)
         self._gathered += data
         while len(self._gathered) >= PART:
-            self._submit(_deflated, bytes(self._gathered[:PART]))
+            self._submit(None, _deflated, bytes(self._gathered[:PART]))
             del self._gathered[:PART]
 
     def write_apart(self, data: bytes, key: int) -> None:
         """Write at most `PART` bytes as a part of their own, and note its place under a key."""
         self._cut()
-        self._submit(_deflated, data, key=key)
+        self._count(data)
+        self._submit(key, _deflated, data)
 
-    def write_again(self, places: Sequence[PartPlace], file: IO[bytes]) -> None:
-        """Write the parts that lie in another file, without deflating them again."""
+    def write_again(self, data: bytes, place: PartPlace, file: IO[bytes]) -> None:
+        """Write bytes that are a part of another file, without deflating them again."""
         self._cut()
-        for place in places:
-            self._submit(place.part, file)
+        self._count(data)
+        self._submit(None, os.pread, file.fileno(), place.length, place.offset)
 
     def close(self) -> None:
         """Write the parts that wait, and the file's end."""
@@ -155,28 +160,27 @@ class Gzip:
         numbers = (self._crc, self._plain_size & 0xFFFFFFFF)
         self._put(_LAST_BLOCK + b"".join(number.to_bytes(4, "little") for number in numbers))
 
+    def _count(self, data: bytes) -> None:
+        self._plain_size += len(data)
+        self._crc = zlib.crc32(data, self._crc)
+
     def _cut(self) -> None:
         if self._gathered:
-            self._submit(_deflated, bytes(self._gathered))
+            self._submit(None, _deflated, bytes(self._gathered))
             self._gathered.clear()
 
-    def _submit(
-        self, work: Callable[..., _Part], source: bytes | IO[bytes], key: int | None = None
-    ) -> None:
-        self._waiting.append((self._pool.submit(work, source), key))
+    def _submit(self, key: int | None, work: Callable[..., bytes], *arguments: object) -> None:
+        self._waiting.append((self._pool.submit(work, *arguments), key))
         while len(self._waiting) > self._limit:
             self._settle()
 
     def _settle(self) -> None:
         """Write the part that comes next."""
         future, key = self._waiting.popleft()
-        data, size, crc = future.result()
+        deflated = future.result()
         if key is not None:
-            place = PartPlace(self.size, len(data), size, crc)
-            self.places.setdefault(key, []).append(place)
-        self._crc = combined(self._crc, crc, size)
-        self._plain_size += size
-        self._put(data)
+            self.places.setdefault(key, []).append(PartPlace(self.size, len(deflated)))
+        self._put(deflated)
 
     def _put(self, data: bytes) -> None:
         self._hash.update(data)
@@ -184,10 +188,9 @@ class Gzip:
         self._sink.write(data)
 
 
-def _deflated(data: bytes) -> _Part:
+def _deflated(data: bytes) -> bytes:
     deflater = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    packed = deflater.compress(data) + deflater.flush(zlib.Z_FULL_FLUSH)
-    return packed, len(data), zlib.crc32(data)
+    return deflater.compress(data) + deflater.flush(zlib.Z_FULL_FLUSH)
 
 
 PAX = "SCHILY.xattr."  # what stands before an attribute's name in a pax header
@@ -225,40 +228,3 @@ def roots_attributes(member: tarfile.TarInfo) -> Attributes:
 def as_headers(attributes: Attributes) -> dict[str, str]:
     """Return attributes as a member's pax headers."""
     return {PAX + name: text for name, text in attributes}
-
-
-def combined(first: int, second: int, size: int) -> int:
-    """Return the CRC-32 of two runs of bytes, the second of `size`, from the CRC-32 of each.
-
-    As zlib's crc32_combine does, which Python lacks: a shift by `size` bytes is a multiplication
-    by x^(8 * size), modulo the CRC's polynomial.
-    """
-    return _product(_power(size), first) ^ second
-
-
-_POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31  # x^0: the highest bit holds the lowest power
-
-
-def _product(first: int, second: int) -> int:
-    result = 0
-    bit = _ONE
-    while first:
-        if first & bit:
-            result ^= second
-            first ^= bit
-        bit >>= 1
-        second = (second >> 1) ^ _POLYNOMIAL if second & 1 else second >> 1
-    return result
-
-
-@functools.lru_cache(maxsize=1024)
-def _power(size: int) -> int:
-    """x^(8 * size)."""
-    result, square = _ONE, 1 << 23  # x^8
-    while size:
-        if size & 1:
-            result = _product(square, result)
-        square = _product(square, square)
-        size >>= 1
-    return result

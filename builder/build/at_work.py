@@ -1,4 +1,4 @@
-"""The time in which a builder works on the store: beside others, after what dead ones left."""
+"""Work on the store: beside other builders, after what builders that were killed left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def using(
     say: Callable[[str], object],
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Turn]:
-    """A time in which nobody removes anything from the store, which the project is noted to use."""
+    """Use the store, from which nobody removes anything meanwhile; the project is noted."""
     with (
         _usual_modes(),
         together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn,

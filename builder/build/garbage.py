@@ -160,7 +160,7 @@ def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
 
 
 def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
-    """Half-made things: of a present key they are gone on with, whenever that is."""
+    """Unfinished work; a later build continues that of a present key."""
     keys = {image.content_key[:16] for image in images}
     for folder in filter(_is_folder, home.work.glob("*")):
         if folder.name == "stages" or folder.name.startswith(_PASSING):
@@ -220,7 +220,7 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
 
 
 def _unused(paths: Iterable[Path], since: float) -> list[Path]:
-    """The paths that were not used since, in order; what others share, by a link, is not ours."""
+    """The paths that were not used since, in order; links to shared things are not ours."""
     own = (path for path in paths if not path.is_symlink() and not path.parent.is_symlink())
     return sorted(path for path in own if path.stat().st_mtime < since)
 

@@ -70,11 +70,11 @@ class ImagePacker:
         layout = oci.read_layout(packed.path)
         plain = plain or unpack(layout, self.work.plain)
         with ThreadPoolExecutor(max_workers=1) as beside:
-            sif = beside.submit(self._sif, plain) if "sif" in self.run.formats else None
+            sif = beside.submit(self._sif, plain) if "sif" in self.run.settings.formats else None
             nodes = flatten.flattened(plain.layout)
             self.work.remember("sbom", lambda: self._bill(layout, nodes))
             self.work.remember("programs", lambda: programs_in(nodes))
-            if "charliecloud" in self.run.formats:
+            if "charliecloud" in self.run.settings.formats:
                 self._tell("packing the Charliecloud tarball")
                 with self.timer.step("charliecloud"):
                     artifacts["charliecloud"] = self.work.artifact(
@@ -83,7 +83,7 @@ class ImagePacker:
                     )
             if sif:
                 artifacts["sif"] = sif.result()
-        return {name: artifacts[name] for name in self.run.formats if name in artifacts}
+        return {name: artifacts[name] for name in self.run.settings.formats if name in artifacts}
 
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)
@@ -108,7 +108,7 @@ class ImagePacker:
                 exported,
                 target,
                 plain=self.work.plain,
-                epoch=run.epoch,
+                epoch=run.settings.epoch,
                 shared=run.layers,
                 notes=_base_digest(self.image, bases),
             )
@@ -138,7 +138,7 @@ class ImagePacker:
         self._tell("packing the SIF")
         with self.timer.step("sif"):
             artifact = self.work.artifact("sif", make)
-        if self.run.verify:  # which reads all of it, and takes its digest on the way
+        if self.run.settings.verify:  # which reads all of it, and takes its digest on the way
             return artifact
         return dataclasses.replace(artifact, digest=file_digest(artifact.path))
 

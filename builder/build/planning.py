@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import RUN_CHECKS, load_project
-from builder.model import AXES, FORMATS, Plan, PlannedImage, Project, Selection, Spec
+from builder.model import AXES, Plan, PlannedImage, Project, Selection, Spec
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.manifest import Manifest
 from builder.plan import make_plan
@@ -64,23 +62,6 @@ def compiled(project: Path, plan: Plan) -> list[Spec]:
     return specs
 
 
-def expected_now(
-    *,
-    formats: Sequence[str] = FORMATS,
-    engine: str = "buildah",
-    verify: bool = True,
-    native_tools: bool = True,
-) -> ImageGoal:
-    """Return the run that a finished image's manifest must match; by default the main job's."""
-    return ImageGoal(
-        formats=tuple(formats),
-        engine=engine,
-        verify=verify,
-        epoch=epoch_of(os.environ),
-        native_tools=native_tools,
-    )
-
-
 def image_states(
     out: Path, images: Sequence[PlannedImage], expected: ImageGoal | None
 ) -> list[str]:
@@ -91,11 +72,11 @@ def image_states(
 
 
 def states_of_stages(
-    images: Sequence[PlannedImage], *, engine: str = "buildah", native_tools: bool = True
+    images: Sequence[PlannedImage], goal: ImageGoal
 ) -> list[tuple[StageState, ...]]:
     """Say for each image what the main job would do with each of its stages."""
-    home = Home.of_environment()
-    return stage_states(home, engine, declared_of(images), native=native_tools)
+    home, declared = Home.of_environment(), declared_of(images)
+    return stage_states(home, goal.engine, declared, native=goal.native_tools)
 
 
 def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:

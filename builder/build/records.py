@@ -177,7 +177,7 @@ def _is_lent(image: DeclaredStages) -> bool:
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:
-    """The digests of what is in a store, by name; of two of a name, the newest's."""
+    """The digests of what is in a store, by name; the newest counts."""
     known = [about for about in map(read_json, records) if about.keys() >= _MADE]
     known.sort(key=lambda about: str(about["made"]))
     return {str(about["name"]): str(about["digest"]) for about in known}
@@ -193,7 +193,7 @@ def noted_engine(home: Home, name: str) -> str:
 
 
 def note_engine(home: Home, name: str, words: str, *, lends: bool) -> None:
-    """Note an engine for those who must not start it."""
+    """Note an engine for commands that do not start it."""
     about = NotedEngine(program=_program(home, name), words=words, lends=lends)
     with locked(home.stages, "engines"):
         noted = {**noted_engines(home), name: write(about)}

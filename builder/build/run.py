@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builder.artifacts.manifests import ImageGoal
 from builder.artifacts.repack import SharedLayers
-from builder.build.base_store import StoredBase, sources
-from builder.build.engines import Engine, Lent, Tools
+from builder.build.base_store import Bootstrapping, StoredBase, sources
+from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
 from builder.build.native import is_open
 from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_tools, lacking
-from builder.model import EPOCH, FORMATS, PlannedImage
+from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
 from builder.model.package_indices import IndexState, distinct
@@ -36,30 +37,40 @@ def now() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """One run of the main job: its folders, its engine and its options.
+class BuildSettings(ImageGoal):
+    """The settings of a run. Without `cache`, no finished build step or artifact is taken up again.
 
-    `refresh` makes everything anew, bases included; without `cache`, finished build steps and
-    artifacts are not taken up again; `offline`, what the home has is asked of nobody. No time in an
-    image is later than `epoch`. `sources` are the files of the store by URL, `declared` the digests
-    of the project's files by path, `layers` those that its images have in common.
+    `refresh` makes everything anew, bases included; `offline`, what the home has is asked of
+    nobody. `max_index_age` is in days, None for the default. With `verbose`, all output of
+    subprocesses is shown.
     """
 
-    tools: Tools
-    engine: Engine
-    mirror: DebianMirror | None
+    project: Path
     out: Path
-    progress: Progress
-    host: HostFacts
-    versions: Mapping[str, str]
-    formats: tuple[str, ...] = FORMATS
-    started: str = field(default_factory=now)
-    epoch: int = EPOCH
+    jobs: int = 1
     refresh: bool = False
     cache: bool = True
-    verify: bool = True
-    native_tools: bool = True
     offline: bool = False
+    max_index_age: int | None = None
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the main job: its settings, tools and engine.
+
+    `sources` are the files of the store by URL, `declared` the digests of the project's files by
+    path, `layers` those that its images have in common.
+    """
+
+    settings: BuildSettings
+    tools: Tools
+    engine: Engine
+    progress: Progress
+    host: HostFacts
+    mirror: DebianMirror | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    started: str = field(default_factory=now)
     sources: Mapping[str, Path] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     layers: SharedLayers | None = None
@@ -67,7 +78,7 @@ class Run:
     @property
     def not_before(self) -> str:
         """The time before which anything made is made anew; empty to keep all."""
-        return self.started if self.refresh else ""
+        return self.started if self.settings.refresh else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +127,16 @@ def build_dockerfile(
         if run.engine.lends and uses_pip(image) and (pip := run.tools.pip_for(name)):
             lent.append(Lent(path=pip, at=PIP_AT))
         run.engine.build(
-            image,
-            folder,
-            log=log,
-            on_line=lambda line: run.progress.detail(image.identifier, line),
-            cache=run.cache,
-            file=file,
-            name=name,
-            lent=lent,
+            DockerfileBuild(
+                image=image,
+                context=folder,
+                name=name,
+                log=log,
+                on_line=lambda line: run.progress.detail(image.identifier, line),
+                file=file,
+                cache=run.settings.cache,
+                lent=lent,
+            )
         )
 
 
@@ -133,25 +146,23 @@ def downloading(
     home: Home,
     images: Sequence[PlannedImage],
     progress: Progress,
+    settings: BuildSettings,
     *,
-    offline: bool = False,
     noted: bool = True,
-    max_index_age: int | None = None,
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    With `noted`, journals say what each build was given. `max_index_age` is in days, None for the
-    default.
+    With `noted`, journals say what each build was given.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
             architectures=_archs(images),
             say=progress.say,
-            most_behind=_most_behind(max_index_age),
+            most_behind=_most_behind(settings.max_index_age),
         )
         shared = home.shared / home.packages.name if home.shared else None
         cache = held.enter_context(
-            package_cache(home.packages, offline=offline, suites=suites, shared=shared)
+            package_cache(home.packages, offline=settings.offline, suites=suites, shared=shared)
         )
         pip = ""
         if any(map(uses_pip, images)):
@@ -167,7 +178,7 @@ def downloading(
 
 
 def _most_behind(days: int | None) -> dt.timedelta:
-    """Return how much older an index may be that is taken in another one's place."""
+    """Return how much older than another an index may be that replaces it."""
     if days is not None:
         return dt.timedelta(days=days)
     text = os.environ.get(MAX_INDEX_AGE, "")
@@ -177,7 +188,7 @@ def _most_behind(days: int | None) -> dt.timedelta:
 
 
 def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
-    """The architectures whose packages are asked for, native tools' among them."""
+    """The architectures whose packages are downloaded, those of native tools included."""
     archs = {image.cell.arch for image in images}
     if archs - {HOST}:
         archs.add(HOST)
@@ -195,7 +206,7 @@ def index_states(
     been told what the mirror tells of right after.
     """
     states = run.tools.index_states(name, earlier=earlier)
-    if states or not asks or run.offline or not image.is_bootstrapped:
+    if states or not asks or run.settings.offline or not image.is_bootstrapped:
         return states
     archives = sources(image.base, run.mirror or find_mirror())
     secure = [archive for archive in archives if archive[0].startswith("https:")]
@@ -213,7 +224,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
 
     Offline, they are those that the store has, from whichever mirror.
     """
-    if not run.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
+    if not run.settings.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
 
     def say(text: str) -> None:
@@ -223,16 +234,25 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
         say("no native tools: the kernel's handler is not that of 'build-images setup'")
         return None
     tools = None
-    if run.offline and not run.refresh:
+    if run.settings.offline and not run.settings.refresh:
         tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-    return tools or ensure_tools(
-        image.base,
-        image.cell.arch,
+    if tools is None:
+        store, proxy = run.tools.home.native, run.tools.downloading
+        way = bootstrapping(run, image, store=store, log=log, environment=proxy)
+        tools = ensure_tools(image.base, image.cell.arch, way)
+    return tools
+
+
+def bootstrapping(
+    run: Run, image: PlannedImage, *, store: Path, log: Path, environment: Mapping[str, str]
+) -> Bootstrapping:
+    """Return the way in which a store is filled for an image."""
+    return Bootstrapping(
+        store=store,
         mirror=run.mirror or find_mirror(),
-        store=run.tools.home.native,
         processes=run.tools.processes,
         log=log,
-        say=say,
-        environment=run.tools.downloading,
+        say=lambda text: run.progress.step(image.identifier, text),
         not_before=run.not_before,
+        environment=environment,
     )

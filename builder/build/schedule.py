@@ -1,7 +1,7 @@
 """The order of tasks: those that are ready and for which there is room, the longest path first.
 
-`Schedule` has no threads and no clock: it is told what ended, and says what may start. `run_all`
-gives it threads; `Durations` keeps the seconds that tasks took for the next run.
+`Schedule` has no threads and no clock: it is told which tasks ended, and selects those that start.
+`run_all` has the threads; `Durations` keeps the seconds that tasks took for the next run.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Schedule:
         return task
 
     def done(self, name: str) -> None:
-        """A task came to its end."""
+        """Note that a task ended."""
         task = self._running.pop(name, None) or self._pending.pop(name)
         self._over.add(name)
         others = (*self._pending.values(), *self._running.values())
@@ -114,7 +114,7 @@ class Schedule:
             self._open.discard(task.group)
 
     def failed(self, name: str) -> list[Task]:
-        """A task failed; the tasks that will not be, since they come after it."""
+        """A task failed; return the tasks that are dropped, since they need it."""
         dropped: dict[str, Task] = {}
         lost = {name}
         while lost:
@@ -231,7 +231,7 @@ class Durations:
         return cls(known=_read(home))
 
     def keep(self, home: Path) -> None:
-        """Keep what was measured beside what others measured meanwhile."""
+        """Write what was measured, beside what other builders wrote meanwhile."""
         if not self.measured:
             return
         with contextlib.suppress(OSError), locked(home, "durations"):

@@ -13,7 +13,7 @@ _LINKED = ("bases", "native", "sources/sha256")  # folders of things that are wh
 
 
 def name_shared(project: Path) -> None:
-    """Have the folder that a site names for all that follows, unless the environment names one."""
+    """Set the shared folder that a site names, unless the environment names one."""
     is_there = (project / SITE).exists() or VARIABLE in os.environ
     if SHARED_VARIABLE in os.environ or not is_there:
         return
@@ -27,7 +27,7 @@ def name_shared(project: Path) -> None:
 
 
 def link_shared(home: Home) -> None:
-    """Have what is shared in a home, too, as links: what the home has of its own stays."""
+    """Link what is shared into a home; what the home has of its own stays."""
     if home.shared is None:
         return
     for name in _LINKED:

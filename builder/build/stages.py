@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from pathlib import Path
 
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
-from builder.build.mirror import find_mirror
 from builder.build.native.tools import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
-from builder.build.run import Run, build_dockerfile, index_states, native_tools, now
+from builder.build.run import Run, bootstrapping, build_dockerfile, index_states, native_tools, now
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
@@ -40,7 +38,6 @@ class RunStages:
     engine: str
     bases: dict[str, StoredBase] = field(default_factory=dict)
     native: dict[str, NativeTools] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def records(self) -> Records:
@@ -82,7 +79,7 @@ class RunStages:
         return lent.digest if lent else ""
 
     def make_base(self, image: PlannedImage) -> bool:
-        """Have a base in the store; whether it was made now."""
+        """Make a base unless the store has it; return whether it was made now."""
         if not image.is_bootstrapped or image.base_image in self.bases:
             return False
         run, log = self.run, self.base_log(image)
@@ -92,27 +89,22 @@ class RunStages:
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
             stored = None
-            if run.offline and not run.refresh:  # from whichever mirror
+            if run.settings.offline and not run.settings.refresh:  # from whichever mirror
                 stored = kept_base(image.base_image, store=run.tools.home.bases)
-            stored = stored or ensure_base(
-                image.base,
-                image.cell.arch,
-                image.base_image,
-                mirror=run.mirror or find_mirror(),
-                store=run.tools.home.bases,
-                processes=run.tools.processes,
-                log=log,
-                say=lambda text: run.progress.step(image.identifier, text),
-                not_before=run.not_before,
-                environment=run.tools.downloading_for(image.base_image),
-                native=tools.root if tools else None,
-                indices=lambda: index_states(run, image, image.base_image, earlier=False),
-            )
+            if stored is None:
+                store, proxy = run.tools.home.bases, run.tools.downloading_for(image.base_image)
+                stored = ensure_base(
+                    image.base,
+                    image.cell.arch,
+                    image.base_image,
+                    bootstrapping(run, image, store=store, log=log, environment=proxy),
+                    native=tools.root if tools else None,
+                    indices=lambda: index_states(run, image, image.base_image, earlier=False),
+                )
         stored.touch()
-        with self._lock:
-            self.bases[image.base_image] = stored
-            if tools:
-                self.native[image.base_image] = tools
+        self.bases[image.base_image] = stored
+        if tools:
+            self.native[image.base_image] = tools
         return stored.made >= run.started
 
     def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:
@@ -130,7 +122,7 @@ class RunStages:
         return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
 
     def make(self, spec: Spec, number: int) -> bool:
-        """Have the engine keep one of a spec's stages, whose parents it has; whether it was built.
+        """Build one of a spec's stages unless the engine has it; return whether it was built.
 
         Raises `StepFailed`, with the log of what failed.
         """
@@ -144,7 +136,7 @@ class RunStages:
             waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
             stopped=lambda: run.tools.processes.stopping,
         ):
-            if self.run.cache and self._is_there(stage, text):
+            if self.run.settings.cache and self._is_there(stage, text):
                 os.utime(records.path(stage))
                 return False
             start = time.monotonic()
@@ -216,14 +208,14 @@ def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
 
 
 def words_of(home: Home, engine: Engine) -> str:
-    """The engine with its version and options, noted for those who must not start it."""
+    """Return the engine with its version and options, noted for commands that do not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
     note_engine(home, engine.name, words, lends=engine.lends)
     return words
 
 
 def with_log(error: StepFailed, folder: Path) -> StepFailed:
-    """The error of a step, its log copied to an image's folder: logs in the home are ours."""
+    """Return the error of a step with its log copied from the home to an image's folder."""
     log = folder / "build.log"
     if error.log and error.log != log and error.log.exists():
         output_folder(folder)

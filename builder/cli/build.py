@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
-from builder.build.inputs import fetched, look_for_registries, sources_of, store_of
-from builder.build.planning import compiled, expected_now, image_states, load_plan, states_of_stages
-from builder.build.run import now
+from builder.build.inputs import fetched, look_for_registries
+from builder.build.planning import compiled, image_states, load_plan, states_of_stages
+from builder.build.run import BuildSettings, now
 from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
@@ -33,8 +34,6 @@ from builder.cli.options import (
     add_selectors,
     positive_number,
 )
-from builder.load.document import Faults
-from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
@@ -44,7 +43,7 @@ from builder.reports.report.view import BuildRun
 from builder.system.host_facts import host_facts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.preparation import prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -151,22 +150,13 @@ def run(options: BuildOptions) -> int:
 
 def _states(options: BuildOptions, plan: Plan) -> list[str]:
     """Return the state of each image as text; "to …" means that there is work."""
-    if options.refresh or options.no_cache:
-        return image_states(options.out, plan.images, None)
-    expected = expected_now(
-        formats=options.formats,
-        engine=options.engine,
-        verify=not options.no_verify,
-        native_tools=not options.no_native_tools,
-    )
-    return image_states(options.out, plan.images, expected)
+    settings = _settings(options)
+    return image_states(options.out, plan.images, settings if settings.cache else None)
 
 
 def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
-    stages = states_of_stages(
-        plan.images, engine=options.engine, native_tools=not options.no_native_tools
-    )
+    stages = states_of_stages(plan.images, _settings(options))
     if options.json:
         print(json.dumps(show.plan_json(plan, states, stages), indent=1))
     else:
@@ -183,24 +173,25 @@ def _build(
 ) -> int:
     """Build and prove what is not done yet, and say what came of it."""
     with contextlib.ExitStack() as held:
-        run = prepare(_build_options(options), progress, plan, todo=len(todo), held=held)
+        run = prepare(_settings(options), progress, plan, todo=len(todo), held=held)
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
             run = dataclasses.replace(run, layers=layers)
-        sources = _sources(options.project, progress, todo, offline=options.offline)
+        # All sources are fetched before the first image is built.
+        sources = fetched(options.project, todo, progress, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs)
         took_s = round(time.monotonic() - start, 1)
         report = report_of_run(
-            judged_manifests(run.out),
+            judged_manifests(run.settings.out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
-        show.write_report(run.out, report)
+        show.write_report(run.settings.out, report)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     else:
@@ -208,7 +199,7 @@ def _build(
     return results.exit_code
 
 
-def _build_options(options: BuildOptions) -> BuildSettings:
+def _settings(options: BuildOptions) -> BuildSettings:
     return BuildSettings(
         project=options.project,
         out=options.out,
@@ -216,7 +207,8 @@ def _build_options(options: BuildOptions) -> BuildSettings:
         jobs=options.jobs,
         formats=options.formats,
         refresh=options.refresh,
-        cache=not options.no_cache,
+        cache=not (options.no_cache or options.refresh),
+        epoch=epoch_of(os.environ),
         verify=not options.no_verify,
         native_tools=not options.no_native_tools,
         offline=options.offline,
@@ -240,17 +232,6 @@ def check_number(selection: Selection, number: int) -> None:
     print(f"{question}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise BadInput("nothing was built", hint=_HINT)
-
-
-def _sources(
-    project: Path, progress: Progress, specs: Sequence[Spec], *, offline: bool
-) -> dict[str, Path]:
-    """Fetch the sources of all images that are to be built, before the first of them is."""
-    sources = sources_of(specs)
-    if not sources:
-        return {}
-    store = store_of(project, read_site(project, Faults()), sources)
-    return fetched(sources, store, progress, offline=offline)
 
 
 def _closing(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
-from builder.build.planning import expected_now, image_states, load_plan, states_of_stages
+from builder.artifacts.layers import epoch_of
+from builder.artifacts.manifests import ImageGoal
+from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 
@@ -39,12 +42,13 @@ def run(options: PlanOptions) -> int:
     if options.graph:
         print(show.plan_graph(plan))
         return 0
-    states = image_states(options.out, plan.images, expected_now())
+    goal = ImageGoal(epoch=epoch_of(os.environ))
+    states = image_states(options.out, plan.images, goal)
     if options.json:
-        stages = states_of_stages(plan.images)
+        stages = states_of_stages(plan.images, goal)
         print(json.dumps(show.plan_json(plan, states, stages), indent=1))
     elif options.stages or len(plan.images) <= _MOST_WITH_STAGES:
-        print(show.plan_text(plan, states, states_of_stages(plan.images)))
+        print(show.plan_text(plan, states, states_of_stages(plan.images, goal)))
     else:
         print(show.plan_text(plan, states))
     return 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
+from builder.build.run import BuildSettings
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -23,7 +24,6 @@ from builder.model import Spec
 from builder.model.errors import counted
 from builder.system.home import Home
 from builder.system.terminal import Progress
-from builder.verify.preparation import BuildSettings
 from builder.verify.rehearse.rehearsal import rehearsal_here
 from builder.verify.rehearse.servers import Servers
 from builder.verify.rehearse.trials import OUTCOMES, CellTrials, Trial, write_record

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
 from builder.build.planning import unchanged_spec
+from builder.build.run import BuildSettings
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -23,7 +24,6 @@ from builder.cli.options import (
 from builder.model.errors import BadInput, counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.terminal import progress_for
-from builder.verify.preparation import BuildSettings
 from builder.verify.reproduction import Comparison, build_again
 
 _SHOWN = 5

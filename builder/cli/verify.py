@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines import ENGINES, Tools
-from builder.build.run import Run
+from builder.build.run import BuildSettings, Run
 from builder.cli.build import notes_on
 from builder.cli.options import (
     Parser,
@@ -159,8 +159,7 @@ def run(options: VerifyOptions) -> int:
     run = Run(
         tools=tools,
         engine=ENGINES["buildah"](tools),
-        mirror=None,
-        out=folder.parent,
+        settings=BuildSettings(project=options.project, out=folder.parent),
         progress=progress,
         host=host_facts(),
         versions=versions_of(tools, "buildah"),

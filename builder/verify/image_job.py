@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.manifests import ImageGoal, ImageState, write_manifest
+from builder.artifacts.manifests import ImageState, write_manifest
 from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
@@ -63,7 +63,7 @@ class ImageJob:
         self.was_made = True  # by this run, and not by another builder meanwhile
         self.timer = Timer()
         self._run, self._spec, self._image, self._stages = run, spec, spec.image, stages
-        self._folder = run.out / spec.image.identifier
+        self._folder = run.settings.out / spec.image.identifier
         self._held = contextlib.ExitStack()
         self._started = now()
         self._began: float | None = None
@@ -101,12 +101,12 @@ class ImageJob:
                 image,
                 engine=run.engine.name,
                 owner=run.tools.ordinary_user,
-                fresh=not run.cache,
+                fresh=not run.settings.cache,
                 waiting=lambda: run.progress.step(image.identifier, _WAITING),
                 stopped=lambda: run.tools.processes.stopping,
             )
         )
-        state = state_of_image(run, self._spec) if run.cache else None
+        state = state_of_image(run, self._spec) if run.settings.cache else None
         if state and state.manifest and state.work == "none":  # by another builder, meanwhile
             self.manifest, self.was_made = state.manifest, False
             return
@@ -115,7 +115,7 @@ class ImageJob:
             (self._folder / MANIFEST).unlink(missing_ok=True)
             base = self._stages.base(image)
             origin = base.digest if base else image.base_image
-            work.start_from(f"{origin} {run.epoch} {self._stages.native_of(image)}")
+            work.start_from(f"{origin} {run.settings.epoch} {self._stages.native_of(image)}")
             for place in (work.context, self._folder):
                 archive = base.archive if base else None
                 write_spec(self._spec, archive, place, base_archive(image), run.sources)
@@ -143,7 +143,7 @@ class ImageJob:
             assert work is not None
             programs: dict[str, str] = work.remember("programs", dict)
             with self._logged():
-                proof = self._proof(work, programs) if self._run.verify else None
+                proof = self._proof(work, programs) if self._run.settings.verify else None
             bill: dict[str, list[object]] = work.remember("sbom", dict)
             text = json.dumps(bill, indent=1, sort_keys=True) + "\n"
             write_atomically(folder / SBOM, text)
@@ -163,7 +163,7 @@ class ImageJob:
         self.begin()
         try:
             expected = target_of(spec.image, digests_of(spec.files))
-            verified = prove_again(run, run.out / name, expected=expected)
+            verified = prove_again(run, run.settings.out / name, expected=expected)
         except BadInput as error:
             run.progress.step(name, f"building anew: {error}")
             self._stages.make_base(spec.image)
@@ -270,7 +270,7 @@ class ImageJob:
             files=files_of(run.declared, [stage.name for stage in image.stages], [image.base.name]),
             program=program_digest(),
             programs=programs,
-            source_date_epoch=run.epoch,
+            source_date_epoch=run.settings.epoch,
             native_tools=stages.native_of(image),
             indices=tuple(
                 {**asdict(state), "used_by": users}
@@ -281,11 +281,4 @@ class ImageJob:
 
 def state_of_image(run: Run, spec: Spec) -> ImageState:
     """Return what a run has left to do for an image."""
-    wanted = ImageGoal(
-        formats=run.formats,
-        engine=run.engine.name,
-        verify=run.verify,
-        epoch=run.epoch,
-        native_tools=run.native_tools,
-    )
-    return proven_state(run.out, spec.image, wanted, digests_of(spec.files))
+    return proven_state(run.settings.out, spec.image, run.settings, digests_of(spec.files))

@@ -112,7 +112,7 @@ class _MainJob:
 
     def state(self, spec: Spec) -> ImageState:
         """Return what remains to be done for an image; one that is done is told of at once."""
-        if not self._run.cache:
+        if not self._run.settings.cache:
             return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
@@ -135,7 +135,7 @@ class _MainJob:
                 threads=limits.tasks,
                 on_end=self._end,
                 stop=run.tools.processes.stop,
-                free_disk=lambda: max(1, _free_disk(home.path, run.out)),  # 0 is no limit
+                free_disk=lambda: max(1, _free_disk(home.path, run.settings.out)),  # 0 is no limit
             )
         finally:
             self._durations.keep(home.path)
@@ -252,7 +252,7 @@ class _MainJob:
                 continue
             own = _as_error(self._run, name, error)
             if isinstance(own, StepFailed):
-                own = with_log(own, self._run.out / name)
+                own = with_log(own, self._run.settings.out / name)
             if name != first:
                 log = own.log if isinstance(own, StepFailed) else None
                 shared = StepFailed(

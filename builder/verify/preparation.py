@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
-from builder.artifacts.layers import epoch_of
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.native.tools import lacking
-from builder.build.run import Run, downloading
+from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
-from builder.model import FORMATS, Plan
+from builder.model import Plan
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildSettings:
-    """The settings of a build. Without `cache`, every build step runs again.
-
-    `max_index_age` is in days, None for the default. With `verbose`, all subprocess output is
-    shown.
-    """
-
-    project: Path
-    out: Path
-    engine: str = "buildah"
-    jobs: int = 1
-    formats: tuple[str, ...] = FORMATS
-    refresh: bool = False
-    cache: bool = True
-    verify: bool = True
-    native_tools: bool = True
-    offline: bool = False
-    max_index_age: int | None = None
-    verbose: bool = False
 
 
 def prepare(
@@ -61,36 +35,20 @@ def prepare(
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
         _require(options, progress, plan, tools, images=min(todo, options.jobs))
-        tools = held.enter_context(
-            downloading(
-                tools,
-                home,
-                plan.images,
-                progress,
-                offline=options.offline,
-                max_index_age=options.max_index_age,
-            )
-        )
+        tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if not options.offline and any(image.is_bootstrapped for image in plan.images):
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
+        settings=options,
         tools=tools,
         engine=ENGINES[options.engine](tools),
         mirror=mirror,
-        out=options.out,
         progress=progress,
         host=host_facts(),
         versions=versions_of(tools, options.engine) if todo else {},
-        epoch=epoch_of(os.environ),
-        formats=options.formats,
-        refresh=options.refresh,
-        cache=options.cache and not options.refresh,
-        verify=options.verify,
-        native_tools=options.native_tools,
-        offline=options.offline,
         declared=project_digests(options.project) if todo else {},
     )
 

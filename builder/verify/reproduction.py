@@ -16,15 +16,13 @@ from builder.artifacts.compare import Difference, layout_differences, tarball_di
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
-from builder.build.inputs import fetched, sources_of, store_of
+from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker, file_digest
-from builder.build.run import Run, Timer, downloading
+from builder.build.run import BuildSettings, Run, Timer, downloading
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.host import doctor as examination
-from builder.load.document import Faults
-from builder.load.site import read_site
 from builder.model import Artifact, Spec
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
@@ -35,7 +33,6 @@ from builder.system.host_facts import host_facts
 from builder.system.orphans import MARK, living
 from builder.system.process import Processes
 from builder.system.terminal import Progress
-from builder.verify.preparation import BuildSettings
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
@@ -80,7 +77,7 @@ def build_again(
         _scratch(options, progress, spec, manifest) as run,
     ):
         bases = (base,) if base else brought_bases(spec.image, home)
-        artifacts, bill = _built(run, options, spec, bases)
+        artifacts, bill = _built(run, spec, bases)
         after = {name: artifact.digest for name, artifact in artifacts.items()}
         paths = {name: artifact.path for name, artifact in artifacts.items()}
         differences = [] if after == before else _differences(folder, paths, run.tools)
@@ -161,9 +158,8 @@ def _scratch(
             home,
             [spec.image],
             progress,
-            offline=options.offline,
+            options,
             noted=False,
-            max_index_age=options.max_index_age,
         ) as tools,
     ):
         processes.mark[MARK] = mark
@@ -171,20 +167,17 @@ def _scratch(
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)
-            yield Run(
-                tools=tools,
-                engine=engine,
-                mirror=None,
+            settings = dataclasses.replace(
+                options,
                 out=path / "out",
-                progress=progress,
-                host=host_facts(),
-                versions={},
+                engine=manifest.engine,
                 formats=_formats(manifest),
                 cache=False,
                 verify=False,
-                native_tools=options.native_tools,
-                offline=options.offline,
                 epoch=epoch,
+            )
+            yield Run(
+                settings=settings, tools=tools, engine=engine, progress=progress, host=host_facts()
             )
         finally:
             processes.stop()
@@ -193,16 +186,14 @@ def _scratch(
 
 
 def _built(
-    run: Run, options: BuildSettings, spec: Spec, bases: Sequence[StoredBase]
+    run: Run, spec: Spec, bases: Sequence[StoredBase]
 ) -> tuple[dict[str, Artifact], Mapping[str, object]]:
     """Return the artifacts of a build without any cache, and their bill of materials.
 
     `bases` are those that are here: the one that was made, or those of registries.
     """
-    image, files = spec.image, {}
-    if sources := sources_of([spec]):
-        store = store_of(options.project, read_site(options.project, Faults()), sources)
-        files = fetched(sources, store, run.progress, offline=options.offline)
+    image, settings = spec.image, run.settings
+    files = fetched(settings.project, [spec], run.progress, offline=settings.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})

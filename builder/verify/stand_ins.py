@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines.protocol import shortened
-from builder.build.run import build_dockerfile
+from builder.build.run import BuildSettings, build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.reading import SpecStage
@@ -22,7 +22,7 @@ from builder.model.inputs import base_name
 from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
-from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.preparation import prepare
 from builder.verify.rehearse.packages import STAND_INS
 from builder.verify.rehearse.servers import Ask
 from builder.verify.rehearse.step_trials import StepEnd, step_trials

@@ -62,16 +62,17 @@ def _add_nodes(
         elif node.size and (first := first_names.get(place)):
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
             archive.add(member)
-        elif parts := plain.parts.get((node.source, node.offset)):
-            first_names[place] = path
-            digest, places = parts
-            if digest not in blobs:
-                blobs[digest] = files.enter_context(blob_path(packed.path, digest).open("rb"))
-            archive.add_again(member, places, blobs[digest])
         else:
             first_names[place] = path
             with node.open() as data:
-                archive.add(member, data)
+                if parts := plain.parts.get((node.source, node.offset)):
+                    digest, places = parts
+                    if digest not in blobs:
+                        blob = blob_path(packed.path, digest)
+                        blobs[digest] = files.enter_context(blob.open("rb"))
+                    archive.add_again(member, data, places, blobs[digest])
+                else:
+                    archive.add(member, data)
 
 
 def _directory(name: str) -> tarfile.TarInfo:

@@ -72,7 +72,7 @@ class Tools:
         return self.packages.step() if self.packages else contextlib.nullcontext()
 
     def downloading_for(self, name: str) -> dict[str, str]:
-        """The same for a build: what it is given is noted under the name of what is built."""
+        """The same for a build: its downloads are noted under the name of what is built."""
         if not self.journals:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
@@ -94,7 +94,7 @@ class Tools:
 
     @property
     def ordinary_user(self) -> str | None:
-        """Whom to run as what root must not run; None when the caller is an ordinary user."""
+        """The user that runs what root must not; None if the caller is an ordinary user."""
         return ORDINARY_USER if os.geteuid() == 0 else None
 
     def logged(
@@ -120,7 +120,7 @@ class Tools:
         )
 
     def version(self, name: str, *arguments: str) -> str:
-        """The first version number that a program prints about itself; empty if it does not."""
+        """The first version number that a program prints of itself; empty if it prints none."""
         done = self.processes.capture(
             [self.program(name), *(arguments or ("--version",))],
             env={**self.environment, "USER": os.environ.get("USER", "root")},
@@ -132,15 +132,33 @@ class Tools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lent:
-    """A folder of this machine that build steps are shown at a path of the image."""
+    """A folder of this machine that build steps see at a path of the image."""
 
     path: Path
     at: str
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DockerfileBuild:
+    """A build of the Dockerfile `file` in `context`; the engine keeps its image as `name`.
+
+    Without `cache`, no step of an earlier build is taken up again. `lent` are folders that build
+    steps are shown, and that stay out of the image.
+    """
+
+    image: PlannedImage
+    context: Path
+    name: str
+    log: Path
+    on_line: OnLine
+    file: str = "Dockerfile"
+    cache: bool = True
+    lent: Sequence[Lent] = ()
+
     @property
-    def option(self) -> str:
-        """Buildah's option for it."""
-        return f"--volume={self.path}:{self.at}:ro"
+    def options(self) -> list[str]:
+        """The last arguments of every engine's command."""
+        return [f"--tag={self.name}", f"--file={self.context / self.file}", str(self.context)]
 
 
 class Engine(Protocol):
@@ -159,24 +177,8 @@ class Engine(Protocol):
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under its names."""
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: OnLine,
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        """Build a Dockerfile in `context`; raises `StepFailed` with the failing instruction.
-
-        Without `cache`, no step of an earlier build is taken up again. `name` is what the engine
-        then keeps it under: the image's own name, unless one is given.
-        `lent` are folders that build steps are shown, and that stay out of the image.
-        """
+    def build(self, build: DockerfileBuild) -> None:
+        """Build a Dockerfile; raises `StepFailed` with the failing instruction."""
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         """Write the built image into the folder `target`: `dir:` of containers-transports(5)."""

@@ -31,6 +31,7 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Imag
 
     monkeypatch.setattr("builder.build.packing.apptainer.pack", pack)
     quiet = SimpleNamespace(step=lambda *_: None)
+    settings = SimpleNamespace(verify=verify)
     stage = SimpleNamespace(about="")
     image = SimpleNamespace(
         identifier="x",
@@ -41,7 +42,7 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Imag
         cell=SimpleNamespace(arch="x86_64"),
     )
     return ImagePacker(
-        run=cast("Any", SimpleNamespace(verify=verify, progress=quiet, tools=None)),
+        run=cast("Any", SimpleNamespace(settings=settings, progress=quiet, tools=None)),
         image=cast("Any", image),
         work=ImageWorkspace(path=work),
         timer=Timer(),

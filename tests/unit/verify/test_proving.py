@@ -29,7 +29,7 @@ from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layo
 from builder.artifacts.sif import JSON
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
-from builder.build.run import Run
+from builder.build.run import BuildSettings, Run
 from builder.model import FORMATS, Artifact, Outcome
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
@@ -155,8 +155,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     run = Run(
         tools=tools,
         engine=cast("Any", None),
-        mirror=None,
-        out=tmp_path,
+        settings=BuildSettings(project=tmp_path, out=tmp_path),
         progress=Progress(level=0),
         host=HOST,
         versions=VERSIONS,
