@@ -194,7 +194,6 @@ class _Upload:
             limits=self.limits,
         )
         response.close()
-        self.registry.transport.count(size)
         return response
 
     def _find_offset(self) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import math
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -75,13 +74,17 @@ Body = Callable[[], bytes | SizedBody]  # makes the body of each attempt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """A request that redirects may repeat; `resource` names its object in errors."""
+    """A request that redirects may repeat; `resource` names its object in errors.
+
+    If it `stays`, a redirect to another host is its response.
+    """
 
     method: str
     resource: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
     limits: BodyLimits = SMALL_BODY
+    stays: bool = False
 
 
 class Transport:
@@ -107,11 +110,9 @@ class Transport:
         self.sleep = Sleep()
         self._until = math.inf
         self._tell_silence, self._tell_attempt = ThrottledListener(tell), ThrottledListener(tell)
-        self.sent_bytes = 0
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
-        self._lock = threading.Lock()
         self._authorization = Authorization(registry, credentials, self._token, self.state)
 
     def retries(self) -> Retries:
@@ -183,9 +184,6 @@ class Transport:
     def _answer(self, call: _Call, path: str, scope: Scope) -> HTTPResponse:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
         url = self._joined(self.base(), path, call.resource)
-        if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
-            at = self._at(call.resource)
-            raise RegistryFailed(f"{at}: the registry names an address without TLS")
         known = self._authorization.known(scope)
         response = self._follow(call, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
@@ -205,7 +203,7 @@ class Transport:
     def unreachable_reason(self) -> str:
         """Return why the registry does not answer, empty if it does: a refusal is an answer."""
         try:
-            self._send(_Call(method="GET", resource="v2"), f"{self.base()}/v2/").close()
+            self._send(_PING, f"{self.base()}/v2/").close()
         except Transient as transient:
             failed = transient.failure
             return failed.reason if isinstance(failed, Unreachable) else str(failed)
@@ -229,15 +227,15 @@ class Transport:
     def _wants_tls(self, host: str) -> bool:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
         try:
-            call = _Call(method="GET", resource="v2")
-            with self._request(call, f"http://{host}/v2/", {}) as response:
-                _drain(response)
-                return response.status == HTTPStatus.BAD_REQUEST
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+            response = self._send(_PING, f"http://{host}/v2/")
+        except (Transient, RegistryFailed) as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
+        with response:
+            _drain(response)
+            return response.status == HTTPStatus.BAD_REQUEST
 
-    def _follow(self, call: _Call, url: str, authorization: str) -> HTTPResponse:
+    def _follow(self, call: _Call, url: str, authorization: str = "") -> HTTPResponse:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
@@ -245,11 +243,11 @@ class Transport:
             location = response.get_redirect_location()
             if not location or call.method not in {"GET", "HEAD"}:
                 return response
+            target = self._joined(url, location, call.resource)
+            if call.stays and origin(target) != origin(url):
+                return response
             with response:
-                target = self._joined(url, location, call.resource)
                 _drain(response)
-            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-                raise RegistryFailed(f"{self._at(call.resource)}: a redirect leads away from https")
             url = target
         raise RegistryFailed(f"{self._at(call.resource)}: more than {_REDIRECTS} redirects")
 
@@ -257,12 +255,6 @@ class Transport:
         self, call: _Call, url: str, extra: Mapping[str, str] = MappingProxyType({})
     ) -> HTTPResponse:
         """Return the response to one request with `extra` headers, whatever its status."""
-        try:
-            return self._request(call, url, extra)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise no_response(error, self._at(call.resource)) from error
-
-    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> HTTPResponse:
         watch = Watch(
             resource=self._at(call.resource),
             check=self.sleep.check,
@@ -275,17 +267,20 @@ class Transport:
         body = call.body() if call.body else None
         if body is not None and not isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
-        with watched(watch):
-            response = connections(url).urlopen(
-                call.method,
-                url,
-                body=body,
-                headers=headers,
-                timeout=Timeout(*self.timeout_s),
-                redirect=False,
-                retries=False,
-                preload_content=False,
-            )
+        try:
+            with watched(watch):
+                response = connections(url).urlopen(
+                    call.method,
+                    url,
+                    body=body,
+                    headers=headers,
+                    timeout=Timeout(*self.timeout_s),
+                    redirect=False,
+                    retries=False,
+                    preload_content=False,
+                )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise no_response(error, self._at(call.resource)) from error
         assert isinstance(response, HTTPResponse)
         response.url, response.auto_close = url, False  # it can be closed again by `with`
         return response
@@ -296,11 +291,13 @@ class Transport:
 
     def _joined(self, base: str, address: str, resource: str) -> str:
         try:
-            return joined(base, address)
+            url = joined(base, address)
         except ValueError as error:
-            raise RegistryFailed(
-                f"{self._at(resource)}: the registry names an invalid address"
-            ) from error
+            problem = "the registry names an invalid address"
+            raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
+        if base.startswith("https:") and not url.startswith("https:"):
+            raise RegistryFailed(f"{self._at(resource)}: the registry names an address without TLS")
+        return url
 
     @contextlib.contextmanager
     def reading(self, resource: str) -> Iterator[None]:
@@ -332,30 +329,16 @@ class Transport:
             resource=f"token of {server_of(url)}",
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
+            stays=True,  # that server sees the login
         )
 
         def attempt() -> bytes:
-            with self._redirected(call, url) as response, self.reading(call.resource):
+            with self._follow(call, url) as response, self.reading(call.resource):
                 if response.status != HTTPStatus.OK:
                     raise no_token(response, f"{self.registry}: its token server")
                 return response.read(_LARGEST_TOKEN, decode_content=False)
 
         return self.retried(attempt)
-
-    def _redirected(self, call: _Call, url: str) -> HTTPResponse:
-        """Return a token server's response; redirects stay on its host, as it sees the login."""
-        response = self._send(call, url)
-        for _ in range(_REDIRECTS):
-            location = response.get_redirect_location()
-            if not location or call.method != "GET":
-                break
-            target = self._joined(url, location, call.resource)
-            if origin(target) != origin(url):
-                break
-            with response:
-                _drain(response)
-            response = self._send(call, target)
-        return response
 
     def _allows_clear(self, url: str) -> bool:
         """Return whether a token server may get a login without TLS, as the registry may."""
@@ -364,10 +347,8 @@ class Transport:
         same = server.hostname == base.hostname
         return base.scheme == "http" and bool(named or same or _LOOPBACK.fullmatch(server.netloc))
 
-    def count(self, size: int) -> None:
-        """Count sent bytes of a blob."""
-        with self._lock:
-            self.sent_bytes += size
+
+_PING = _Call(method="GET", resource="v2")
 
 
 def _drain(response: HTTPResponse) -> None:
