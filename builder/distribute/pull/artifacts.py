@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif
 from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
-from builder.distribute.pull.cache import FetchedLayer, PullCache, listed
+from builder.distribute.pull.cache import FetchedLayer, PullCache, listed, place
 from builder.distribute.pull.folders import is_own
-from builder.distribute.pull.layers import Unpacked, read, unpack
-from builder.distribute.pull.members import shown
+from builder.distribute.pull.layers import Unpacked, read, tree_of_layout, unpack
+from builder.distribute.pull.members import Laid, shown
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
 from builder.model.digests import sha256_of_file
@@ -45,15 +46,11 @@ def environment_of(remote: RemoteImage) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """A format of an image on disk: its digest, and its tree if that was read.
-
-    `source` is the blob that was handed over, and that the store is to forget.
-    """
+    """A format of an image on disk: its digest, and its tree if that was read."""
 
     name: str
     digest: str
     unpacked: Unpacked | None = None
-    source: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,34 +80,42 @@ class FormatPacker:
     def begin(self, artifact_format: str) -> None:
         """Begin to fetch the layers that a format will be made of."""
         if artifact_format in _OF_LAYERS:
-            for layer in self.remote.layers:
-                self.cache.coming.ask(
-                    layer.digest,
-                    functools.partial(self._fetch, layer, listed=artifact_format in LISTED),
-                    self.remote,
-                )
+            for name, work in self._fetches(artifact_format):
+                self.cache.coming.ask(name, work, self.remote)
 
-    def _layers(self, artifact_format: str) -> Iterator[tuple[FetchedLayer, str]]:
+    def _layers(self, artifact_format: str) -> Iterator[FetchedLayer]:
         self.begin(artifact_format)
-        for layer in self.remote.layers:
-            fetch = functools.partial(self._fetch, layer, listed=artifact_format in LISTED)
-            yield self.cache.coming.get(layer.digest, fetch, self.remote), layer.digest
+        for name, work in self._fetches(artifact_format):
+            yield self.cache.coming.get(name, work, self.remote)
 
-    def _fetch(self, layer: Descriptor, *, listed: bool) -> FetchedLayer:
+    def _fetches(self, artifact_format: str) -> Iterator[tuple[str, Callable[[], FetchedLayer]]]:
+        """Yield for each layer the name by which images share it, and what fetches it."""
+        is_listed = artifact_format in LISTED
+        for layer in self.remote.layers:
+            name = f"{layer.digest} {self._diff_id(layer.digest)}"
+            yield name, functools.partial(self._fetch, layer, is_listed=is_listed)
+
+    def _fetch(self, layer: Descriptor, *, is_listed: bool) -> FetchedLayer:
         blob = self.cache.store.get(self.registry, layer)
-        return FetchedLayer(blob=blob, members=self._list(blob, layer.digest) if listed else None)
+        members = self._list(blob, layer.digest) if is_listed else None
+        return FetchedLayer(digest=layer.digest, blob=blob, members=members)
 
     def _list(self, blob: Path, digest: str) -> Path:
         assert self.cache.lists is not None  # whoever opens the cache knows the format
-        hashed = digest in self.remote.diff_ids
-        return self.cache.lists.make(blob, digest, self.registry.check, hashed=hashed)
+        check, diff_id = self.registry.check, self._diff_id(digest)
+        return self.cache.lists.make(blob, digest, check, diff_id=diff_id)
+
+    def _diff_id(self, digest: str) -> str:
+        return self.remote.diff_ids.get(digest, "")
 
     def _make_directory(self, target: Path) -> Packed:
         target.mkdir()
         unpacked = unpack(
-            ((layer.blob, digest) for layer, digest in self._layers("directory")),
+            (
+                (layer.digest, read(layer.blob, layer.digest, self._diff_id(layer.digest)))
+                for layer in self._layers("directory")
+            ),
             target,
-            reader=functools.partial(read, diff_ids=self.remote.diff_ids),
             files={ENVIRONMENT: environment_of(self.remote)},
             folders=_MOUNT_POINTS,
         )
@@ -124,8 +129,7 @@ class FormatPacker:
                 f"not an image's configuration: {shown(remote.config_descriptor.media_type)}"
             )
         start_layout(target)
-        reader = functools.partial(listed, diff_ids=remote.diff_ids)
-        unpacked = unpack(self._placed_layers(target), None, reader=reader)
+        unpacked = unpack(self._placed_layers(target), None)
         for descriptor, content in (
             (remote.config_descriptor, remote.config),
             (remote.manifest, remote.content),
@@ -143,27 +147,27 @@ class FormatPacker:
             path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask, nobody else writes
         return Packed(name=target.name, digest=remote.image.digest, unpacked=unpacked)
 
-    def _placed_layers(self, layout: Path) -> Iterator[tuple[Path, str]]:
-        """Yield the lists of layers whose blobs are in the layout by then."""
-        for layer, digest in self._layers("oci"):
-            path = blob_path(layout, digest)
+    def _placed_layers(self, layout: Path) -> Iterator[tuple[str, Iterator[Laid]]]:
+        """Yield the members of layers whose blobs are in the layout by then."""
+        for layer in self._layers("oci"):
+            path = blob_path(layout, layer.digest)
             if not path.exists():
-                self.cache.store.place(layer.blob, path)
+                place(layer.blob, path)
             assert layer.members is not None  # it was asked for
-            yield layer.members, digest
+            yield layer.digest, listed(layer.members)
 
     def _make_file(self, target: Path, artifact_format: str) -> Packed:
         assert self.artifact is not None  # the rule `artifact` has passed
         digest = self.artifact.digest
-        blob = self.cache.store.get(self.registry, self.artifact)
         unpacked = None
-        if artifact_format == "charliecloud":
-            unpacked = unpack([(self._list(blob, digest), digest)], None, reader=listed)
-        elif not is_sif(blob):
-            raise Refused(f"{digest}: the published file is not a SIF")
-        self.cache.store.give(blob, target)
+        with self.cache.store.held(self.registry, self.artifact) as blob:
+            if artifact_format == "charliecloud":
+                unpacked = unpack([(digest, listed(self._list(blob, digest)))], None)
+            elif not is_sif(blob):
+                raise Refused(f"{digest}: the published file is not a SIF")
+            shutil.move(blob, target)
         target.chmod(0o755 if artifact_format == "sif" else 0o644)
-        return Packed(name=target.name, digest=digest, unpacked=unpacked, source=blob)
+        return Packed(name=target.name, digest=digest, unpacked=unpacked)
 
 
 _ELSEWHERE = "name another folder with --output, or move this one away"
@@ -247,8 +251,7 @@ def _ours(path: Path) -> None:
 def _is_whole(path: Path, expected: Expected, receipt: PullReceipt) -> bool:
     if expected.format == "oci":
         layout = read_layout(path)
-        layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
-        return (layout.digest, unpack(layers, None).tree) == (expected.digest, expected.tree)
+        return (layout.digest, tree_of_layout(layout)) == (expected.digest, expected.tree)
     if expected.format != "directory":
         proven = expected.format == "sif" or receipt.tree == expected.tree
         return proven and f"sha256:{sha256_of_file(path)}" == expected.digest

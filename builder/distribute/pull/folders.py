@@ -7,9 +7,8 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 from builder.distribute.pull.members import shown
 from builder.model.errors import BadInput, Interrupted, Refused
@@ -146,7 +145,6 @@ def check_own(folder: Path) -> None:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK = 1 << 20
 _LATEST = (1 << 31) - 1  # seconds; what every file system can hold
 
 
@@ -172,18 +170,16 @@ class Root:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
 
-    def file(self, path: str, content: IO[bytes], size: int, mode: int, mtime: float) -> str:
-        """Write a file of `size` bytes; return the SHA-256 of its content, in hexadecimal."""
-        digest, remaining = hashlib.sha256(), size
+    def file(
+        self, path: str, content: Iterable[bytes | memoryview], mode: int, mtime: float
+    ) -> str:
+        """Write a file; return the SHA-256 of its content, in hexadecimal."""
+        digest = hashlib.sha256()
         parent, name = self._parent(path)
         with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
-            while remaining:
-                data = content.read(min(remaining, _CHUNK))
-                if not data:
-                    raise Refused(f"/{shown(path)}: {remaining} bytes of it are missing")
-                digest.update(data)
-                remaining -= len(data)
-                file.write(data)
+            for piece in content:
+                digest.update(piece)
+                file.write(piece)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.utime(file.fileno(), _times(mtime))

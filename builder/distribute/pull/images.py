@@ -204,8 +204,6 @@ def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str],
         done = _existing_output(judged, output)
     else:
         done = Pulled(path=output / packed.name, receipt=receipt, rulings=rulings, fresh=True)
-        if packed.source:
-            cache.store.forget(packed.source)
     if request.remembered:  # also if it is there: whoever fetched it may have been killed before
         last_pulls().write(request.remembered, judged.gathered, request.policy)
     return done

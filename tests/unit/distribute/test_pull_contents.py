@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,8 +32,9 @@ def lists_of_a_command(tmp_path: Path) -> Iterator[MemberLists]:
 @pytest.mark.parametrize("name", GOOD)
 def test_lists_come_to_the_same_tree(name: str, tmp_path: Path, lists: MemberLists) -> None:
     layers = [layer(tmp_path, members) for members in GOOD[name]]
-    paths = [(lists.make(blob, digest, ignore), digest) for blob, digest in layers]
-    assert unpack(paths, None, reader=listed) == unpack(layers, None)
+    from_lists = [(digest, listed(lists.make(blob, digest, ignore))) for blob, digest in layers]
+    from_blobs = [(digest, read(blob, digest)) for blob, digest in layers]
+    assert unpack(from_lists, None) == unpack(from_blobs, None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -44,7 +44,7 @@ def test_what_is_refused_is_refused_by_its_list_too(
     members, reason = HOSTILE[name]
     blob, digest = layer(tmp_path, members)
     with pytest.raises(Refused, match=reason):
-        unpack([(lists.make(blob, digest, ignore), digest)], None, reader=listed)
+        unpack([(digest, listed(lists.make(blob, digest, ignore)))], None)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -54,14 +54,13 @@ def test_plain_bytes_are_those_that_the_configuration_names(
     """Podman and Skopeo compare them when they take an image."""
     blob, digest = layer(tmp_path, MEMBERS, packed=packed)
     data = gzip.decompress(blob.read_bytes()) if packed else blob.read_bytes()
-    good = {digest: f"sha256:{hashlib.sha256(data).hexdigest()}"}
-    path = lists.make(blob, digest, ignore, hashed=True)
-    for file, reader in ((blob, read), (path, listed)):
-        expected = unpack([(file, digest)], None, reader=partial(reader, diff_ids=good))
-        assert expected == unpack([(blob, digest)], None)
-        wrong = {digest: "sha256:" + "00" * 32}
-        with pytest.raises(Refused, match="and the configuration says sha256:0000"):
-            unpack([(file, digest)], None, reader=partial(reader, diff_ids=wrong))
+    good, wrong = f"sha256:{hashlib.sha256(data).hexdigest()}", "sha256:" + "00" * 32
+    paths = [path for _, path, _ in read(blob, digest, good)]
+    assert paths == [path for _, path, _ in listed(lists.make(blob, digest, ignore, diff_id=good))]
+    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+        list(read(blob, digest, wrong))
+    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+        lists.make(blob, digest, ignore, diff_id=wrong)
 
 
 def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
@@ -70,4 +69,4 @@ def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
 
     blob, digest = layer(tmp_path, MEMBERS)
     with pytest.raises(Interrupted):
-        write_list([str(blob), digest, str(tmp_path / "list"), ""], stop)
+        write_list([str(blob), digest, "", str(tmp_path / "list")], stop)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -210,15 +211,17 @@ def test_what_broke_off_is_kept_and_what_found_no_space_is_not(tmp_path: Path) -
         assert blobs(store) == left
 
 
-def test_a_given_blob_has_one_owner(tmp_path: Path) -> None:
+def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
+    """The second one waits for the first, and fetches it again."""
     store, registry = BlobStore(folder=tmp_path / "blobs"), FakeRegistry()
-    blob = get(store, registry)
-    for name in ("one", "two"):
-        store.give(blob, tmp_path / name)
-    assert (tmp_path / "one").stat().st_ino == blob.stat().st_ino
-    assert (tmp_path / "two").stat().st_ino != blob.stat().st_ino
-    store.forget(blob)
-    store.forget(blob)
+
+    def take(name: str) -> None:
+        with store.held(cast("Registry", registry), WANTED) as blob:
+            time.sleep(0.1)
+            blob.rename(tmp_path / name)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(take, ("one", "two")))
     assert blobs(store) == []
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == DATA
 
