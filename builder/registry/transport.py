@@ -318,14 +318,12 @@ class Transport:
     def _at(self, resource: str) -> str:
         return f"{self.registry}/{resource}"
 
-    def _token(
-        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> bytes:
+    def _token(self, url: str, headers: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: its token server has no TLS")
         body = urlencode(form).encode()
         call = _Call(
-            method=method,
+            method="POST" if form else "GET",
             resource=f"token of {server_of(url)}",
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
