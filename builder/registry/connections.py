@@ -207,7 +207,6 @@ class _ResponseFile(io.RawIOBase):
         super().close()
 
 
-_CHUNK = 1 << 20  # bytes of a body in one write
 _OPENING = threading.Lock()
 _MOST_IDLE = 16  # connections to one server that wait to be used again
 # Files or folders of certificates, each with the variable that names it.
@@ -238,10 +237,9 @@ def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
             proxy_ssl_context=context,
             ssl_context=context,
             maxsize=_MOST_IDLE,
-            blocksize=_CHUNK,
         )
     else:
-        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE, blocksize=_CHUNK)
+        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE)
     pool.pool_classes_by_scheme = _POOLS
     return pool
 

@@ -84,20 +84,20 @@ class Repository(Source):
         if target and not (is_tag(target) or is_digest(target)):
             shown = printable(target)
             raise BadInput(f'{self.name}: "{shown}" is neither a tag nor a digest')
-        descriptor, retries = Descriptor.of(content, media_type), self.transport.retries()
-        while True:
+        descriptor = Descriptor.of(content, media_type)
+
+        def attempt() -> tuple[str, bool]:
             try:
-                stored, noted = self._put(descriptor, content, target)
-                break
-            except Transient as transient:
-                retries.wait(transient)
+                return self._put(descriptor, content, target)
             except RegistryFailed as error:
-                if error.code not in _WRITTEN_NOW:
-                    raise
-                retries.wait(Transient(error))
+                if error.code in _WRITTEN_NOW:
+                    raise Transient(error) from error
+                raise
+
+        stored, is_noted = self.transport.retried(attempt)
         if stored != descriptor.digest:
             raise self.wrong(descriptor.digest, f"the registry keeps it as {printable(stored)}")
-        return descriptor, noted
+        return descriptor, is_noted
 
     def _put(self, descriptor: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
         with self.request_once(

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
@@ -62,14 +62,8 @@ _HEADERS = {"User-Agent": "build-images", "Accept-Encoding": "identity"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-class SizedBody(Protocol):
-    """A request's body of known length that is read as it is sent."""
-
-    def __len__(self) -> int: ...
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-Body = Callable[[], bytes | SizedBody]  # makes the body of each attempt
+# Makes the body of each attempt: bytes, or pieces whose length the headers have.
+Body = Callable[[], bytes | Iterator[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,17 +257,13 @@ class Transport:
             until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
             size=call.limits.size,
         )
-        headers = {**_HEADERS, **call.headers, **extra}
-        body = call.body() if call.body else None
-        if body is not None and not isinstance(body, bytes):
-            headers["Content-Length"] = str(len(body))
         try:
             with watched(watch):
                 response = connections(url).urlopen(
                     call.method,
                     url,
-                    body=body,
-                    headers=headers,
+                    body=call.body() if call.body else None,
+                    headers={**_HEADERS, **call.headers, **extra},
                     timeout=Timeout(*self.timeout_s),
                     redirect=False,
                     retries=False,
@@ -308,12 +298,9 @@ class Transport:
             problem = "the registry's response is invalid"
             raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
-            raise self.broken(error, resource) from error
-
-    def broken(self, error: Exception, resource: str) -> Transient:
-        """Return the failure for a response whose body broke off."""
-        reason = innermost(error)
-        return Transient(Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason))
+            reason = innermost(error)
+            broken = Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason)
+            raise Transient(broken) from error
 
     def _at(self, resource: str) -> str:
         return f"{self.registry}/{resource}"
