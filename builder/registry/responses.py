@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import urllib3.exceptions
@@ -28,6 +29,7 @@ TLS_HINT = (
     "a registry without TLS by --plain-http HOST"
 )
 _RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
+_KINDS: Mapping[int, type[RegistryFailed]] = {401: Denied, 403: Denied, 404: NotThere}
 _LONGEST_ERROR = 1 << 16
 _LONGEST_CODE = 80
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError)
@@ -59,13 +61,27 @@ def _went_away(cause: BaseException) -> bool:
 
 def failure(response: HTTPResponse, at: str) -> RegistryFailed | Transient:
     """Return the failure for a status; its message holds the registry's own error text."""
+    status = response.status
     code, text = _error_of(response)
-    message = f"{at}: {server_of(response.url or '')} answers {response.status}"
-    message += f" {printable(response.reason or '')}"
-    result = _by_status(response, f"{message.rstrip()}: {text}" if text else message.rstrip())
-    failed = result.failure if isinstance(result, Transient) else result
-    failed.code, failed.status = code, response.status
-    return result
+    server, reason = server_of(response.url or ""), printable(response.reason or "")
+    message = f"{at}: {server} answers {status} {reason}".rstrip()
+    kind = _KINDS.get(status, RegistryFailed)
+    error = kind(f"{message}: {text}" if text else message, hint=_hint(response))
+    error.code, error.status = code, status
+    if status in TRANSIENT:
+        return Transient(error, wait_s=retry_after(response.headers))
+    return error
+
+
+def _hint(response: HTTPResponse) -> str:
+    if response.status == HTTPStatus.FORBIDDEN:
+        return _RIGHTS_HINT
+    if response.status != HTTPStatus.UNAUTHORIZED:
+        return ""
+    challenge = response.headers.get("WWW-Authenticate", "")
+    if "insufficient_scope" in challenge:  # RFC 6750, 3.1
+        return f"{_RIGHTS_HINT}; {LOGIN_HINT}"
+    return LOGIN_HINT
 
 
 def no_token(response: HTTPResponse, at: str) -> Denied | Transient:
@@ -81,21 +97,6 @@ def length_of(response: HTTPResponse) -> int:
     if others or (length != "-1" and not _NUMBER.fullmatch(length)):
         raise ValueError("a length that is no number, or several")
     return int(length)
-
-
-def _by_status(response: HTTPResponse, text: str) -> RegistryFailed | Transient:
-    status = response.status
-    if status == HTTPStatus.UNAUTHORIZED:
-        challenge = response.headers.get("WWW-Authenticate", "")
-        lacks = "insufficient_scope" in challenge  # RFC 6750, 3.1
-        return Denied(text, hint=f"{_RIGHTS_HINT}; {LOGIN_HINT}" if lacks else LOGIN_HINT)
-    if status == HTTPStatus.FORBIDDEN:
-        return Denied(text, hint=_RIGHTS_HINT)
-    if status == HTTPStatus.NOT_FOUND:
-        return NotThere(text)
-    if status in TRANSIENT:
-        return Transient(RegistryFailed(text), wait_s=retry_after(response.headers))
-    return RegistryFailed(text)
 
 
 def _error_of(response: HTTPResponse) -> tuple[str, str]:
