@@ -35,6 +35,7 @@ from builder.registry import Descriptor, Source
 from builder.system.locks import locked
 from builder.system.workers import Workers, workers
 
+LISTED = ("oci", "charliecloud")  # formats whose layers are read, and not written out
 _MODE = 0o644  # whatever the umask
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 # Of more threads than cores each waits for Python's lock, and all of them take longer.
@@ -172,11 +173,14 @@ class PullCache:
 
 @contextlib.contextmanager
 def pull_cache(
-    folder: Path, *, with_lists: bool, tell: Callable[[str], object] = lambda _: None
+    folder: Path, artifact_format: str, *, tell: Callable[[str], object] = lambda _: None
 ) -> Iterator[PullCache]:
-    """The cache below a folder, for one command. Begin it before any thread: it forks readers."""
+    """Open the cache below a folder, for images of one format that one command makes, if any.
+
+    Begin it before any thread: it forks readers of layers.
+    """
     store, coming = BlobStore(folder=folder / "blobs", tell=tell), Coming[FetchedLayer]()
-    if not with_lists:
+    if artifact_format not in LISTED:
         yield PullCache(store=store, coming=coming)
         return
     make_own(folder / "layers")

@@ -94,12 +94,15 @@ def _not_made(path: Path, error: OSError) -> BadInput:
     return BadInput(f"{path.parent}: a folder cannot be created there ({error})")
 
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-def is_own(status: os.stat_result) -> bool:
-    """Return whether a file belongs to this user, and nobody else may write to it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+def fault_of_owner(status: os.stat_result) -> str:
+    """Return the reason that others could change a file or a folder; empty if nobody else can."""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if status.st_uid != os.geteuid():
+        return "belongs to somebody else, who could change it at any time"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written to by others, who could change it at any time"
+    return ""
 
 
 def is_own_file(path: Path) -> bool:
@@ -108,7 +111,7 @@ def is_own_file(path: Path) -> bool:
         status = path.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(status.st_mode) and is_own(status)
+    return stat.S_ISREG(status.st_mode) and not fault_of_owner(status)
 
 
 def make_own(folder: Path) -> None:
@@ -129,17 +132,12 @@ def check_own(folder: Path) -> None:
         status = folder.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{folder} is no folder", hint="remove it, and pull again")
-    if status.st_uid != os.geteuid():
+    fault = fault_of_owner(status) if stat.S_ISDIR(status.st_mode) else "is no folder"
+    if fault:
         raise Refused(
-            f"{folder} belongs to somebody else, who could change what is pulled",
-            hint="name a home of your own with BUILD_IMAGES_HOME",
-        )
-    if not is_own(status):
-        raise Refused(
-            f"{folder} can be written to by others, who could change what is pulled",
-            hint=f"remove it; or, if nobody else did write there: chmod 700 {folder}",
+            f"{folder} {fault}",
+            hint="name a home of your own with BUILD_IMAGES_HOME; or remove it; or, if nobody else "
+            f"did write there: chmod 700 {folder}",
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from builder.cli import main
 from builder.distribute.pull import images
-from builder.distribute.pull.images import Judged, NotProven, PullRequest
+from builder.distribute.pull.request import Judged, NotProven, PullRequest
 from builder.model.errors import BadInput
 from builder.trust.policy.records import not_asked, passed, refused
 from builder.trust.proof.keys import generated

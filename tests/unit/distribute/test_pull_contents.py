@@ -23,7 +23,7 @@ def ignore() -> None:
 
 @pytest.fixture(name="lists")
 def lists_of_a_command(tmp_path: Path) -> Iterator[MemberLists]:
-    with pull_cache(tmp_path / "pulls", with_lists=True) as cache:
+    with pull_cache(tmp_path / "pulls", "oci") as cache:
         assert cache.lists is not None
         yield cache.lists
     assert list((tmp_path / "pulls/layers").iterdir()) == []

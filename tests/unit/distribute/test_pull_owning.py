@@ -8,18 +8,23 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from test_pull_existing import judged_image
 
-from builder.distribute.pull.artifacts import Expected, FormatPacker, existing_output
-from builder.distribute.pull.cache import BlobStore, PullCache, pull_cache
+from builder.distribute.pull.artifacts import FormatPacker, existing_output
+from builder.distribute.pull.cache import BlobStore, pull_cache
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.receipts import Last, PulledImage, PullReceipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
+from builder.distribute.pull.request import Judged
 from builder.model.errors import Refused
+from builder.model.records import write
 from builder.registry import MANIFEST, Descriptor, Source
+from builder.trust.policy.judgement import Judgement
 from builder.trust.policy.records import Gathered, Image
 from builder.trust.policy.site_policy import Policy
 
@@ -77,31 +82,24 @@ def found() -> RemoteImage:
     )
 
 
-def packer(cache: PullCache) -> FormatPacker:
-    registry = cast("Source", Registry())
-    return FormatPacker(registry=registry, cache=cache, remote=found(), artifact=None)
-
-
-def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
-    """A layout that was pulled, and what is expected of it."""
-    output = tmp_path / "out"
+def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
+    """A layout that was pulled, and the image that it was."""
+    output, registry, remote = tmp_path / "out", cast("Source", Registry()), found()
+    digest = remote.image.digest
+    image = judged_image("oci", "", source=registry, remote=remote)
     with (
-        pull_cache(tmp_path / "home/pulls", with_lists=True) as cache,
+        pull_cache(tmp_path / "home/pulls", "oci") as cache,
         atomic_folder(output) as folder,
     ):
         assert folder is not None
-        made = packer(cache).make("oci", folder)
-        tree = made.unpacked.tree if made.unpacked else ""
-        receipt = (
-            f'{{"schema": "build-images/receipt/v1", "format": "oci", "digest": "{made.digest}", '
-            f'"image": {{"digest": "{made.digest}"}}, "tree": "{tree}"}}'
+        made = FormatPacker(judged=image, cache=cache).make(folder)
+        assert made is not None
+        receipt = PullReceipt(
+            format="oci", digest=digest, image=PulledImage(digest=digest), tree=made.tree
         )
-        (folder / "receipt.json").write_text(receipt)
+        write_json(folder / "receipt.json", write(receipt))
         (folder / "receipt.json").chmod(0o644)
-    expected = Expected(
-        format="oci", image=made.digest, digest=made.digest, tree=tree, environment=b""
-    )
-    return output, expected
+    return output, replace(image, judgement=Judgement(rulings=(), tree=made.tree))
 
 
 def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
@@ -109,7 +107,7 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     modes = {one: one.stat().st_mode & 0o777 for one in (output, *output.rglob("*"))}
     assert {modes[one] for one in modes if one.is_dir()} == {0o755}
     assert {modes[one] for one in modes if one.is_file()} == {0o644}
-    assert existing_output(output, expected)[0] == output / "image.oci"
+    assert existing_output(output, expected).format == "oci"
 
 
 LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")
@@ -136,7 +134,7 @@ def into_blobs(pulls: Path) -> None:
 
 
 def into_layers(pulls: Path) -> None:
-    with pull_cache(pulls, with_lists=True):
+    with pull_cache(pulls, "oci"):
         pass
 
 
