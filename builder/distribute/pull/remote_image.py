@@ -52,27 +52,25 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
 
     Raises `BadInput` if there is none for it, and `Refused` for what is no image.
     """
-    manifest, document = source.document(target)
+    manifest, content = source.read(target)
+    document = source.document_of(manifest, content)
     index = None
     if manifest.media_type == INDEX:
         index = manifest
         chosen = _of_architecture(document, arch, f"{source.name}@{index.digest}")
-        manifest, document = source.document(chosen)
+        manifest, content = source.read(chosen)
+        document = source.document_of(manifest, content)
     where = f"{source.name}@{manifest.digest}"
     if manifest.media_type != MANIFEST:
         raise Refused(f"{where}: {shown(manifest.media_type)} is no OCI image")
     config_descriptor = Descriptor.read(document.get("config"), where)
-    entries = document.get("layers")
-    if not isinstance(entries, list) or len(entries) > LIMITS.layers:
-        raise Refused(f"{where}: the manifest has no layers, or more than {LIMITS.layers}")
-    layers = tuple(Descriptor.read(entry, where) for entry in entries)
-    content = source.manifest(manifest)
+    layers = tuple(_listed(document, "layers", where))
     config = source.small_blob(config_descriptor, _CONFIG_LIMIT)
     try:
         about = exact_json.parsed(config)
         settings = about.get("config") or {}
         known = architecture(str(about.get("architecture")))
-        notes = exact_json.parsed(content).get("annotations") or {}
+        notes = document.get("annotations") or {}
         created = notes.get(CREATED) or about.get("created")
         return RemoteImage(
             manifest=manifest,
@@ -108,11 +106,15 @@ def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dic
     return diff_ids
 
 
+def _listed(document: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
+    entries = document.get(key)
+    if not isinstance(entries, list) or len(entries) > LIMITS.layers:
+        raise Refused(f"{where}: there is no list of {key}, or it has more than {LIMITS.layers}")
+    return [Descriptor.read(entry, where) for entry in entries]
+
+
 def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
-    listed = index.get("manifests")
-    if not isinstance(listed, list) or len(listed) > LIMITS.layers:
-        raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
-    entries = [Descriptor.read(entry, where) for entry in listed]
+    entries = _listed(index, "manifests", where)
     platform = ("linux", ARCHITECTURES[arch].oci)
     fitting = [
         entry

@@ -180,8 +180,8 @@ def test_an_index_of_as_many_images_as_may_be() -> None:
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        ({"layers": {}}, "the manifest has no layers, or more than"),
-        ({"layers": None}, "the manifest has no layers, or more than"),
+        ({"layers": {}}, "no list of layers, or it has more than"),
+        ({"layers": None}, "no list of layers, or it has more than"),
     ],
 )
 def test_what_is_no_image_is_refused(manifest: Mapping[str, Any], reason: str) -> None:

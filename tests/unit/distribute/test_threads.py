@@ -53,11 +53,8 @@ def test_a_failure_is_that_of_whoever_asked_first() -> None:
 
     coming.ask("a", fails, taker="first")
     assert coming.get("a", lambda: "tried anew", "second") == "tried anew"
-    coming = Coming[str]()
-    coming.ask("a", fails, taker="first")
     with pytest.raises(ValueError, match="the first one's"):
         coming.get("a", lambda: "never", "first")
-    assert coming.get("a", lambda: "later", "first") == "later"
 
 
 def test_what_is_forgotten_is_not_begun_and_comes_for_another() -> None:
