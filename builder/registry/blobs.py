@@ -81,7 +81,7 @@ def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: Bod
     path = f"blobs/{blob.digest}"
     with (
         registry.request_once("GET", path, headers=headers, good=good, limits=limits) as response,
-        registry.transport.reading(f"{registry.repository}: {path}"),
+        registry.transport.reading(f"{registry.name}: {path}"),
     ):
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise registry.wrong(blob.digest, f"it ends after {size} of {blob.size} bytes")

@@ -280,18 +280,11 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 
 
 def _authorities() -> _Authorities:
-    """Return the certificate files that a site names, with their variables; else the usual one.
-
-    Of requests' own variables the first counts, and SSL_CERT_FILE in any case.
-    """
+    """Return the certificate files that a site names, with their variables; else the usual one."""
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
     named = [(name, environment[name]) for name in names if environment.get(name)]
-    used = [pair for pair in named if pair == named[0] or pair[0] == "SSL_CERT_FILE"]
-    by_path = {path: name for name, path in reversed(used)}
-    return tuple((name, path) for path, name in by_path.items()) or (
-        ("", requests.utils.DEFAULT_CA_BUNDLE_PATH),
-    )
+    return tuple(named) or (("", requests.utils.DEFAULT_CA_BUNDLE_PATH),)
 
 
 def speaks_tls(host: str) -> bool:

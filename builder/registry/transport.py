@@ -67,10 +67,12 @@ Body = Callable[[], bytes | Iterator[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A request that redirects may repeat; `resource` names its object in errors.
+class Request:
+    """A request that redirects may repeat.
 
-    If it `stays`, a redirect to another host is its response.
+    `resource` names its object in errors: `quay.io/site/a: manifests/1.0`. Any status not in `good`
+    is a failure. A registry need not support an `optional` request. If it `stays`, a redirect to
+    another host is its response.
     """
 
     method: str
@@ -78,6 +80,8 @@ class _Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
     limits: BodyLimits = SMALL_BODY
+    good: Collection[int] = (200,)
+    optional: bool = False
     stays: bool = False
 
 
@@ -107,6 +111,7 @@ class Transport:
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
+        self._ping = Request(method="GET", resource=f"{registry}/v2")
         self._authorization = Authorization(registry, credentials, self._token, self.state)
 
     def retries(self) -> Retries:
@@ -140,46 +145,33 @@ class Transport:
             except Transient as transient:
                 retries.wait(transient)
 
-    def request_once(
-        self,
-        *,
-        method: str,
-        path: str,
-        scope: Scope,
-        resource: str,
-        headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
-        good: Collection[int] = (200,),
-        optional: bool = False,
-        limits: BodyLimits = SMALL_BODY,
-    ) -> HTTPResponse:
+    def request_once(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
         """Return the response to a request; `path` begins with /v2/, or is a URL of the registry's.
 
-        `resource` names the object in errors. Raises `Transient` for failures that may pass, and
-        `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`. For an
-        `optional` request, which a registry need not support, each refusal raises `NotThere`.
+        Raises `Transient` for failures that may pass, and `NotThere`, `Denied`, `Unreachable` or
+        `RegistryFailed` for others; each refusal of an `optional` request raises `NotThere`.
         """
+        at = request.resource
         self.sleep.check()
-        if time.monotonic() > min(self._until, limits.until):  # of all attempts
-            raise Unreachable(f"{self._at(resource)}: {TOO_LONG}", reason=TOO_LONG)
-        sent = headers or {}
-        call = _Call(method=method, headers=sent, body=body, resource=resource, limits=limits)
-        with self.reading(resource):
-            response = self._answer(call, path, scope)
-        if response.status in good:
-            if method != "GET":
+        if time.monotonic() > min(self._until, request.limits.until):  # of all attempts
+            raise Unreachable(f"{at}: {TOO_LONG}", reason=TOO_LONG)
+        with self.reading(at):
+            response = self._answer(request, path, scope)
+        if response.status in request.good:
+            if request.method != "GET":
                 _drain(response)
             return response
-        with response, self.reading(resource):
-            if optional and (response.status in _UNKNOWN or not self._is_home(str(response.url))):
-                raise NotThere(f"{self._at(resource)}: the registry does not know this request")
-            raise failure(response, self._at(resource))
+        with response, self.reading(at):
+            is_unknown = response.status in _UNKNOWN or not self._is_home(str(response.url))
+            if request.optional and is_unknown:
+                raise NotThere(f"{at}: the registry does not know this request")
+            raise failure(response, at)
 
-    def _answer(self, call: _Call, path: str, scope: Scope) -> HTTPResponse:
+    def _answer(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
-        url = self._joined(self.base(), path, call.resource)
+        url = self._joined(self.base(), path, request.resource)
         known = self._authorization.known(scope)
-        response = self._follow(call, url, known)
+        response = self._follow(request, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
             is_challenge = response.status == HTTPStatus.UNAUTHORIZED
@@ -191,13 +183,13 @@ class Transport:
                 break
             with response:
                 _drain(response)
-            response = self._follow(call, url, known)
+            response = self._follow(request, url, known)
         return response
 
     def unreachable_reason(self) -> str:
         """Return why the registry does not answer, empty if it does: a refusal is an answer."""
         try:
-            self._send(_PING, f"{self.base()}/v2/").close()
+            self._send(self._ping, f"{self.base()}/v2/").close()
         except Transient as transient:
             failed = transient.failure
             return failed.reason if isinstance(failed, Unreachable) else str(failed)
@@ -221,7 +213,7 @@ class Transport:
     def _wants_tls(self, host: str) -> bool:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
         try:
-            response = self._send(_PING, f"http://{host}/v2/")
+            response = self._send(self._ping, f"http://{host}/v2/")
         except (Transient, RegistryFailed) as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
@@ -229,48 +221,50 @@ class Transport:
             _drain(response)
             return response.status == HTTPStatus.BAD_REQUEST
 
-    def _follow(self, call: _Call, url: str, authorization: str = "") -> HTTPResponse:
+    def _follow(self, request: Request, url: str, authorization: str = "") -> HTTPResponse:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
-            response = self._send(call, url, {"Authorization": authorization} if known else {})
+            response = self._send(request, url, {"Authorization": authorization} if known else {})
             location = response.get_redirect_location()
-            if not location or call.method not in {"GET", "HEAD"}:
+            if not location or request.method not in {"GET", "HEAD"}:
                 return response
-            target = self._joined(url, location, call.resource)
-            if call.stays and origin(target) != origin(url):
+            target = self._joined(url, location, request.resource)
+            if request.stays and origin(target) != origin(url):
                 return response
             with response:
                 _drain(response)
             url = target
-        raise RegistryFailed(f"{self._at(call.resource)}: more than {_REDIRECTS} redirects")
+        raise RegistryFailed(f"{request.resource}: more than {_REDIRECTS} redirects")
 
     def _send(
-        self, call: _Call, url: str, extra: Mapping[str, str] = MappingProxyType({})
+        self, request: Request, url: str, extra: Mapping[str, str] = MappingProxyType({})
     ) -> HTTPResponse:
         """Return the response to one request with `extra` headers, whatever its status."""
         watch = Watch(
-            resource=self._at(call.resource),
+            resource=request.resource,
             check=self.sleep.check,
             tell=self._tell_silence,
             silence_s=self.timeout_s[1],
-            until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
-            size=call.limits.size,
+            until=min(
+                self._until, BodyLimits.from_now(request.limits.size).until, request.limits.until
+            ),
+            size=request.limits.size,
         )
         try:
             with watched(watch):
                 response = connections(url).urlopen(
-                    call.method,
+                    request.method,
                     url,
-                    body=call.body() if call.body else None,
-                    headers={**_HEADERS, **call.headers, **extra},
+                    body=request.body() if request.body else None,
+                    headers={**_HEADERS, **request.headers, **extra},
                     timeout=Timeout(*self.timeout_s),
                     redirect=False,
                     retries=False,
                     preload_content=False,
                 )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise no_response(error, self._at(call.resource)) from error
+            raise no_response(error, request.resource) from error
         assert isinstance(response, HTTPResponse)
         response.url, response.auto_close = url, False  # it can be closed again by `with`
         return response
@@ -284,9 +278,9 @@ class Transport:
             url = joined(base, address)
         except ValueError as error:
             problem = "the registry names an invalid address"
-            raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
+            raise RegistryFailed(f"{resource}: {problem}") from error
         if base.startswith("https:") and not url.startswith("https:"):
-            raise RegistryFailed(f"{self._at(resource)}: the registry names an address without TLS")
+            raise RegistryFailed(f"{resource}: the registry names an address without TLS")
         return url
 
     @contextlib.contextmanager
@@ -296,29 +290,26 @@ class Transport:
             yield
         except (ValueError, OverflowError, RecursionError) as error:
             problem = "the registry's response is invalid"
-            raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
+            raise RegistryFailed(f"{resource}: {problem}") from error
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
             reason = innermost(error)
-            broken = Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason)
+            broken = Unreachable(f"{resource}: broke off: {reason}", reason=reason)
             raise Transient(broken) from error
-
-    def _at(self, resource: str) -> str:
-        return f"{self.registry}/{resource}"
 
     def _token(self, url: str, headers: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: its token server has no TLS")
         body = urlencode(form).encode()
-        call = _Call(
+        request = Request(
             method="POST" if form else "GET",
-            resource=f"token of {server_of(url)}",
+            resource=f"{self.registry}/token of {server_of(url)}",
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
             stays=True,  # that server sees the login
         )
 
         def attempt() -> bytes:
-            with self._follow(call, url) as response, self.reading(call.resource):
+            with self._follow(request, url) as response, self.reading(request.resource):
                 if response.status != HTTPStatus.OK:
                     raise no_token(response, f"{self.registry}: its token server")
                 return response.read(_LARGEST_TOKEN, decode_content=False)
@@ -331,9 +322,6 @@ class Transport:
         named = {server.netloc, server.hostname} & set(self._plain_http)
         same = server.hostname == base.hostname
         return base.scheme == "http" and bool(named or same or _LOOPBACK.fullmatch(server.netloc))
-
-
-_PING = _Call(method="GET", resource="v2")
 
 
 def _drain(response: HTTPResponse) -> None:

@@ -33,23 +33,20 @@ def atomic_folder(
         raise BadInput(f"{target}: a folder is there", hint="name one that is to be made")
     partial = target.with_name(f".{target.name}.partial")
     with contextlib.ExitStack() as held:
-        if not os.path.lexists(target):
-            try:
-                held.enter_context(
-                    locked(
-                        target.parent,
-                        target.name,
-                        waiting=lambda: waiting(f"waiting for another that makes {target}"),
-                    )
+        try:  # also if it is there, for who was killed then left the lock; not if that is held
+            held.enter_context(
+                locked(
+                    target.parent,
+                    target.name,
+                    waiting=lambda: waiting(f"waiting for another that makes {target}"),
+                    stopped=lambda: os.path.lexists(target),
                 )
-            except _NO_FOLDER as error:
-                raise _not_made(target, error) from error
-        else:  # of who was killed after the folder had its name; not if it is held
-            with (
-                contextlib.suppress(OSError, Interrupted),
-                locked(target.parent, target.name, stopped=lambda: True),
-            ):
-                pass
+            )
+        except (OSError, Interrupted) as error:
+            if not os.path.lexists(target):
+                if isinstance(error, _NO_FOLDER):
+                    raise _not_made(target, error) from error
+                raise
         if os.path.lexists(target):
             yield None
             return

@@ -19,7 +19,13 @@ from pathlib import Path
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.oci import Layout
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import TreeEntry, comparable, entry_of_special, tree_digest
+from builder.artifacts.tree import (
+    TreeEntry,
+    comparable,
+    entry_of_file,
+    entry_of_special,
+    tree_digest,
+)
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import (
     Content,
@@ -145,15 +151,12 @@ class _Laying:
             self.lay(member, path, [])
 
     def _place(self, member: tarfile.TarInfo, path: str, folder: str, content: Content) -> None:
-        if not member.isreg():
-            if member.isdev() and not member.isfifo():
-                if folder.partition("/")[0] != "dev":
-                    raise Refused(f"/{shown(path)}: a device outside of /dev")
-                self._changes["devices that were left out, which runtimes make"].append(path)
-                self._hide(path, itself=True)
-                return
-            if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
-                raise Refused(f"/{shown(path)}: a member of an unsupported kind")
+        if member.isdev() and not member.isfifo():
+            if folder.partition("/")[0] != "dev":
+                raise Refused(f"/{shown(path)}: a device outside of /dev")
+            self._changes["devices that were left out, which runtimes make"].append(path)
+            self._hide(path, itself=True)
+            return
         if self._kinds.get(folder) != "directory":
             self._make_parents(path)
         if member.islnk():
@@ -174,12 +177,7 @@ class _Laying:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root:
-            if not member.issym() and mode & (stat.S_ISUID | stat.S_ISGID):
-                self._changes["setuid and setgid bits that were dropped"].append(path)
-            if not member.issym() and on_disk & ~mode:
-                self._changes["paths that were made readable for their owner"].append(path)
-            if users_attributes(member):
-                self._changes["extended attributes that were left out"].append(path)
+            self._note_changes(member, path, on_disk)
         if not member.isreg():
             if self._root:
                 self._write_special(self._root, member, path, on_disk)
@@ -188,14 +186,16 @@ class _Laying:
             digest = self._root.file(path, content, on_disk, member.mtime)
         else:
             digest = sha256_of_content(content)
-        return TreeEntry(
-            path=path,
-            kind="file",
-            mode=mode,
-            size=member.size,
-            content=digest,
-            attributes=users_attributes(member),
-        )
+        return entry_of_file(member, path, digest)
+
+    def _note_changes(self, member: tarfile.TarInfo, path: str, on_disk: int) -> None:
+        mode = stat.S_IMODE(member.mode)
+        if not member.issym() and mode & (stat.S_ISUID | stat.S_ISGID):
+            self._changes["setuid and setgid bits that were dropped"].append(path)
+        if not member.issym() and on_disk & ~mode:
+            self._changes["paths that were made readable for their owner"].append(path)
+        if users_attributes(member):
+            self._changes["extended attributes that were left out"].append(path)
 
     def _write_special(self, root: Root, member: tarfile.TarInfo, path: str, mode: int) -> None:
         if member.isdir():
