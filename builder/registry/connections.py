@@ -29,7 +29,7 @@ from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
-from builder.registry.responses import TLS_HINT
+from builder.registry.failures import TLS_HINT
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

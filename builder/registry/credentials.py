@@ -21,18 +21,13 @@ from urllib.parse import urlencode
 
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
-from builder.registry.failures import Denied
+from builder.registry.failures import LOGIN_HINT, PASSWORD, USER, Denied
 from builder.registry.references import DOCKER_HUB
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
 from builder.system.web import LONGEST, joined
 
-USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
 NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish
-LOGIN_HINT = (
-    "log in with podman login or docker login, name the file with REGISTRY_AUTH_FILE or "
-    f"DOCKER_CONFIG, or set {USER} and {PASSWORD}"
-)
 _HELPER_TIMEOUT_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
 _SHARED = Path("/run/containers")  # a folder for each user; only root can make one

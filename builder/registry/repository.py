@@ -18,10 +18,9 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
 from builder.registry.credentials import DELETE, PULL, PUSH, Scope
-from builder.registry.failures import NotThere, RegistryFailed, Transient
+from builder.registry.failures import NotThere, RegistryFailed, Transient, length_of
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag
-from builder.registry.responses import length_of
 from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
 

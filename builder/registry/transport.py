@@ -38,12 +38,13 @@ from builder.registry.failures import (
     RegistryFailed,
     Retries,
     Sleep,
-    ThrottledListener,
     Transient,
     Unreachable,
+    failure,
+    no_response,
+    no_token,
 )
 from builder.registry.references import DOCKER_HUB
-from builder.registry.responses import failure, no_response, no_token
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
@@ -107,7 +108,6 @@ class Transport:
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self.sleep = Sleep()
         self._until = math.inf
-        self._tell_silence, self._tell_attempt = ThrottledListener(tell), ThrottledListener(tell)
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
@@ -116,7 +116,7 @@ class Transport:
 
     def retries(self) -> Retries:
         """Return a counter of the attempts at one transfer."""
-        return Retries(self._wait, self._tell_attempt)
+        return Retries(self._wait, self.tell)
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
@@ -244,7 +244,7 @@ class Transport:
         watch = Watch(
             resource=request.resource,
             check=self.sleep.check,
-            tell=self._tell_silence,
+            tell=self.tell,
             silence_s=self.timeout_s[1],
             until=min(
                 self._until, BodyLimits.from_now(request.limits.size).until, request.limits.until

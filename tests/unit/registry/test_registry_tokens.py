@@ -17,8 +17,7 @@ from builder.registry import (
     Unreachable,
     blobs,
 )
-from builder.registry.failures import Transient
-from builder.registry.responses import no_response
+from builder.registry.failures import Transient, no_response
 
 CONTENT = bytes(range(256)) * 4000
 
