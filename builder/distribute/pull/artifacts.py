@@ -93,9 +93,8 @@ class FormatPacker:
         return FetchedLayer(digest=layer.digest, blob=blob, members=members)
 
     def _list(self, blob: Path, digest: str) -> Path:
-        assert self.cache.lists is not None  # whoever opens the cache knows the format
         check, diff_id = self.judged.source.check, self._diff_id(digest)
-        return self.cache.lists.make(blob, digest, check, diff_id=diff_id)
+        return self.cache.list_members(blob, digest, check, diff_id=diff_id)
 
     def _diff_id(self, digest: str) -> str:
         return self.judged.remote.diff_ids.get(digest, "")

@@ -104,29 +104,6 @@ def place(blob: Path, target: Path) -> None:
         target.chmod(_MODE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemberLists:
-    """Lists of the members of layers, files in a folder that nobody else uses."""
-
-    folder: Path
-    workers: Workers
-
-    def make(
-        self, blob: Path, digest: str, check: Callable[[], object], *, diff_id: str = ""
-    ) -> Path:
-        """List the members of a layer, whose plain bytes have to have the `diff_id`, if it has one.
-
-        `check` is called meanwhile, and raises what is to end it. Raises `Refused` for a layer that
-        must not be unpacked.
-        """
-        path = self.folder / f"{digest}-{diff_id}.jsonl"
-        request = [str(blob), digest, diff_id, str(path)]
-        if not self.workers.do(request, check):
-            with _READING:
-                write_list(request, check)
-        return path
-
-
 def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
     """List the members of a layer: a blob, its digest, its diff_id or none, the list's path."""
     blob, digest, diff_id, target = request
@@ -163,12 +140,31 @@ class FetchedLayer:
 class PullCache:
     """The blobs and the lists of one command; `coming` are the layers that are on their way.
 
-    There are no `lists` where no layer is read without being written out.
+    `lists` is a folder that nobody else uses, and `readers` write there; there are none where no
+    layer is read without being written out.
     """
 
     store: BlobStore
     coming: Coming[FetchedLayer]
-    lists: MemberLists | None = None
+    lists: Path | None = None
+    readers: Workers | None = None
+
+    def list_members(
+        self, blob: Path, digest: str, check: Callable[[], object], *, diff_id: str = ""
+    ) -> Path:
+        """List the members of a layer, whose plain bytes have to have the `diff_id`, if it has one.
+
+        `check` is called meanwhile, and raises what is to end it. Raises `Refused` for a layer that
+        must not be unpacked.
+        """
+        assert self.lists is not None  # whoever opens the cache knows the format
+        assert self.readers is not None
+        path = self.lists / f"{digest}-{diff_id}.jsonl"
+        request = [str(blob), digest, diff_id, str(path)]
+        if not self.readers.do(request, check):
+            with _READING:
+                write_list(request, check)
+        return path
 
 
 @contextlib.contextmanager
@@ -188,5 +184,4 @@ def pull_cache(
         TemporaryDirectory(dir=folder / "layers", ignore_cleanup_errors=True) as scratch,
         workers(write_list, AT_ONCE) as readers,
     ):
-        lists = MemberLists(folder=Path(scratch), workers=readers)
-        yield PullCache(store=store, coming=coming, lists=lists)
+        yield PullCache(store=store, coming=coming, lists=Path(scratch), readers=readers)

@@ -28,7 +28,7 @@ _CONFIG_LIMIT = 4 << 20
 class RemoteImage:
     """An image of one architecture, as a registry has it; nothing of it is believed yet.
 
-    `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
+    `content` and `config` are the bytes of
     the manifest and of the configuration, `labels` those of the configuration, and `directory` is
     where it has programs work. `diff_ids` are what the configuration says that layers unpack to, by
     their digests.
@@ -40,7 +40,6 @@ class RemoteImage:
     config_descriptor: Descriptor
     layers: tuple[Descriptor, ...]
     image: Image
-    index: Descriptor | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
     diff_ids: Mapping[str, str] = field(default_factory=dict)
@@ -54,10 +53,10 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
     """
     manifest, content = source.read(target)
     document = source.document_of(manifest, content)
-    index = None
+    index = ""
     if manifest.media_type == INDEX:
-        index = manifest
-        chosen = _of_architecture(document, arch, f"{source.name}@{index.digest}")
+        index = manifest.digest
+        chosen = _of_architecture(document, arch, f"{source.name}@{index}")
         manifest, content = source.read(chosen)
         document = source.document_of(manifest, content)
     where = f"{source.name}@{manifest.digest}"
@@ -82,10 +81,9 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
                 digest=manifest.digest,
                 architecture=known.name if known else str(about.get("architecture")),
                 asked=arch,
-                index=index.digest if index else "",
+                index=index,
                 created=time_of(created) if created else None,
             ),
-            index=index,
             labels={str(key): str(text) for key, text in (settings.get("Labels") or {}).items()},
             environment=tuple(map(str, settings.get("Env") or [])),
             diff_ids=_diff_ids(about.get("rootfs"), layers),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import gzip
 import io
 import os
@@ -10,10 +9,11 @@ import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from test_pull_existing import judged_image
+from test_pull_placing import pulled
 
 from builder.distribute.pull.artifacts import FormatPacker, existing_output
 from builder.distribute.pull.cache import BlobStore, pull_cache
@@ -25,7 +25,7 @@ from builder.model.errors import Refused
 from builder.model.records import write
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.trust.policy.judgement import Judgement
-from builder.trust.policy.records import Gathered, Image
+from builder.trust.policy.records import Image
 from builder.trust.policy.site_policy import Policy
 
 CONFIG = Descriptor.of(b"{}", "application/vnd.oci.image.config.v1+json")
@@ -54,10 +54,7 @@ LAYER = a_layer()
 class Registry:
     """Gives the layer."""
 
-    asked = 0
-
-    def read_blob(self, _wanted: Descriptor, path: Path, **_: Any) -> None:
-        self.asked += 1
+    def read_blob(self, _wanted: Descriptor, path: Path) -> None:
         path.write_bytes(LAYER)
 
     def stop(self) -> None:
@@ -123,12 +120,6 @@ def test_a_layout_that_others_may_write_is_refused(level: str, tmp_path: Path) -
         existing_output(output, expected)
 
 
-def gathered() -> Gathered:
-    image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64")
-    now = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
-    return Gathered(reference="x:1", format="oci", now=now, image=image)
-
-
 def into_blobs(pulls: Path) -> None:
     BlobStore(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
 
@@ -139,7 +130,7 @@ def into_layers(pulls: Path) -> None:
 
 
 def into_last(pulls: Path) -> None:
-    Last(folder=pulls / "last").write("x:1", gathered(), Policy(keys=()))
+    Last(folder=pulls / "last").write("x:1", pulled("sha256:1", None), Policy(keys=()))
 
 
 def from_last(pulls: Path) -> None:
@@ -179,18 +170,3 @@ def test_what_is_kept_is_out_of_others_reach(
     (pulls / name).symlink_to(tmp_path / "moved")
     with pytest.raises(Refused, match="is no folder"):
         use(pulls)
-
-
-def test_a_blob_that_others_could_change_is_fetched_again(tmp_path: Path) -> None:
-    pulls, registry = tmp_path / "pulls", Registry()
-    store, layer = BlobStore(folder=pulls / "blobs"), found().layers[0]
-    blob = store.get(cast("Source", registry), layer)
-    assert blob.stat().st_mode & 0o777 == 0o644
-    store.get(cast("Source", registry), layer)
-    assert registry.asked == 1
-    blob.chmod(0o664)
-    number = blob.stat().st_ino
-    other = pulls / "other"
-    other.hardlink_to(blob)  # so that its number is not given again
-    assert store.get(cast("Source", registry), layer).stat().st_ino != number
-    assert registry.asked == 2

@@ -170,7 +170,7 @@ class FakeRegistry:
     def check(self) -> None:
         """Nothing stops it."""
 
-    def read_blob(self, wanted: Descriptor, path: Path, **_more: object) -> None:
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         self.asked += 1
         path.write_bytes(DATA[:3])
         if self.fails:
@@ -197,6 +197,11 @@ def test_a_blob_is_fetched_once(tmp_path: Path) -> None:
     (store.folder / NAME).write_bytes(b"changed")
     assert get(store, registry).read_bytes() == DATA
     assert registry.asked == 2
+    assert (store.folder / NAME).stat().st_mode & 0o777 == 0o644
+    (store.folder / NAME).chmod(0o664)
+    (tmp_path / "other").hardlink_to(store.folder / NAME)  # so that its number is not given again
+    assert not get(store, registry).samefile(tmp_path / "other"), "others could change it"
+    assert registry.asked == 3
     assert blobs(store) == [NAME]
 
 
@@ -229,8 +234,7 @@ def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
 def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     last = Last(folder=tmp_path / "last")
     assert last.read("x:1", "x86_64") is None
-    image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64", created=NOW)
-    last.write("x:1", Gathered(reference="x:1", format="oci", now=NOW, image=image), POLICY)
+    last.write("x:1", pulled("sha256:1", NOW), POLICY)
     found = last.read("x:1", "x86_64")
     assert found is not None
     assert (found.digest, found.times) == ("sha256:1", {"created": NOW})

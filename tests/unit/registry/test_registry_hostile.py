@@ -122,9 +122,9 @@ def test_a_host_that_two_readers_take_for_two_gets_no_password(fake: Fake) -> No
 
 def test_a_token_that_breaks_off_is_asked_for_again(fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b"{}", MANIFEST)
-    broken, whole = token(), token()
+    broken, complete = token(), token()
     broken.after = 5
-    fake.faults = [challenge(fake), broken, whole]
+    fake.faults = [challenge(fake), broken, complete]
     assert client(fake).resolve("1.0").size == 2
     assert len(fake.requests("/token")) == 2
 
