@@ -23,7 +23,7 @@ from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layo
 from builder.build.packing import file_digest
 from builder.build.planning import load_plan
 from builder.compile.spec import COMPILER
-from builder.distribute.pull.layers import unpack
+from builder.distribute.pull.layers import tree_of_layout
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
@@ -232,8 +232,7 @@ def correct_evidence(project: Path) -> None:
     for folder in (project / "out").iterdir():
         if not (folder / "image.oci").is_dir():
             continue
-        layout = read_layout(folder / "image.oci")
-        tree = unpack([(blob, f"sha256:{blob.name}") for blob in layout.layers], None).tree
+        tree = tree_of_layout(read_layout(folder / "image.oci"))
         for file in (folder / "evidence").glob("*.json"):
             statement = json.loads(file.read_text())
             for subject in statement["subject"]:

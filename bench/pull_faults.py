@@ -29,7 +29,7 @@ from timing import machine
 from builder.__main__ import main as build_images
 from builder.artifacts.oci import read_layout
 from builder.distribute.pull.artifacts import tree_on_disk
-from builder.distribute.pull.layers import unpack
+from builder.distribute.pull.layers import tree_of_layout
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
 
@@ -77,8 +77,7 @@ def is_whole(out: Path, published: Published, form: str) -> bool:
         return same and receipt.tree == published.tree
     if form == "oci":
         layout = read_layout(out / "image.oci")
-        layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
-        return layout.digest == published.image and unpack(layers, None).tree == published.tree
+        return layout.digest == published.image and tree_of_layout(layout) == published.tree
     file = out / {"sif": "image.sif", "charliecloud": "image.tar.gz"}[form]
     return f"sha256:{sha256_of_file(file)}" == published.artifacts[form]
 

@@ -37,13 +37,19 @@ from builder.distribute.bundle.judgements import (
 )
 from builder.distribute.publish.mirror import ReleaseMirror
 from builder.distribute.publish.releases import NARROW_HINT
-from builder.distribute.pull.artifacts import LISTED
 from builder.distribute.pull.cache import pull_cache
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.images import Judged, NotProven, PullRequest, pull
+from builder.distribute.pull.images import pull
 from builder.distribute.pull.proof import proofs_of
 from builder.distribute.pull.receipts import last_pulls
-from builder.distribute.pull.request import FORMATS, POLICY, request_of
+from builder.distribute.pull.request import (
+    FORMATS,
+    POLICY,
+    Judged,
+    NotProven,
+    PullRequest,
+    request_of,
+)
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
@@ -214,9 +220,7 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
-    with pull_cache(
-        Home.of_environment().pulls, with_lists=options.format in LISTED, tell=say
-    ) as cache:
+    with pull_cache(Home.of_environment().pulls, options.format or "", tell=say) as cache:
         done = [
             pull(image, cache=cache, output=folder / image.request.folder_name, say=say)
             for image in images

@@ -21,12 +21,17 @@ from builder.cli.options import (
 )
 from builder.cli.os_errors import describe
 from builder.distribute.pull.cache import PullCache
-from builder.distribute.pull.images import Judged, NotProven, Pulled, Puller, PullRequest, pull
-from builder.distribute.pull.request import FORMATS, POLICY, references_of, request_of
+from builder.distribute.pull.images import Pulled, Puller, pull
+from builder.distribute.pull.request import (
+    FORMATS,
+    POLICY,
+    Judged,
+    NotProven,
+    references_of,
+    request_of,
+)
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
-from builder.registry import Credentials
-from builder.system.process import Processes
 from builder.system.terminal import printable, printable_lines
 from builder.trust.policy.records import Ruling, as_lines
 
@@ -124,37 +129,31 @@ def run(options: PullOptions) -> int:
         record=options.host,
         emulated=options.emulated,
     )
-    processes = Processes()
-    puller = Puller(
-        plain_http=options.plain_http,
-        dry_run=options.dry_run,
-        say=shown.say,
-        processes=processes,
-        credentials=Credentials(processes=processes),
-    )
-    requests = [replace(template, reference=reference) for reference in references]
-    outputs = [_output(options, request, several=several) for request in requests]
+    puller = Puller(plain_http=options.plain_http, dry_run=options.dry_run, say=shown.say)
+    jobs = []
+    folder = options.output or Path.cwd()
+    for reference in references:
+        request = replace(template, reference=reference)
+        is_output = options.output and not several
+        jobs.append((request, folder if is_output else folder / request.folder_name))
     worst = 0
     with (
         puller.cache(options.format) as cache,
-        contextlib.closing(
-            puller.look_ahead(list(zip(requests, outputs, strict=True)), cache)
-        ) as images,
+        contextlib.closing(puller.look_ahead(jobs, cache)) as images,
     ):
-        for image, output in zip(images, outputs, strict=True):
+        for image, (_, output) in zip(images, jobs, strict=True):
             try:
                 _pull_one(shown, image.result(), cache, output)
-            except Interrupted:
-                raise
-            except BuildImagesError as error:
-                if not several:
+            except (
+                BuildImagesError,
+                OSError,
+            ) as error:  # the next image may be smaller than a disk
+                if not several or isinstance(error, Interrupted | BrokenPipeError):
                     raise
-                print(printable_lines(f"build-images: {error}"), file=sys.stderr)
-                worst = max(worst, error.exit_code)
-            except OSError as error:  # a full disk is one image's: the next one may be smaller
-                if not several or isinstance(error, BrokenPipeError):
-                    raise
-                text, code = describe(error)
+                if isinstance(error, BuildImagesError):
+                    text, code = str(error), error.exit_code
+                else:
+                    text, code = describe(error)
                 print(printable_lines(f"build-images: {text}"), file=sys.stderr)
                 worst = max(worst, code)
     return worst
@@ -203,14 +202,9 @@ class _Shown:
             return
         if self.options.explain:
             print("\n".join(as_lines(done.rulings)))
-        if not done.fresh:
+        if done.fresh:
+            for kind, change in done.receipt.changes.items():
+                self.say(f"{change.count} {kind}: {', '.join(change.paths[:3])}")
+        else:
             self.say("it is there already, and whole")
-        for kind, change in done.receipt.changes.items() if done.fresh else ():
-            self.say(f"{change.count} {kind}: {', '.join(change.paths[:3])}")
         print(done.path, flush=True)
-
-
-def _output(options: PullOptions, request: PullRequest, *, several: bool) -> Path:
-    if options.output and not several:
-        return options.output
-    return (options.output or Path.cwd()) / request.folder_name

@@ -53,7 +53,7 @@ class _Asked(Generic[R]):
 class Coming(Generic[R]):
     """Work by name that several takers want: done once, a few at a time, first come first.
 
-    A failure is raised for the taker that asked first; for another one the work is tried anew.
+    A failure is raised for the taker that asked first; another one does the work itself then.
     """
 
     def __init__(self, threads: int = AT_ONCE) -> None:
@@ -61,30 +61,23 @@ class Coming(Generic[R]):
         self._lock = threading.Lock()
         self._asked: dict[str, _Asked[R]] = {}
 
-    def get(self, name: str, work: Callable[[], R], taker: object) -> R:
-        """Return the result of some work, when it is done."""
-        while True:
-            asked = self.ask(name, work, taker)
-            wait([asked.future])
-            if not asked.future.cancelled() and asked.future.exception() is None:
-                return asked.future.result()
-            with self._lock:
-                if self._asked.get(name) is asked:
-                    del self._asked[name]
-            if asked.taker is taker:
-                return asked.future.result()
-
-    def forget(self, taker: object) -> None:
-        """Cancel the requests of a taker that nobody works on yet."""
-        with self._lock:
-            mine = [name for name, request in self._asked.items() if request.taker is taker]
-            for name in mine:
-                if self._asked[name].future.cancel():
-                    del self._asked[name]
-
     def ask(self, name: str, work: Callable[[], R], taker: object) -> _Asked[R]:
         """Have work begun, unless it is under way or done."""
         with self._lock:
             if name not in self._asked:
                 self._asked[name] = _Asked(taker=taker, future=self._threads.begin(work))
             return self._asked[name]
+
+    def get(self, name: str, work: Callable[[], R], taker: object) -> R:
+        """Return the result of some work, when it is done."""
+        asked = self.ask(name, work, taker)
+        wait([asked.future])
+        has_failed = asked.future.cancelled() or asked.future.exception() is not None
+        return work() if has_failed and asked.taker is not taker else asked.future.result()
+
+    def forget(self, taker: object) -> None:
+        """Cancel the requests of a taker that nobody works on yet."""
+        with self._lock:
+            for asked in self._asked.values():
+                if asked.taker is taker:
+                    asked.future.cancel()

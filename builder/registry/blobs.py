@@ -5,19 +5,19 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pushing-
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-import urllib3.exceptions
 from urllib3 import HTTPResponse
 
-from builder.model.digests import sha256_of_file
+from builder.model.digests import sha256_of, sha256_of_file
 from builder.model.errors import StepFailed
 from builder.registry.connections import BodyLimits
 from builder.registry.failures import RegistryFailed, Transient, WrongContent
@@ -27,6 +27,7 @@ from builder.system.files import discard
 
 _READ = 1 << 16  # bytes of a download at once; a partial chunk is lost
 _PART = 32 << 20  # bytes of a request where a registry takes no larger ones (413)
+_PIECE = 1 << 20  # bytes of an upload in one write
 _OCTETS = "application/octet-stream"
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
@@ -42,15 +43,12 @@ def read_blob(registry: Repository, blob: Descriptor, path: Path) -> None:
             if _size_of(file) > blob.size:
                 file.truncate(0)
             is_resumed = _size_of(file) > 0
-            while True:
-                _fill(registry, blob, file)
-                digest = f"sha256:{sha256_of_file(path)}"
-                if digest == blob.digest:
-                    return
-                if not is_resumed:
-                    raise registry.wrong(blob.digest, f"the registry gives {digest}")
-                is_resumed = False  # the bytes in the file may be wrong: once more, from the start
+            digest = _filled(registry, blob, file)
+            if is_resumed and digest != blob.digest:  # the bytes in the file may have been wrong
                 file.truncate(0)
+                digest = _filled(registry, blob, file)
+        if digest != blob.digest:
+            raise registry.wrong(blob.digest, f"the registry gives {digest}")
     except WrongContent:
         discard(path)
         raise
@@ -60,14 +58,19 @@ def _size_of(file: IO[bytes]) -> int:
     return file.seek(0, os.SEEK_END)
 
 
-def _fill(registry: Repository, blob: Descriptor, file: IO[bytes]) -> None:
-    """Fetch the missing end of a blob, in as many attempts as `Retries` allows."""
+def _filled(registry: Repository, blob: Descriptor, file: IO[bytes]) -> str:
+    """Fetch the missing end of a blob, in as many attempts as `Retries` allows; return its digest.
+
+    Raises `WrongContent` for one that has more bytes.
+    """
     retries, limits = registry.transport.retries(), BodyLimits.from_now(blob.size)
     while (before := _size_of(file)) < blob.size:
         try:
             _append(registry, blob, file, limits)
         except Transient as transient:
             retries.wait(transient, gained=_size_of(file) - before)
+    file.seek(0)
+    return f"sha256:{sha256_of(file)}"
 
 
 def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: BodyLimits) -> None:
@@ -76,24 +79,23 @@ def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: Bod
     headers = {"Range": f"bytes={size}-"} if size else {}
     good = (200, 206, 416) if size else (200,)
     path = f"blobs/{blob.digest}"
-    with registry.request_once("GET", path, headers=headers, good=good, limits=limits) as response:
+    with (
+        registry.request_once("GET", path, headers=headers, good=good, limits=limits) as response,
+        registry.transport.reading(f"{registry.name}: {path}"),
+    ):
         if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise registry.wrong(blob.digest, f"it ends after {size} of {blob.size} bytes")
         if response.status == HTTPStatus.OK:
             file.truncate(size := 0)
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
             raise registry.wrong(blob.digest, "the registry sends another part than asked for")
-        try:
-            while chunk := response.read(_READ, decode_content=False):
-                size += len(chunk)
-                if size > blob.size:
-                    raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
-                file.write(chunk)
-        except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError) as error:
-            raise registry.transport.broken(error, f"{registry.repository}: {path}") from error
-    if size < blob.size:
-        short = EOFError(f"{size} of {blob.size} bytes came")
-        raise registry.transport.broken(short, f"{registry.repository}: {path}")
+        while chunk := response.read(_READ, decode_content=False):
+            size += len(chunk)
+            if size > blob.size:
+                raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
+            file.write(chunk)
+        if size < blob.size:
+            raise ConnectionError(f"{size} of {blob.size} bytes came")
 
 
 def write_blob(
@@ -155,13 +157,9 @@ class _Upload:
                 self._find_offset()
                 retries.wait(transient, gained=self.offset - before)
             except RegistryFailed as error:
-                if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE or self.part:
                     raise
-                if self.part:
-                    problem = f"the registry takes no requests of {self.part} bytes"
-                    at = f"{self.registry.name}: {self.blob.digest}"
-                    raise RegistryFailed(f"{at}: {problem}") from error
-                self.part, self.location, self.offset = _PART, "", 0
+                self.part, self.location = _PART, ""
             else:
                 return
 
@@ -184,69 +182,51 @@ class _Upload:
     def _request(
         self, method: str, url: str, end: int, good: tuple[int, ...], part: str = ""
     ) -> HTTPResponse:
-        size, check = end - self.offset, self.registry.transport.sleep.check
+        size = end - self.offset
+        headers = {"Content-Type": _OCTETS, "Content-Length": str(size)}
         response = self.registry.request_once(
             method,
             url,
-            headers={"Content-Type": _OCTETS, **({"Content-Range": part} if part else {})},
-            body=(lambda: _Body(self.source, self.offset, size, check)) if size else None,
+            headers={**headers, **({"Content-Range": part} if part else {})},
+            body=(lambda: self._pieces(size)) if size else None,
             good=good,
             limits=self.limits,
         )
         response.close()
-        self.registry.transport.count(size)
         return response
+
+    def _pieces(self, size: int) -> Iterator[bytes]:
+        """Yield the next bytes of the blob, for one request."""
+        source = self.source
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+            file.seek(self.offset)
+            while size:
+                self.registry.check()
+                piece = file.read(min(size, _PIECE))
+                if not piece:
+                    raise StepFailed("a file that is being uploaded has become shorter")
+                size -= len(piece)
+                yield piece
 
     def _find_offset(self) -> None:
         """Ask for the offset after a request that broke off; if in doubt, begin again."""
-        location, self.location = self.location, ""
-        offset, self.offset = self.offset, 0
+        location, offset = self.location, self.offset
+        self.location, self.offset = "", 0
         if not location:
             return
-        try:
-            with self.registry.request_once("GET", location, good=(204, 200)) as response:
-                match = _RANGE.fullmatch(response.headers.get("Range", ""))
-                last = int(match[1]) if match else 0
-                # Registries send `0-0` for no byte, and for one.
-                if offset <= last + 1 and 0 < last < self.blob.size:
-                    self.location = self._location_in(response, location)
-                    self.offset = last + 1
-        except (RegistryFailed, Transient):
-            return
+        with (
+            contextlib.suppress(RegistryFailed, Transient),
+            self.registry.request_once("GET", location, good=(204, 200)) as response,
+        ):
+            match = _RANGE.fullmatch(response.headers.get("Range", ""))
+            last = int(match[1]) if match else 0
+            # Registries send `0-0` for no byte, and for one.
+            if offset <= last + 1 and 0 < last < self.blob.size:
+                self.location = self._location_in(response, location)
+                self.offset = last + 1
 
     def _location_in(self, response: HTTPResponse, absent: str = "") -> str:
         location: str = response.headers.get("Location", absent)
         if not location:
             raise RegistryFailed(f"{self.registry.name}: the registry names no address for uploads")
         return location
-
-
-class _Body:
-    """A part of a blob, as a file of known length for requests.
-
-    `check` is called before each chunk, and raises when the upload is to end.
-    """
-
-    def __init__(
-        self, source: Path | bytes, offset: int, size: int, check: Callable[[], object]
-    ) -> None:
-        self._check, self._remaining, self._size = check, size, size
-        self._file: IO[bytes] = (
-            io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-        )
-        self._file.seek(offset)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def read(self, size: int = -1) -> bytes:
-        self._check()
-        if not self._remaining:
-            return b""
-        data = self._file.read(self._remaining if size < 0 else min(size, self._remaining))
-        if not data:
-            raise StepFailed("a file that is being uploaded has become shorter")
-        self._remaining -= len(data)
-        if not self._remaining:
-            self._file.close()
-        return data

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 import requests.utils
@@ -29,7 +29,7 @@ from urllib3.util import make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from builder.model.errors import BadInput
-from builder.registry.responses import TLS_HINT
+from builder.registry.failures import TLS_HINT
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -77,11 +77,11 @@ class Watch:
     silence_s: float
     until: float
     size: int
-    _waited_s: float = 0.0
-    _rated: int = 0
+    _head_since: float = 0.0  # while the head of the response is awaited; it may trickle
     _received: int = 0
+    _rated: int = 0
+    _waited_s: float = 0.0
     _is_reported: bool = False
-    _head_until: float = 0.0
 
     def send(self, sock: socket.socket, data: bytes | bytearray) -> None:
         """Send all of some bytes; raises `TimeoutError` when that takes too long."""
@@ -95,20 +95,19 @@ class Watch:
         """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
         size = self._wait(partial(sock.recv_into, buffer))
         self._received += size
-        most = _LARGEST_HEAD + (0 if self._head_until else 2 * self.size + _FRAMING)
+        most = _LARGEST_HEAD + (0 if self._head_since else 2 * self.size + _FRAMING)
         if self._received > most:
             raise ConnectionError(f"more than {most} bytes came")
         return size
 
     def begin_head(self) -> None:
         """Begin to wait for the head of a response."""
-        self._received = self._rated = 0
-        self._waited_s = 0.0
-        self._head_until = time.monotonic() + self.silence_s
+        self._received = 0
+        self._head_since = time.monotonic()
 
     def end_head(self) -> None:
         """Note that the head of a response is read; its body follows."""
-        self._head_until = self._waited_s = 0.0
+        self._head_since = self._waited_s = 0.0
         self._rated = 0
 
     def _wait(self, transfer: Callable[[], int]) -> int:
@@ -129,84 +128,73 @@ class Watch:
         now = time.monotonic()
         if now > self.until:
             raise TimeoutError(TOO_LONG)
-        if self._head_until and now > self._head_until:
-            raise TimeoutError(f"no complete response within {self.silence_s:g} s")
+        if self._head_since:
+            silent_s = now - self._head_since
         if silent_s > self.silence_s:
-            raise TimeoutError(f"silent for {self.silence_s:g} s")
-        head_s = now - self._head_until + self.silence_s if self._head_until else 0.0
-        if max(silent_s, head_s) > _REPORT_S and not self._is_reported:
+            problem = "no complete response within" if self._head_since else "silent for"
+            raise TimeoutError(f"{problem} {self.silence_s:g} s")
+        if silent_s > _REPORT_S and not self._is_reported:
             self._is_reported = True
-            missing = "answer" if self._head_until else "byte"
+            missing = "answer" if self._head_since else "byte"
             limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
             self.tell(f"{self.resource}: no {missing} {limits}")
-        if self._waited_s > _RATED_S and not self._head_until:
+        if self._waited_s > _RATED_S and not self._head_since:
             if self._rated < LEAST_RATE * self._waited_s:
                 raise TimeoutError(f"fewer than {LEAST_RATE} bytes a second")
             self._waited_s, self._rated = 0.0, 0
 
 
-_CURRENT: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_CURRENT: ContextVar[Watch] = ContextVar("watch")
 
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Make a watch that of this thread's request; its response keeps it."""
+    """Make a watch that of this thread's request, until the head of its response is read.
+
+    The response keeps it for the body.
+    """
     token = _CURRENT.set(watch)
     try:
         yield
     finally:
         _CURRENT.reset(token)
+        watch.end_head()
 
 
-class WatchedResponse(http.client.HTTPResponse):
-    """A response that is read under the watch of its request."""
+class _WatchedSocket:
+    """A connected socket, with TLS or without; the watch of the current request limits it."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        debuglevel: int = 0,
-        method: str | None = None,
-        url: str | None = None,
-    ) -> None:
-        super().__init__(sock, debuglevel, method, url)
-        self._watch = _CURRENT.get()
-        if self._watch:
-            self._watch.begin_head()
-            raw = _Raw(sock, self.fp.detach(), self._watch)
-            self.fp = io.BufferedReader(raw)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
 
-    def begin(self) -> None:
-        super().begin()
-        if self._watch:
-            self._watch.end_head()
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
 
+    def sendall(self, data: bytes | bytearray) -> None:
+        """Send all of some bytes.
 
-class WatchedSending:
-    """Mixin for connections of `http.client`: they send under the watch of a request."""
+        A server that closes TLS while a body is sent may have answered why (401, 413). urllib3
+        reads that after a broken pipe, but not after what TLS makes of one.
+        """
+        try:
+            _CURRENT.get().send(self._sock, data)
+        except ssl.SSLEOFError as error:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
 
-    response_class: type[http.client.HTTPResponse] = WatchedResponse
-    sock: socket.socket | None
-
-    def send(self, data: object) -> None:
-        """Send bytes, and connect first if needed; `http.client` sends anything else."""
-        watch = _CURRENT.get()
-        if watch is None or not isinstance(data, bytes | bytearray):
-            super().send(data)  # type: ignore[misc]
-            return
-        if self.sock is None:
-            self.connect()  # type: ignore[attr-defined]
-        assert self.sock is not None
-        watch.send(self.sock, data)
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return the file that a response is read from."""
+        self._sock.settimeout(_POLL_S)
+        return io.BufferedReader(_ResponseFile(self._sock, _CURRENT.get()))
 
 
-class _Raw(io.RawIOBase):
-    """The bytes of a socket; `raw` is its file, which holds it open until it is closed."""
+class _ResponseFile(io.RawIOBase):
+    """The bytes of a socket, which stays open until this is closed."""
 
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase, watch: Watch) -> None:
+    def __init__(self, sock: socket.socket, watch: Watch) -> None:
         super().__init__()
-        self._sock, self._raw, self._watch = sock, raw, watch
-        self._timeout_s = sock.gettimeout()
-        sock.settimeout(_POLL_S)
+        self._sock, self._watch = sock, watch
+        self._holder = sock.makefile("rb", buffering=0)
+        watch.begin_head()
 
     def readable(self) -> bool:
         return True
@@ -215,14 +203,10 @@ class _Raw(io.RawIOBase):
         return self._watch.receive(self._sock, buffer)
 
     def close(self) -> None:
-        if not self.closed:
-            with contextlib.suppress(OSError):  # TLS may begin on it, behind a proxy
-                self._sock.settimeout(self._timeout_s)
-            self._raw.close()
+        self._holder.close()
         super().close()
 
 
-_CHUNK = 1 << 20  # bytes of a body in one write
 _OPENING = threading.Lock()
 _MOST_IDLE = 16  # connections to one server that wait to be used again
 # Files or folders of certificates, each with the variable that names it.
@@ -253,29 +237,23 @@ def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
             proxy_ssl_context=context,
             ssl_context=context,
             maxsize=_MOST_IDLE,
-            blocksize=_CHUNK,
         )
     else:
-        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE, blocksize=_CHUNK)
+        pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE)
     pool.pool_classes_by_scheme = _POOLS
     return pool
 
 
-class _Plain(WatchedSending, HTTPConnection):
-    """Without TLS."""
+class _Plain(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock = cast("socket.socket", _WatchedSocket(self.sock))
 
 
-class _Encrypted(WatchedSending, HTTPSConnection):
-    """With TLS; a server that closes it while a body is sent may have answered why (401, 413).
-
-    urllib3 reads that after a broken pipe, but not after what TLS makes of one.
-    """
-
-    def send(self, data: object) -> None:
-        try:
-            super().send(data)
-        except ssl.SSLEOFError as error:
-            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
+class _Encrypted(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        self.sock = cast("socket.socket", _WatchedSocket(self.sock))
 
 
 class _PlainPool(HTTPConnectionPool):
@@ -302,18 +280,11 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 
 
 def _authorities() -> _Authorities:
-    """Return the certificate files that a site names, with their variables; else the usual one.
-
-    Of requests' own variables the first counts, and SSL_CERT_FILE in any case.
-    """
+    """Return the certificate files that a site names, with their variables; else the usual one."""
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
     named = [(name, environment[name]) for name in names if environment.get(name)]
-    used = [pair for pair in named if pair == named[0] or pair[0] == "SSL_CERT_FILE"]
-    by_path = {path: name for name, path in reversed(used)}
-    return tuple((name, path) for path, name in by_path.items()) or (
-        ("", requests.utils.DEFAULT_CA_BUNDLE_PATH),
-    )
+    return tuple(named) or (("", requests.utils.DEFAULT_CA_BUNDLE_PATH),)
 
 
 def speaks_tls(host: str) -> bool:

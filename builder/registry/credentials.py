@@ -21,18 +21,13 @@ from urllib.parse import urlencode
 
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
-from builder.registry.failures import Denied
+from builder.registry.failures import LOGIN_HINT, PASSWORD, USER, Denied
 from builder.registry.references import DOCKER_HUB
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
 from builder.system.web import LONGEST, joined
 
-USER, PASSWORD = "BUILD_IMAGES_REGISTRY_USER", "BUILD_IMAGES_REGISTRY_PASSWORD"
 NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish
-LOGIN_HINT = (
-    "log in with podman login or docker login, name the file with REGISTRY_AUTH_FILE or "
-    f"DOCKER_CONFIG, or set {USER} and {PASSWORD}"
-)
 _HELPER_TIMEOUT_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
 _SHARED = Path("/run/containers")  # a folder for each user; only root can make one
@@ -55,7 +50,7 @@ class Login:
 
 
 class Credentials:
-    """Logins by repository; each is looked for once, when a registry first asks for it.
+    """Logins by repository, looked for when a registry asks for one.
 
     `own` is the registry that the variables of the environment are for without being named: that
     of `publish --to`. Any other has to be the host of BUILD_IMAGES_REGISTRY to get them. `logins`
@@ -70,9 +65,8 @@ class Credentials:
         files: tuple[Path, ...] | None = None,
         processes: Processes | None = None,
     ) -> None:
-        self._own, self._logins, self._files = own, dict(logins or {}), files
+        self._own, self._logins, self._files = own, logins or {}, files
         self._processes = processes or Processes()
-        self._by_repository: dict[str, Login | None] = {}
         self._answers: dict[tuple[str, str], Login | MissingPrerequisite | None] = {}
         self._lock = threading.Lock()
 
@@ -82,29 +76,20 @@ class Credentials:
         Raises `BadInput` for a file that cannot be read, `MissingPrerequisite` for a helper that
         fails.
         """
-        name = f"{registry}/{repository}"
-        with self._lock:
-            if name not in self._by_repository:
-                self._by_repository[name] = self._look(registry, repository)
-            return self._by_repository[name]
-
-    def _look(self, registry: str, repository: str) -> Login | None:
         if registry in self._logins:
             return self._logins[registry]
         if registry in {self._own, variables_host()} - {""} and (login := _of_variables()):
             return login
         for file in auth_files() if self._files is None else self._files:
-            if login := self._in_file(file, _read(file), registry, repository):
+            if login := self._in_file(file, registry, repository):
                 return login
         return None
 
-    def _in_file(
-        self, file: Path, content: Mapping[str, object], registry: str, repository: str
-    ) -> Login | None:
-        helpers, entries = _by_name(content, "credHelpers"), _by_name(content, "auths")
-        if helper := helpers.get(registry):
+    def _in_file(self, file: Path, registry: str, repository: str) -> Login | None:
+        content = _read(file)
+        if helper := _by_name(content, "credHelpers").get(registry):
             return self._ask(str(helper), registry)
-        name = f"{registry}/{repository}"
+        entries, name = _by_name(content, "auths"), f"{registry}/{repository}"
         while name:  # the narrowest first: containers-auth.json(5)
             entry = entries.get(name)
             if isinstance(entry, dict) and (login := _login_of(entry, file, name)):
@@ -116,18 +101,18 @@ class Credentials:
 
     def _ask(self, helper: str, registry: str) -> Login | None:
         """Return a helper's login; run it once, as it may ask a person, or take long to fail."""
-        key = helper, registry
-        if key not in self._answers:
-            servers = (_HUB_KEY, DOCKER_HUB) if registry == DOCKER_HUB else (registry,)
-            try:
-                logins = (self._answer(f"docker-credential-{helper}", name) for name in servers)
-                self._answers[key] = next(filter(None, logins), None)
-            except MissingPrerequisite as error:
-                self._answers[key] = error
-        result = self._answers[key]
-        if isinstance(result, MissingPrerequisite):
-            raise result
-        return result
+        key, program = (helper, registry), f"docker-credential-{helper}"
+        with self._lock:
+            if key not in self._answers:
+                try:
+                    login = self._answer(program, _HUB_KEY) if registry == DOCKER_HUB else None
+                    self._answers[key] = login or self._answer(program, registry)
+                except MissingPrerequisite as error:
+                    self._answers[key] = error
+            answer = self._answers[key]
+        if isinstance(answer, MissingPrerequisite):
+            raise answer
+        return answer
 
     def _answer(self, program: str, registry: str) -> Login | None:
         """Return the login that a credential helper prints; its output is never repeated."""
@@ -147,13 +132,12 @@ class Credentials:
         if done.returncode and "credentials not found" in done.stdout + done.stderr:
             return None
         answer = _json(done.stdout)
-        secret = part(answer, "Secret")
+        user, secret = str(part(answer, "Username") or ""), part(answer, "Secret")
         if done.returncode or done.timed_out or not isinstance(secret, str):
             how = "it took too long" if done.timed_out else f"exit status {done.returncode}"
             raise MissingPrerequisite(
                 f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
-        user = str(part(answer, "Username") or "")
         if not user and not secret:
             return None  # so says docker-credential-pass of Debian 12 of what it does not have
         if user == _TOKEN_USER:
@@ -187,27 +171,25 @@ def variables_host() -> str:
 
 def _of_variables() -> Login | None:
     user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
-    if not user and not password:
-        return None
-    if not user or not password:
+    if bool(user) != bool(password):
         raise BadInput(f"{USER} and {PASSWORD} belong together, and one of them is not set")
-    return Login(user=user, password=password)
+    return Login(user=user, password=password) if user else None
 
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        text = file.read_text()
+        document = _json(file.read_text().strip() or "{}")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file}: this credentials file cannot be read") from error
-    document = _json(text) if text.strip() else {}
+    except (OSError, ValueError):
+        document = None
     if not isinstance(document, dict):
-        raise BadInput(f"{file}: this credentials file is not a JSON object", hint=LOGIN_HINT)
+        problem = "this credentials file is not a JSON object, or cannot be read"
+        raise BadInput(f"{file}: {problem}", hint=LOGIN_HINT)
     return document
 
 
-def _json(text: str) -> object:
+def _json(text: str | bytes) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -243,10 +225,10 @@ def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None
         name, secret = entry.get("username"), entry.get("password")
         return Login(user=str(name), password=str(secret)) if name and secret else None
     try:
-        packed = "".join(str(packed).split())
-        user, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")
-    except (ValueError, TypeError, AttributeError):
-        colon = ""
+        pair = base64.b64decode("".join(str(packed).split()), validate=True).decode()
+    except ValueError:
+        pair = ""
+    user, colon, password = pair.partition(":")
     if not colon:
         raise BadInput(f"{file}: the entry {key} is not user:password in base64", hint=LOGIN_HINT)
     return Login(user=user, password=password.rstrip("\0"))
@@ -273,8 +255,8 @@ class Scope:
         return [f"repository:{self.repository}:{self.actions}", *others]
 
 
-# A request to a token server: method, URL, headers, form; returns the body of its response.
-TokenRequest = Callable[[str, str, Mapping[str, str], Mapping[str, str]], bytes]
+# A request to a token server: URL, headers, and the form of a POST; returns the response's body.
+TokenRequest = Callable[[str, Mapping[str, str], Mapping[str, str]], bytes]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -331,33 +313,27 @@ class Authorization:
         parameters: dict[str, str] = {}
         for name, quoted, plain in _PAIR.findall(challenge):
             parameters.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
-        realm, service = parameters.get("realm", ""), parameters.get("service", "")
         try:
-            realm = joined(realm, "")
+            url = joined(parameters.get("realm", ""), "")
         except ValueError as error:
             problem = "it names no valid token server"
             raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT) from error
+        service, scopes = parameters.get("service", ""), scope.texts()
+        headers, form = dict[str, str](), dict[str, str]()
         if login and login.identity_token:
             form = {
                 "grant_type": "refresh_token",
                 "service": service,
-                "scope": " ".join(scope.texts()),
+                "scope": " ".join(scopes),
                 "client_id": "build-images",
                 "refresh_token": login.identity_token,
             }
-            body = self._ask("POST", realm, {}, form)
         else:
             headers = {"Authorization": login.basic} if login else {}
-            query = [("service", service)] if service else []
-            query += [("scope", text) for text in scope.texts()]
-            mark = "&" if "?" in realm else "?"
-            url = f"{realm}{mark}{urlencode(query)}"
-            body = self._ask("GET", url, headers, {})
-        try:
-            data = json.loads(body)
-            token = data.get("token") or data.get("access_token")
-        except (ValueError, RecursionError, AttributeError):
-            token = None
+            query = {**({"service": service} if service else {}), "scope": scopes}
+            url = f"{url}{'&' if '?' in url else '?'}{urlencode(query, doseq=True)}"
+        answer = _json(self._ask(url, headers, form))
+        token = part(answer, "token") or part(answer, "access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise Denied(f"{self._registry}: its token server returned no token", hint=LOGIN_HINT)
         return f"Bearer {token}"

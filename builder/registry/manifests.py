@@ -112,10 +112,14 @@ class Source(ABC):
     def document(self, target: str | Descriptor) -> tuple[Descriptor, dict[str, Any]]:
         """Return a manifest or index as JSON; its `mediaType` is checked, if it has one."""
         descriptor, content = self.read(target)
+        return descriptor, self.document_of(descriptor, content)
+
+    def document_of(self, descriptor: Descriptor, content: bytes) -> dict[str, Any]:
+        """Return a manifest or index that was read as JSON; see `document`."""
         parsed = self.object_of(content, descriptor.digest)
         if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:
             raise self.wrong(descriptor.digest, "its media type is not the one it is served with")
-        return descriptor, parsed
+        return parsed
 
     def object_of(
         self, content: bytes, resource: str, most: int | None = MOST_VALUES

@@ -83,8 +83,6 @@ class Reference:
             registry = DOCKER_HUB
         if registry == DOCKER_HUB and "/" not in repository:
             repository = f"library/{repository}"
-        if fault := _fault(registry, repository, tag, digest):
-            raise _invalid(text, fault)
         return cls(registry=registry, repository=repository, tag=tag, digest=digest)
 
     @property

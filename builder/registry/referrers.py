@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from builder.model.exact_json import part
 from builder.registry.credentials import DELETE, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient, WrongContent
-from builder.registry.manifests import INDEX, MANIFEST, as_bytes
+from builder.registry.manifests import INDEX, MANIFEST, as_bytes, descriptors
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 
@@ -146,8 +146,4 @@ def _fallback(registry: Repository, digest: str) -> dict[str, object] | None:
 
 
 def _entries(registry: Repository, digest: str, page: dict[str, object]) -> list[Descriptor]:
-    entries = page.get("manifests") or []
-    if not isinstance(entries, list):
-        raise WrongContent(f"{registry.name}: the list of what refers to {digest} is none")
-    where = f"{registry.name}: what refers to {digest}"
-    return [Descriptor.read(entry, where) for entry in entries]
+    return descriptors(page, "manifests", f"{registry.name}: what refers to {digest}")

@@ -18,11 +18,10 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
 from builder.registry.credentials import DELETE, PULL, PUSH, Scope
-from builder.registry.failures import NotThere, RegistryFailed, Transient
+from builder.registry.failures import NotThere, RegistryFailed, Transient, length_of
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, is_digest, is_tag
-from builder.registry.responses import length_of
-from builder.registry.transport import Transport
+from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
 
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -84,20 +83,20 @@ class Repository(Source):
         if target and not (is_tag(target) or is_digest(target)):
             shown = printable(target)
             raise BadInput(f'{self.name}: "{shown}" is neither a tag nor a digest')
-        descriptor, retries = Descriptor.of(content, media_type), self.transport.retries()
-        while True:
+        descriptor = Descriptor.of(content, media_type)
+
+        def attempt() -> tuple[str, bool]:
             try:
-                stored, noted = self._put(descriptor, content, target)
-                break
-            except Transient as transient:
-                retries.wait(transient)
+                return self._put(descriptor, content, target)
             except RegistryFailed as error:
-                if error.code not in _WRITTEN_NOW:
-                    raise
-                retries.wait(Transient(error))
+                if error.code in _WRITTEN_NOW:
+                    raise Transient(error) from error
+                raise
+
+        stored, is_noted = self.transport.retried(attempt)
         if stored != descriptor.digest:
             raise self.wrong(descriptor.digest, f"the registry keeps it as {printable(stored)}")
-        return descriptor, noted
+        return descriptor, is_noted
 
     def _put(self, descriptor: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
         with self.request_once(
@@ -170,11 +169,9 @@ class Repository(Source):
         label = path.partition("?")[0] if "://" not in path else "upload"
         is_own = not (path.startswith("/") or "://" in path)
         return self.transport.request_once(
-            method=method,
-            path=f"/v2/{self.repository}/{path}" if is_own else path,
-            scope=scope or Scope(repository=self.repository, actions=actions),
-            resource=f"{self.repository}: {printable(label)}",
-            **more,
+            Request(method=method, resource=f"{self.name}: {printable(label)}", **more),
+            f"/v2/{self.repository}/{path}" if is_own else path,
+            scope or Scope(repository=self.repository, actions=actions),
         )
 
     def pages(
@@ -189,7 +186,7 @@ class Repository(Source):
             content, headers = self._fetch(path, resource, optional=bool(media_type))
             if media_type and _type_of(headers) != media_type:
                 raise NotThere(f"{self.name}: {resource}: the registry returned no such list")
-            with self.transport.reading(f"{self.repository}: {resource}"):
+            with self.transport.reading(f"{self.name}: {resource}"):
                 path = next_page(headers.get("Link", ""))
             yield self.object_of(content, resource)
             if not path:
@@ -205,9 +202,11 @@ class Repository(Source):
         *,
         optional: bool = False,
     ) -> tuple[bytes, Mapping[str, str]]:
+        limits, sent = BodyLimits(size=limit), headers or {}
+
         def attempt() -> tuple[bytes, Mapping[str, str]]:
             with self.request_once(
-                "GET", path, headers=headers, optional=optional, limits=BodyLimits(size=limit)
+                "GET", path, headers=sent, optional=optional, limits=limits
             ) as response:
                 return self._read_limited(response, resource, limit), response.headers
 
@@ -215,15 +214,14 @@ class Repository(Source):
 
     def _read_limited(self, response: HTTPResponse, resource: str, limit: int) -> bytes:
         """Return the body of a response; refuse one of more than `limit` bytes."""
-        with self.transport.reading(f"{self.repository}: {resource}"):
+        with self.transport.reading(f"{self.name}: {resource}"):
             length = length_of(response)
             content = b"" if length > limit else response.read(limit + 1, decode_content=False)
-            if len(content) < min(length, limit) and length <= limit:
+            if len(content) < length <= limit:
                 raise ConnectionError(f"{len(content)} of {length} bytes came")
-        if length > limit:
-            raise self.wrong(resource, f"it has {length} bytes, at most {limit} are read")
-        if len(content) > limit:
-            raise self.wrong(resource, f"it has more than {limit} bytes")
+        if length > limit or len(content) > limit:
+            size = f"{length} bytes" if length > limit else f"more than {limit} bytes"
+            raise self.wrong(resource, f"it has {size}, at most {limit} are read")
         return content
 
 

@@ -10,14 +10,13 @@ import hashlib
 import math
 import re
 import ssl
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import urllib3.exceptions
@@ -39,12 +38,13 @@ from builder.registry.failures import (
     RegistryFailed,
     Retries,
     Sleep,
-    ThrottledListener,
     Transient,
     Unreachable,
+    failure,
+    no_response,
+    no_token,
 )
 from builder.registry.references import DOCKER_HUB
-from builder.registry.responses import failure, no_response, no_token
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
@@ -63,25 +63,27 @@ _HEADERS = {"User-Agent": "build-images", "Accept-Encoding": "identity"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-class SizedBody(Protocol):
-    """A request's body of known length that is read as it is sent."""
-
-    def __len__(self) -> int: ...
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-Body = Callable[[], bytes | SizedBody]  # makes the body of each attempt
+# Makes the body of each attempt: bytes, or pieces whose length the headers have.
+Body = Callable[[], bytes | Iterator[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """A request that redirects may repeat; `resource` names its object in errors."""
+class Request:
+    """A request that redirects may repeat.
+
+    `resource` names its object in errors: `quay.io/site/a: manifests/1.0`. Any status not in `good`
+    is a failure. A registry need not support an `optional` request. If it `stays`, a redirect to
+    another host is its response.
+    """
 
     method: str
     resource: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
     limits: BodyLimits = SMALL_BODY
+    good: Collection[int] = (200,)
+    optional: bool = False
+    stays: bool = False
 
 
 class Transport:
@@ -106,17 +108,15 @@ class Transport:
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self.sleep = Sleep()
         self._until = math.inf
-        self._tell_silence, self._tell_attempt = ThrottledListener(tell), ThrottledListener(tell)
-        self.sent_bytes = 0
         self.state = state or RegistryState()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
-        self._lock = threading.Lock()
+        self._ping = Request(method="GET", resource=f"{registry}/v2")
         self._authorization = Authorization(registry, credentials, self._token, self.state)
 
     def retries(self) -> Retries:
         """Return a counter of the attempts at one transfer."""
-        return Retries(self._wait, self._tell_attempt)
+        return Retries(self._wait, self.tell)
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
@@ -145,49 +145,33 @@ class Transport:
             except Transient as transient:
                 retries.wait(transient)
 
-    def request_once(
-        self,
-        *,
-        method: str,
-        path: str,
-        scope: Scope,
-        resource: str,
-        headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
-        good: Collection[int] = (200,),
-        optional: bool = False,
-        limits: BodyLimits = SMALL_BODY,
-    ) -> HTTPResponse:
+    def request_once(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
         """Return the response to a request; `path` begins with /v2/, or is a URL of the registry's.
 
-        `resource` names the object in errors. Raises `Transient` for failures that may pass, and
-        `NotThere`, `Denied`, `Unreachable` or `RegistryFailed` for any status not in `good`. For an
-        `optional` request, which a registry need not support, each refusal raises `NotThere`.
+        Raises `Transient` for failures that may pass, and `NotThere`, `Denied`, `Unreachable` or
+        `RegistryFailed` for others; each refusal of an `optional` request raises `NotThere`.
         """
+        at = request.resource
         self.sleep.check()
-        if time.monotonic() > min(self._until, limits.until):  # of all attempts
-            raise Unreachable(f"{self._at(resource)}: {TOO_LONG}", reason=TOO_LONG)
-        sent = headers or {}
-        call = _Call(method=method, headers=sent, body=body, resource=resource, limits=limits)
-        with self.reading(resource):
-            response = self._answer(call, path, scope)
-        if response.status in good:
-            if method != "GET":
+        if time.monotonic() > min(self._until, request.limits.until):  # of all attempts
+            raise Unreachable(f"{at}: {TOO_LONG}", reason=TOO_LONG)
+        with self.reading(at):
+            response = self._answer(request, path, scope)
+        if response.status in request.good:
+            if request.method != "GET":
                 _drain(response)
             return response
-        with response, self.reading(resource):
-            if optional and (response.status in _UNKNOWN or not self._is_home(str(response.url))):
-                raise NotThere(f"{self._at(resource)}: the registry does not know this request")
-            raise failure(response, self._at(resource))
+        with response, self.reading(at):
+            is_unknown = response.status in _UNKNOWN or not self._is_home(str(response.url))
+            if request.optional and is_unknown:
+                raise NotThere(f"{at}: the registry does not know this request")
+            raise failure(response, at)
 
-    def _answer(self, call: _Call, path: str, scope: Scope) -> HTTPResponse:
+    def _answer(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
         """Return the response, whatever its status; a 401 is followed by an authorized request."""
-        url = self._joined(self.base(), path, call.resource)
-        if urlsplit(self.base()).scheme == "https" and urlsplit(url).scheme != "https":
-            at = self._at(call.resource)
-            raise RegistryFailed(f"{at}: the registry names an address without TLS")
+        url = self._joined(self.base(), path, request.resource)
         known = self._authorization.known(scope)
-        response = self._follow(call, url, known)
+        response = self._follow(request, url, known)
         # A token that another thread got meanwhile may have expired, too; one of our own has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
             is_challenge = response.status == HTTPStatus.UNAUTHORIZED
@@ -199,13 +183,13 @@ class Transport:
                 break
             with response:
                 _drain(response)
-            response = self._follow(call, url, known)
+            response = self._follow(request, url, known)
         return response
 
     def unreachable_reason(self) -> str:
         """Return why the registry does not answer, empty if it does: a refusal is an answer."""
         try:
-            self._send(_Call(method="GET", resource="v2"), f"{self.base()}/v2/").close()
+            self._send(self._ping, f"{self.base()}/v2/").close()
         except Transient as transient:
             failed = transient.failure
             return failed.reason if isinstance(failed, Unreachable) else str(failed)
@@ -229,63 +213,58 @@ class Transport:
     def _wants_tls(self, host: str) -> bool:
         """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
         try:
-            call = _Call(method="GET", resource="v2")
-            with self._request(call, f"http://{host}/v2/", {}) as response:
-                _drain(response)
-                return response.status == HTTPStatus.BAD_REQUEST
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+            response = self._send(self._ping, f"http://{host}/v2/")
+        except (Transient, RegistryFailed) as error:
             refused = isinstance(cause_of(error), ConnectionRefusedError)
             return not refused and speaks_tls(host)
+        with response:
+            _drain(response)
+            return response.status == HTTPStatus.BAD_REQUEST
 
-    def _follow(self, call: _Call, url: str, authorization: str) -> HTTPResponse:
+    def _follow(self, request: Request, url: str, authorization: str = "") -> HTTPResponse:
         """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
-            response = self._send(call, url, {"Authorization": authorization} if known else {})
+            response = self._send(request, url, {"Authorization": authorization} if known else {})
             location = response.get_redirect_location()
-            if not location or call.method not in {"GET", "HEAD"}:
+            if not location or request.method not in {"GET", "HEAD"}:
+                return response
+            target = self._joined(url, location, request.resource)
+            if request.stays and origin(target) != origin(url):
                 return response
             with response:
-                target = self._joined(url, location, call.resource)
                 _drain(response)
-            if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
-                raise RegistryFailed(f"{self._at(call.resource)}: a redirect leads away from https")
             url = target
-        raise RegistryFailed(f"{self._at(call.resource)}: more than {_REDIRECTS} redirects")
+        raise RegistryFailed(f"{request.resource}: more than {_REDIRECTS} redirects")
 
     def _send(
-        self, call: _Call, url: str, extra: Mapping[str, str] = MappingProxyType({})
+        self, request: Request, url: str, extra: Mapping[str, str] = MappingProxyType({})
     ) -> HTTPResponse:
         """Return the response to one request with `extra` headers, whatever its status."""
-        try:
-            return self._request(call, url, extra)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise no_response(error, self._at(call.resource)) from error
-
-    def _request(self, call: _Call, url: str, extra: Mapping[str, str]) -> HTTPResponse:
         watch = Watch(
-            resource=self._at(call.resource),
+            resource=request.resource,
             check=self.sleep.check,
-            tell=self._tell_silence,
+            tell=self.tell,
             silence_s=self.timeout_s[1],
-            until=min(self._until, BodyLimits.from_now(call.limits.size).until, call.limits.until),
-            size=call.limits.size,
+            until=min(
+                self._until, BodyLimits.from_now(request.limits.size).until, request.limits.until
+            ),
+            size=request.limits.size,
         )
-        headers = {**_HEADERS, **call.headers, **extra}
-        body = call.body() if call.body else None
-        if body is not None and not isinstance(body, bytes):
-            headers["Content-Length"] = str(len(body))
-        with watched(watch):
-            response = connections(url).urlopen(
-                call.method,
-                url,
-                body=body,
-                headers=headers,
-                timeout=Timeout(*self.timeout_s),
-                redirect=False,
-                retries=False,
-                preload_content=False,
-            )
+        try:
+            with watched(watch):
+                response = connections(url).urlopen(
+                    request.method,
+                    url,
+                    body=request.body() if request.body else None,
+                    headers={**_HEADERS, **request.headers, **extra},
+                    timeout=Timeout(*self.timeout_s),
+                    redirect=False,
+                    retries=False,
+                    preload_content=False,
+                )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise no_response(error, request.resource) from error
         assert isinstance(response, HTTPResponse)
         response.url, response.auto_close = url, False  # it can be closed again by `with`
         return response
@@ -296,11 +275,13 @@ class Transport:
 
     def _joined(self, base: str, address: str, resource: str) -> str:
         try:
-            return joined(base, address)
+            url = joined(base, address)
         except ValueError as error:
-            raise RegistryFailed(
-                f"{self._at(resource)}: the registry names an invalid address"
-            ) from error
+            problem = "the registry names an invalid address"
+            raise RegistryFailed(f"{resource}: {problem}") from error
+        if base.startswith("https:") and not url.startswith("https:"):
+            raise RegistryFailed(f"{resource}: the registry names an address without TLS")
+        return url
 
     @contextlib.contextmanager
     def reading(self, resource: str) -> Iterator[None]:
@@ -309,53 +290,31 @@ class Transport:
             yield
         except (ValueError, OverflowError, RecursionError) as error:
             problem = "the registry's response is invalid"
-            raise RegistryFailed(f"{self._at(resource)}: {problem}") from error
+            raise RegistryFailed(f"{resource}: {problem}") from error
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
-            raise self.broken(error, resource) from error
+            reason = innermost(error)
+            broken = Unreachable(f"{resource}: broke off: {reason}", reason=reason)
+            raise Transient(broken) from error
 
-    def broken(self, error: Exception, resource: str) -> Transient:
-        """Return the failure for a response whose body broke off."""
-        reason = innermost(error)
-        return Transient(Unreachable(f"{self._at(resource)}: broke off: {reason}", reason=reason))
-
-    def _at(self, resource: str) -> str:
-        return f"{self.registry}/{resource}"
-
-    def _token(
-        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str]
-    ) -> bytes:
+    def _token(self, url: str, headers: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         if not url.startswith("https://") and not self._allows_clear(url):
             raise Denied(f"{self.registry}: its token server has no TLS")
         body = urlencode(form).encode()
-        call = _Call(
-            method=method,
-            resource=f"token of {server_of(url)}",
+        request = Request(
+            method="POST" if form else "GET",
+            resource=f"{self.registry}/token of {server_of(url)}",
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
+            stays=True,  # that server sees the login
         )
 
         def attempt() -> bytes:
-            with self._redirected(call, url) as response, self.reading(call.resource):
+            with self._follow(request, url) as response, self.reading(request.resource):
                 if response.status != HTTPStatus.OK:
                     raise no_token(response, f"{self.registry}: its token server")
                 return response.read(_LARGEST_TOKEN, decode_content=False)
 
         return self.retried(attempt)
-
-    def _redirected(self, call: _Call, url: str) -> HTTPResponse:
-        """Return a token server's response; redirects stay on its host, as it sees the login."""
-        response = self._send(call, url)
-        for _ in range(_REDIRECTS):
-            location = response.get_redirect_location()
-            if not location or call.method != "GET":
-                break
-            target = self._joined(url, location, call.resource)
-            if origin(target) != origin(url):
-                break
-            with response:
-                _drain(response)
-            response = self._send(call, target)
-        return response
 
     def _allows_clear(self, url: str) -> bool:
         """Return whether a token server may get a login without TLS, as the registry may."""
@@ -363,11 +322,6 @@ class Transport:
         named = {server.netloc, server.hostname} & set(self._plain_http)
         same = server.hostname == base.hostname
         return base.scheme == "http" and bool(named or same or _LOOPBACK.fullmatch(server.netloc))
-
-    def count(self, size: int) -> None:
-        """Count sent bytes of a blob."""
-        with self._lock:
-            self.sent_bytes += size
 
 
 def _drain(response: HTTPResponse) -> None:

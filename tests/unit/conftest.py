@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_registry import Fake, fake_registry
 
 HERE = Path(__file__).parent
 # Tests take helpers from other rooms' tests, whichever files are run.
@@ -34,3 +35,11 @@ def _derive_each_key_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashlib, "scrypt", functools.cache(hashlib.scrypt))
         yield
+
+
+@pytest.fixture(name="fake")
+def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """A registry in memory, and a home of the test's own."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    with fake_registry() as fake:
+        yield fake

@@ -16,7 +16,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-INDEX = "application/vnd.oci.image.index.v1+json"
+from builder.registry import INDEX, MANIFEST, Credentials, Login, Reference, Registry, connect
+
+LOGIN = Login(user="user", password="secret")
 
 
 @dataclass
@@ -291,3 +293,29 @@ def fake_registry() -> Iterator[Fake]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def client(
+    fake: Fake,
+    login: Login | None = None,
+    *,
+    wait: Callable[[float], object] | None = lambda _: None,
+) -> Registry:
+    """A client of the repository site/a."""
+    credentials = Credentials(logins={fake.host: login} if login else {}, files=())
+    return connect(Reference.parse(f"{fake.host}/site/a"), credentials, wait=wait)
+
+
+def manifest(**more: object) -> bytes:
+    return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, **more}).encode()
+
+
+def challenge(fake: Fake, pattern: str = "manifests", **more: Any) -> Fault:
+    """Answer 401 once, and name the registry's own server of tokens."""
+    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token",service="reg"'}
+    return Fault(pattern=pattern, status=401, headers=realm, **more)
+
+
+def token(answer: bytes = b'{"token": "granted"}', pattern: str = "/token") -> Fault:
+    """The answer of the server of tokens."""
+    return Fault(pattern=pattern, status=200, body=answer)

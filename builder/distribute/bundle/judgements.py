@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish.mirror import File, Mirrored, found_release
-from builder.distribute.pull.images import Judged, PullRequest, look
 from builder.distribute.pull.remote_image import published
+from builder.distribute.pull.request import Judged, PullRequest, look
 from builder.model.architectures import architecture
 from builder.model.errors import BadInput
 from builder.registry import Reference, Registry, Source

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
-from builder.artifacts.sif import is_sif
+from builder.artifacts.sif import is_sif as begins_as_sif
 from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
-from builder.distribute.pull.cache import FetchedLayer, PullCache, listed
-from builder.distribute.pull.folders import is_own
-from builder.distribute.pull.layers import Unpacked, read, unpack
-from builder.distribute.pull.members import shown
+from builder.distribute.pull.cache import LISTED, FetchedLayer, PullCache, listed, place
+from builder.distribute.pull.folders import fault_of_owner
+from builder.distribute.pull.layers import Unpacked, read, tree_of_layout, unpack
+from builder.distribute.pull.members import Laid, shown
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
+from builder.distribute.pull.request import Judged
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.planned import environment_text
-from builder.registry import MANIFEST, Descriptor, Source
+from builder.registry import MANIFEST, Descriptor
 from builder.system.files import read_regular
 
 NAMES = {
@@ -33,7 +35,6 @@ NAMES = {
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _OF_LAYERS = ("oci", "directory")
-LISTED = ("oci", "charliecloud")  # their layers are read, and not written out
 
 
 def environment_of(remote: RemoteImage) -> bytes:
@@ -44,148 +45,127 @@ def environment_of(remote: RemoteImage) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packed:
-    """A format of an image on disk: its digest, and its tree if that was read.
-
-    `source` is the blob that was handed over, and that the store is to forget.
-    """
-
-    name: str
-    digest: str
-    unpacked: Unpacked | None = None
-    source: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FormatPacker:
-    """Fetches the blobs of an image from a registry, and makes one format of them."""
+    """Fetches the blobs of an image from its registry, and makes the requested format of them."""
 
-    registry: Source
+    judged: Judged
     cache: PullCache
-    remote: RemoteImage
-    artifact: Descriptor | None
-    tag: str = ""
 
-    def make(self, artifact_format: str, folder: Path) -> Packed:
-        """Make a format in an empty folder. Raises `Refused` for what must not be accepted."""
-        target = folder / NAMES[artifact_format]
+    def make(self, folder: Path) -> Unpacked | None:
+        """Make the format in an empty folder, and return its tree if that was read.
+
+        Raises `Refused` for what must not be accepted.
+        """
+        name = self.judged.request.format
+        target = folder / NAMES[name]
         try:
-            if artifact_format == "oci":
+            if name == "oci":
                 return self._make_layout(target)
-            if artifact_format == "directory":
+            if name == "directory":
                 return self._make_directory(target)
-            return self._make_file(target, artifact_format)
+            return self._make_file(target)
         except BaseException:
-            self.registry.stop()
-            self.cache.coming.forget(self.remote)
+            self.judged.source.stop()
+            self.cache.coming.forget(self.judged)
             raise
 
-    def begin(self, artifact_format: str) -> None:
-        """Begin to fetch the layers that a format will be made of."""
-        if artifact_format in _OF_LAYERS:
-            for layer in self.remote.layers:
-                self.cache.coming.ask(
-                    layer.digest,
-                    functools.partial(self._fetch, layer, listed=artifact_format in LISTED),
-                    self.remote,
-                )
+    def begin(self) -> None:
+        """Begin to fetch the layers that the format will be made of."""
+        if self.judged.request.format in _OF_LAYERS:
+            for name, work in self._fetches():
+                self.cache.coming.ask(name, work, self.judged)
 
-    def _layers(self, artifact_format: str) -> Iterator[tuple[FetchedLayer, str]]:
-        self.begin(artifact_format)
-        for layer in self.remote.layers:
-            fetch = functools.partial(self._fetch, layer, listed=artifact_format in LISTED)
-            yield self.cache.coming.get(layer.digest, fetch, self.remote), layer.digest
+    def _layers(self) -> Iterator[FetchedLayer]:
+        self.begin()
+        for name, work in self._fetches():
+            yield self.cache.coming.get(name, work, self.judged)
 
-    def _fetch(self, layer: Descriptor, *, listed: bool) -> FetchedLayer:
-        blob = self.cache.store.get(self.registry, layer)
-        return FetchedLayer(blob=blob, members=self._list(blob, layer.digest) if listed else None)
+    def _fetches(self) -> Iterator[tuple[str, Callable[[], FetchedLayer]]]:
+        """Yield for each layer the name by which images share it, and what fetches it."""
+        for layer in self.judged.remote.layers:
+            name = f"{layer.digest} {self._diff_id(layer.digest)}"
+            yield name, functools.partial(self._fetch, layer)
+
+    def _fetch(self, layer: Descriptor) -> FetchedLayer:
+        blob = self.cache.store.get(self.judged.source, layer)
+        is_listed = self.judged.request.format in LISTED
+        members = self._list(blob, layer.digest) if is_listed else None
+        return FetchedLayer(digest=layer.digest, blob=blob, members=members)
 
     def _list(self, blob: Path, digest: str) -> Path:
-        assert self.cache.lists is not None  # whoever opens the cache knows the format
-        hashed = digest in self.remote.diff_ids
-        return self.cache.lists.make(blob, digest, self.registry.check, hashed=hashed)
+        check, diff_id = self.judged.source.check, self._diff_id(digest)
+        return self.cache.list_members(blob, digest, check, diff_id=diff_id)
 
-    def _make_directory(self, target: Path) -> Packed:
+    def _diff_id(self, digest: str) -> str:
+        return self.judged.remote.diff_ids.get(digest, "")
+
+    def _make_directory(self, target: Path) -> Unpacked:
         target.mkdir()
-        unpacked = unpack(
-            ((layer.blob, digest) for layer, digest in self._layers("directory")),
-            target,
-            reader=functools.partial(read, diff_ids=self.remote.diff_ids),
-            files={ENVIRONMENT: environment_of(self.remote)},
-            folders=_MOUNT_POINTS,
+        layers = (
+            (layer.digest, read(layer.blob, layer.digest, self._diff_id(layer.digest)))
+            for layer in self._layers()
         )
+        files = {ENVIRONMENT: environment_of(self.judged.remote)}
+        unpacked = unpack(layers, target, files=files, folders=_MOUNT_POINTS)
         target.chmod(0o755)
-        return Packed(name=target.name, digest=self.remote.image.digest, unpacked=unpacked)
+        return unpacked
 
-    def _make_layout(self, target: Path) -> Packed:
-        remote = self.remote
+    def _make_layout(self, target: Path) -> Unpacked:
+        remote = self.judged.remote
         if remote.config_descriptor.media_type != CONFIG:
             raise Refused(
                 f"not an image's configuration: {shown(remote.config_descriptor.media_type)}"
             )
         start_layout(target)
-        reader = functools.partial(listed, diff_ids=remote.diff_ids)
-        unpacked = unpack(self._placed_layers(target), None, reader=reader)
+        unpacked = unpack(self._placed_layers(target), None)
         for descriptor, content in (
             (remote.config_descriptor, remote.config),
             (remote.manifest, remote.content),
         ):
             blob_path(target, descriptor.digest).write_bytes(content)
+        tag = self.judged.request.reference.tag
         entry = {
             "mediaType": MANIFEST,
             "digest": remote.manifest.digest,
             "size": remote.manifest.size,
-            "annotations": {"org.opencontainers.image.ref.name": self.tag or "latest"},
+            "annotations": {"org.opencontainers.image.ref.name": tag or "latest"},
         }
         (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
         for path in (target, *target.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask, nobody else writes
-        return Packed(name=target.name, digest=remote.image.digest, unpacked=unpacked)
+        return unpacked
 
-    def _placed_layers(self, layout: Path) -> Iterator[tuple[Path, str]]:
-        """Yield the lists of layers whose blobs are in the layout by then."""
-        for layer, digest in self._layers("oci"):
-            path = blob_path(layout, digest)
+    def _placed_layers(self, layout: Path) -> Iterator[tuple[str, Iterator[Laid]]]:
+        """Yield the members of layers whose blobs are in the layout by then."""
+        for layer in self._layers():
+            path = blob_path(layout, layer.digest)
             if not path.exists():
-                self.cache.store.place(layer.blob, path)
+                place(layer.blob, path)
             assert layer.members is not None  # it was asked for
-            yield layer.members, digest
+            yield layer.digest, listed(layer.members)
 
-    def _make_file(self, target: Path, artifact_format: str) -> Packed:
-        assert self.artifact is not None  # the rule `artifact` has passed
-        digest = self.artifact.digest
-        blob = self.cache.store.get(self.registry, self.artifact)
-        unpacked = None
-        if artifact_format == "charliecloud":
-            unpacked = unpack([(self._list(blob, digest), digest)], None, reader=listed)
-        elif not is_sif(blob):
-            raise Refused(f"{digest}: the published file is not a SIF")
-        self.cache.store.give(blob, target)
-        target.chmod(0o755 if artifact_format == "sif" else 0o644)
-        return Packed(name=target.name, digest=digest, unpacked=unpacked, source=blob)
+    def _make_file(self, target: Path) -> Unpacked | None:
+        artifact, unpacked = self.judged.artifact, None
+        assert artifact is not None  # the rule `artifact` has passed
+        is_sif = self.judged.request.format == "sif"
+        with self.cache.store.held(self.judged.source, artifact) as blob:
+            if not is_sif:
+                members = listed(self._list(blob, artifact.digest))
+                unpacked = unpack([(artifact.digest, members)], None)
+            elif not begins_as_sif(blob):
+                raise Refused(f"{artifact.digest}: the published file is not a SIF")
+            shutil.move(blob, target)
+        target.chmod(0o755 if is_sif else 0o644)
+        return unpacked
 
 
 _ELSEWHERE = "name another folder with --output, or move this one away"
 _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, AttributeError)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """The output that a pull needs: `digest` is that of the image, or of its SIF or tarball.
-
-    `tree` is the tree digest that the evidence names, `environment` the file of a folder.
-    """
-
-    format: str
-    image: str
-    digest: str
-    tree: str
-    environment: bytes
-
-
-def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt]:
-    """Return an output and its receipt, if it is the expected one and complete.
+def existing_output(output: Path, judged: Judged) -> PullReceipt:
+    """Return the receipt of an output that is there, if it is the judged image, and complete.
 
     To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
     it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
@@ -197,67 +177,57 @@ def existing_output(output: Path, expected: Expected) -> tuple[Path, PullReceipt
         receipt = None
     if receipt is None:
         raise BadInput(f"{output} exists, and was not made by pull", hint=_ELSEWHERE)
-    for path in (output, output / NAME):
-        _ours(path)
-    for part, wish, actual in (
-        ("the format", expected.format, receipt.format),
-        ("the image", expected.image, receipt.image.digest),
-        (f"the {expected.format}", expected.digest, receipt.digest),
+    name = judged.request.format
+    path = output / NAMES[name]
+    for own in (output, output / NAME):
+        _check_ours(own)
+    for part, expected, actual in (
+        ("the format", name, receipt.format),
+        ("the image", judged.remote.image.digest, receipt.image.digest),
+        (f"the {name}", judged.digest, receipt.digest),
     ):
-        if actual != wish:
+        if actual != expected:
             shown = actual if actual and actual.isprintable() else "not known"
-            problem = f"{output} is there already: {part} is {shown}, not {wish}"
+            problem = f"{output} is there already: {part} is {shown}, not {expected}"
             raise BadInput(problem, hint=_ELSEWHERE)
-    path = output / NAMES[expected.format]
-    _ours(path)
-    for file in path.rglob("*") if expected.format == "oci" else ():
-        _ours(file)
+    for own in (path, *(path.rglob("*") if name == "oci" else ())):
+        _check_ours(own)
     try:
-        is_intact = _is_whole(path, expected, receipt)
+        is_intact = _is_intact(path, judged, receipt)
     except _BROKEN:
         is_intact = False
     if not is_intact:
-        raise Refused(
-            f"{path} was changed since it was pulled",
-            hint="move it away, and pull it again",
-        )
-    return path, receipt
+        hint = "move it away, and pull it again"
+        raise Refused(f"{path} was changed since it was pulled", hint=hint)
+    return receipt
 
 
-def _ours(path: Path) -> None:
+def _check_ours(path: Path) -> None:
     """Raise `Refused` unless a path is this user's own, and nobody else may write to it."""
     try:
-        status = path.lstat()
+        fault = fault_of_owner(path.lstat())
     except OSError as error:
-        raise Refused(
-            f"{path} is not there any more ({error.strerror})",
-            hint="move the folder away, and pull it again",
-        ) from error
-    if stat.S_ISLNK(status.st_mode):
-        problem = "is a link"
-    elif status.st_uid != os.geteuid():
-        problem = "belongs to somebody else, who could change it at any time"
-    elif not is_own(status):
-        problem = "can be written to by others, who could change it at any time"
-    else:
-        return
-    raise Refused(f"{path} {problem}", hint=_ELSEWHERE)
+        fault = f"is not there any more ({error.strerror})"
+    if fault:
+        raise Refused(f"{path} {fault}", hint=_ELSEWHERE)
 
 
-def _is_whole(path: Path, expected: Expected, receipt: PullReceipt) -> bool:
-    if expected.format == "oci":
+def _is_intact(path: Path, judged: Judged, receipt: PullReceipt) -> bool:
+    name, tree = judged.request.format, judged.judgement.tree
+    if name == "oci":
         layout = read_layout(path)
-        layers = [(blob, f"sha256:{blob.name}") for blob in layout.layers]
-        return (layout.digest, unpack(layers, None).tree) == (expected.digest, expected.tree)
-    if expected.format != "directory":
-        proven = expected.format == "sif" or receipt.tree == expected.tree
-        return proven and f"sha256:{sha256_of_file(path)}" == expected.digest
-    file = path / ENVIRONMENT
+        return layout.digest == judged.digest and tree_of_layout(layout) == tree
+    if name == "sif":
+        return f"sha256:{sha256_of_file(path)}" == judged.digest
+    if receipt.tree != tree:
+        return False
+    if name == "charliecloud":
+        return f"sha256:{sha256_of_file(path)}" == judged.digest
+    file, environment = path / ENVIRONMENT, environment_of(judged.remote)
     return (
-        receipt.tree == expected.tree
-        and file.parent.is_dir()
+        file.parent.is_dir()
         and not file.parent.is_symlink()
-        and read_regular(file, len(expected.environment)) == expected.environment
+        and read_regular(file, len(environment)) == environment
         and tree_on_disk(path) == receipt.on_disk
     )
 

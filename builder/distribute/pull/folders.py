@@ -7,9 +7,8 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 from builder.distribute.pull.members import shown
 from builder.model.errors import BadInput, Interrupted, Refused
@@ -34,23 +33,20 @@ def atomic_folder(
         raise BadInput(f"{target}: a folder is there", hint="name one that is to be made")
     partial = target.with_name(f".{target.name}.partial")
     with contextlib.ExitStack() as held:
-        if not os.path.lexists(target):
-            try:
-                held.enter_context(
-                    locked(
-                        target.parent,
-                        target.name,
-                        waiting=lambda: waiting(f"waiting for another that makes {target}"),
-                    )
+        try:  # also if it is there, for who was killed then left the lock; not if that is held
+            held.enter_context(
+                locked(
+                    target.parent,
+                    target.name,
+                    waiting=lambda: waiting(f"waiting for another that makes {target}"),
+                    stopped=lambda: os.path.lexists(target),
                 )
-            except _NO_FOLDER as error:
-                raise _not_made(target, error) from error
-        else:  # of who was killed after the folder had its name; not if it is held
-            with (
-                contextlib.suppress(OSError, Interrupted),
-                locked(target.parent, target.name, stopped=lambda: True),
-            ):
-                pass
+            )
+        except (OSError, Interrupted) as error:
+            if not os.path.lexists(target):
+                if isinstance(error, _NO_FOLDER):
+                    raise _not_made(target, error) from error
+                raise
         if os.path.lexists(target):
             yield None
             return
@@ -95,12 +91,15 @@ def _not_made(path: Path, error: OSError) -> BadInput:
     return BadInput(f"{path.parent}: a folder cannot be created there ({error})")
 
 
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-
-def is_own(status: os.stat_result) -> bool:
-    """Return whether a file belongs to this user, and nobody else may write to it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+def fault_of_owner(status: os.stat_result) -> str:
+    """Return the reason that others could change a file or a folder; empty if nobody else can."""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if status.st_uid != os.geteuid():
+        return "belongs to somebody else, who could change it at any time"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written to by others, who could change it at any time"
+    return ""
 
 
 def is_own_file(path: Path) -> bool:
@@ -109,7 +108,7 @@ def is_own_file(path: Path) -> bool:
         status = path.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(status.st_mode) and is_own(status)
+    return stat.S_ISREG(status.st_mode) and not fault_of_owner(status)
 
 
 def make_own(folder: Path) -> None:
@@ -130,23 +129,17 @@ def check_own(folder: Path) -> None:
         status = folder.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{folder} is no folder", hint="remove it, and pull again")
-    if status.st_uid != os.geteuid():
+    fault = fault_of_owner(status) if stat.S_ISDIR(status.st_mode) else "is no folder"
+    if fault:
         raise Refused(
-            f"{folder} belongs to somebody else, who could change what is pulled",
-            hint="name a home of your own with BUILD_IMAGES_HOME",
-        )
-    if not is_own(status):
-        raise Refused(
-            f"{folder} can be written to by others, who could change what is pulled",
-            hint=f"remove it; or, if nobody else did write there: chmod 700 {folder}",
+            f"{folder} {fault}",
+            hint="name a home of your own with BUILD_IMAGES_HOME; or remove it; or, if nobody else "
+            f"did write there: chmod 700 {folder}",
         )
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK = 1 << 20
 _LATEST = (1 << 31) - 1  # seconds; what every file system can hold
 
 
@@ -172,18 +165,16 @@ class Root:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
 
-    def file(self, path: str, content: IO[bytes], size: int, mode: int, mtime: float) -> str:
-        """Write a file of `size` bytes; return the SHA-256 of its content, in hexadecimal."""
-        digest, remaining = hashlib.sha256(), size
+    def file(
+        self, path: str, content: Iterable[bytes | memoryview], mode: int, mtime: float
+    ) -> str:
+        """Write a file; return the SHA-256 of its content, in hexadecimal."""
+        digest = hashlib.sha256()
         parent, name = self._parent(path)
         with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
-            while remaining:
-                data = content.read(min(remaining, _CHUNK))
-                if not data:
-                    raise Refused(f"/{shown(path)}: {remaining} bytes of it are missing")
-                digest.update(data)
-                remaining -= len(data)
-                file.write(data)
+            for piece in content:
+                digest.update(piece)
+                file.write(piece)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.utime(file.fileno(), _times(mtime))

@@ -9,29 +9,38 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md
 from __future__ import annotations
 
 import dataclasses
-import io
 import stat
 import tarfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, cast
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
+from builder.artifacts.oci import Layout
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import TreeEntry, comparable, entry_of, tree_digest
+from builder.artifacts.tree import (
+    TreeEntry,
+    comparable,
+    entry_of_file,
+    entry_of,
+    tree_digest,
+)
 from builder.distribute.pull.folders import Root, kept_mode
-from builder.distribute.pull.members import Laid, checked_path, members, named, shown
+from builder.distribute.pull.members import (
+    Content,
+    Laid,
+    checked_path,
+    members,
+    named,
+    sha256_of_content,
+    shown,
+)
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, LayerLimits, check_diff_id, opened
-from builder.model.digests import sha256_of
+from builder.distribute.pull.streams import LIMITS, opened
 from builder.model.errors import Refused
 
 _SHOWN = 20
-_NONE: Mapping[str, str] = MappingProxyType({})
-Reader = Callable[[Path, str, LayerLimits], Iterator[Laid]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,29 +58,25 @@ class Unpacked:
 
 
 def unpack(
-    layers: Iterable[tuple[Path, str]],
+    layers: Iterable[tuple[str, Iterable[Laid]]],
     target: Path | None,
-    limits: LayerLimits = LIMITS,
     *,
     files: Mapping[str, bytes] | None = None,
     folders: Iterable[str] = (),
-    reader: Reader | None = None,
 ) -> Unpacked:
-    """Lay layers, each a blob and its digest, over each other, the lowest first.
-
-    `reader` gives the members of a layer in place of its blob (`builder.distribute.pull.cache`).
+    """Lay layers, each a digest and its members, over each other, the lowest first.
 
     They are written to an empty folder, or only read if there is none. `files` are laid over them,
     and `folders` are made unless something is there. Raises `Refused` for what must not be
     unpacked, with whose layer it is; what was written is then to be removed.
     """
     root = Root(target) if target else None
-    laying = _Laying(root, limits)
+    laying = _Laying(root)
     try:
-        for blob, digest in layers:
+        for digest, layer in layers:
             laying.begin_layer()
             with named(digest):
-                for member, path, content in (reader or read)(blob, digest, limits):
+                for member, path, content in layer:
                     laying.lay(member, path, content)
         laying.begin_layer()
         for path in folders:
@@ -79,23 +84,23 @@ def unpack(
         for path, data in (files or {}).items():
             member = tarfile.TarInfo(path)
             member.size = len(data)
-            laying.lay(member, path, io.BytesIO(data))
+            laying.lay(member, path, [data])
         return laying.result()
     finally:
         if root:
             root.close()
 
 
-def read(
-    blob: Path, digest: str, limits: LayerLimits, *, diff_ids: Mapping[str, str] = _NONE
-) -> Iterator[Laid]:
-    """The members of a layer's blob, one after the other.
+def read(blob: Path, digest: str, diff_id: str = "") -> Iterator[Laid]:
+    """Yield the members of a layer's blob; see `opened` for what is refused."""
+    with opened(blob, digest, diff_id) as stream:
+        yield from members(stream)
 
-    Raises `Refused` where its plain bytes have another digest than `diff_ids` has for it.
-    """
-    with opened(blob, digest, limits, hashed=digest in diff_ids) as stream:
-        yield from cast("Iterator[Laid]", members(stream, limits))
-        check_diff_id(stream.digest, digest, diff_ids)
+
+def tree_of_layout(layout: Layout) -> str:
+    """Return the tree digest of a layout; `Refused` for a layer that is not what its name says."""
+    layers = ((f"sha256:{blob.name}", blob) for blob in layout.layers)
+    return unpack(((digest, read(blob, digest)) for digest, blob in layers), None).tree
 
 
 class _Laying:
@@ -105,10 +110,10 @@ class _Laying:
     second one of a path, of which `_hidden` has the first, finds nothing more.
     """
 
-    def __init__(self, root: Root | None, limits: LayerLimits) -> None:
+    def __init__(self, root: Root | None) -> None:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
-        self._root, self._limits = root, limits
+        self._root = root
         self._entries: dict[str, TreeEntry] = {}
         self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
         self._below: dict[str, set[str]] = {}
@@ -120,13 +125,13 @@ class _Laying:
         """Go on with the next layer, or with what is laid over all of them."""
         self._fresh, self._hidden = set(), set()
 
-    def lay(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> None:
+    def lay(self, member: tarfile.TarInfo, path: str, content: Content) -> None:
         """Lay one member over what is there."""
         self._seen += 1
         self._size += member.size
-        self._limits.check_entries(self._seen)
-        if self._size > self._limits.plain:
-            raise Refused(f"this looks like a bomb: more than {self._limits.plain:,} bytes")
+        LIMITS.check_entries(self._seen)
+        if self._size > LIMITS.plain:
+            raise Refused(f"this looks like a bomb: more than {LIMITS.plain:,} bytes")
         folder, _, name = path.rpartition("/")
         if name == OPAQUE:
             self._hide(folder, itself=False)
@@ -143,24 +148,19 @@ class _Laying:
         if path not in self._kinds:
             member = tarfile.TarInfo(path)
             member.type, member.mode = tarfile.DIRTYPE, 0o755
-            self.lay(member, path, io.BytesIO())
+            self.lay(member, path, [])
 
-    def _place(
-        self, member: tarfile.TarInfo, path: str, folder: str, content: IO[bytes] | str
-    ) -> None:
-        if not member.isreg():
-            if member.isdev() and not member.isfifo():
-                if folder.partition("/")[0] != "dev":
-                    raise Refused(f"/{shown(path)}: a device outside of /dev")
-                self._changes["devices that were left out, which runtimes make"].append(path)
-                self._hide(path, itself=True)
-                return
-            if not (member.isdir() or member.issym() or member.islnk() or member.isfifo()):
-                raise Refused(f"/{shown(path)}: a member of an unsupported kind")
+    def _place(self, member: tarfile.TarInfo, path: str, folder: str, content: Content) -> None:
+        if member.isdev() and not member.isfifo():
+            if folder.partition("/")[0] != "dev":
+                raise Refused(f"/{shown(path)}: a device outside of /dev")
+            self._changes["devices that were left out, which runtimes make"].append(path)
+            self._hide(path, itself=True)
+            return
         if self._kinds.get(folder) != "directory":
             self._make_parents(path)
         if member.islnk():
-            target = checked_path(member.linkname, self._limits)
+            target = checked_path(member.linkname)
             if target == path:
                 raise Refused(f"/{shown(path)}: a hard link to itself")
             self._clear(path, folder=False)
@@ -173,34 +173,29 @@ class _Laying:
         self._below.setdefault(folder, set()).add(path)
         self._fresh.add(path)
 
-    def _make(self, member: tarfile.TarInfo, path: str, content: IO[bytes] | str) -> TreeEntry:
+    def _make(self, member: tarfile.TarInfo, path: str, content: Content) -> TreeEntry:
         mode = stat.S_IMODE(member.mode)
         on_disk = kept_mode(mode, folder=member.isdir())
         if self._root:
-            if not member.issym() and mode & (stat.S_ISUID | stat.S_ISGID):
-                self._changes["setuid and setgid bits that were dropped"].append(path)
-            if not member.issym() and on_disk & ~mode:
-                self._changes["paths that were made readable for their owner"].append(path)
-            if users_attributes(member):
-                self._changes["extended attributes that were left out"].append(path)
+            self._note_changes(member, path, on_disk)
         if not member.isreg():
             if self._root:
                 self._write_special(self._root, member, path, on_disk)
             return entry_of(member, path)
-        if isinstance(content, str):  # read before: nothing is written then
-            digest = content
-        elif self._root:
-            digest = self._root.file(path, content, member.size, on_disk, member.mtime)
+        if self._root and not isinstance(content, str):
+            digest = self._root.file(path, content, on_disk, member.mtime)
         else:
-            digest = sha256_of(content)
-        return TreeEntry(
-            path=path,
-            kind="file",
-            mode=mode,
-            size=member.size,
-            content=digest,
-            attributes=users_attributes(member),
-        )
+            digest = sha256_of_content(content)
+        return entry_of_file(member, path, digest)
+
+    def _note_changes(self, member: tarfile.TarInfo, path: str, on_disk: int) -> None:
+        mode = stat.S_IMODE(member.mode)
+        if not member.issym() and mode & (stat.S_ISUID | stat.S_ISGID):
+            self._changes["setuid and setgid bits that were dropped"].append(path)
+        if not member.issym() and on_disk & ~mode:
+            self._changes["paths that were made readable for their owner"].append(path)
+        if users_attributes(member):
+            self._changes["extended attributes that were left out"].append(path)
 
     def _write_special(self, root: Root, member: tarfile.TarInfo, path: str, mode: int) -> None:
         if member.isdir():

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import math
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO
 
 from builder.artifacts.tars import PAX, as_headers
-from builder.distribute.pull.streams import LIMITS, LayerLimits, PlainLayer
+from builder.distribute.pull.streams import LIMITS, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
-# A member, its path below the root, and its content: to be read, or its SHA-256.
-Laid = tuple[tarfile.TarInfo, str, IO[bytes] | str]
+# The content of a member: its bytes, to be read once before the next member is, or their SHA-256.
+Content = Iterable[bytes | memoryview] | str
+Laid = tuple[tarfile.TarInfo, str, Content]  # a member, its path below the root, its content
 # What tarfile lets out for what is no tar, or ends too early.
 BROKEN = (tarfile.TarError, RecursionError, EOFError, ValueError, OverflowError)
 
@@ -35,9 +36,7 @@ def named(digest: str) -> Iterator[None]:
         raise Refused(reason, hint="nothing of it was kept") from error
 
 
-def members(
-    stream: PlainLayer, limits: LayerLimits
-) -> Iterator[tuple[tarfile.TarInfo, str, Content]]:
+def members(stream: PlainLayer) -> Iterator[Laid]:
     """Yield each member with its path below the root, and its content (empty unless it is a file).
 
     Headers are read here, in a time and a memory in proportion to their length: for an extended
@@ -47,6 +46,7 @@ def members(
     normalized, and one of `BROKEN` for what is no tar, also where a content is read.
     """
     extended, is_first = _Extended(), True
+    number = 0
     while header := stream.read(tarfile.BLOCKSIZE):
         if header == _END:
             _check_end(stream)
@@ -60,14 +60,25 @@ def members(
         member, extended = extended.applied(member), _Extended()
         if member.size < 0:
             raise Refused(f"{shown(member.name)}: a negative size")
+        number += 1
+        LIMITS.check_entries(number)
         size = member.size if member.isreg() else 0
-        end = stream.tell() + _padded(size)
-        yield member, checked_path(member.name, limits), Content(stream, size)
-        stream.skip(end - stream.tell())
-        if stream.tell() < end:
-            raise tarfile.ReadError("unexpected end of data")
+        content = stream.pieces(size)
+        yield member, checked_path(member.name), content
+        for _ in itertools.chain(content, stream.pieces(-size % tarfile.BLOCKSIZE)):
+            pass  # what was not read of it, and what fills its last block
     if extended.kinds or is_first:
         raise tarfile.ReadError("unexpected end of data")
+
+
+def sha256_of_content(content: Content) -> str:
+    """Return the SHA-256 of a member's content, in hexadecimal."""
+    if isinstance(content, str):
+        return content
+    digest = hashlib.sha256()
+    for piece in content:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _check_end(stream: PlainLayer) -> None:
@@ -80,41 +91,10 @@ def _check_end(stream: PlainLayer) -> None:
 def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if not 0 <= size <= LIMITS.header:
         raise Refused(f"a tar's extended header has {size:,} bytes")
-    content = stream.read(_padded(size))
-    if len(content) < _padded(size):
-        raise tarfile.ReadError("unexpected end of data")
-    if content[size:].strip(b"\0"):  # `tarfile` reads on there
+    content = b"".join(stream.pieces(size))
+    if b"".join(stream.pieces(-size % tarfile.BLOCKSIZE)).strip(b"\0"):  # `tarfile` reads on there
         raise Refused("data after an extended header of a tar")
-    return content[:size]
-
-
-def _padded(size: int) -> int:
-    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-class Content:
-    """The content of the member that the stream is at: it is read before the next one is."""
-
-    def __init__(self, stream: PlainLayer, size: int) -> None:
-        self._stream, self._remaining = stream, size
-
-    def read(self, size: int) -> memoryview:
-        """At most `size` bytes; none at the end."""
-        if not self._remaining:
-            return memoryview(b"")
-        piece = self._stream.read_ready(min(size, self._remaining))
-        if not piece:
-            raise tarfile.ReadError("unexpected end of data")
-        self._remaining -= len(piece)
-        return piece
-
-    def sha256(self, check: Callable[[], object]) -> str:
-        """The SHA-256 of the remaining bytes, in hexadecimal; `check` is called between pieces."""
-        digest = hashlib.sha256(self.read(self._remaining))
-        while self._remaining:
-            check()
-            digest.update(self.read(self._remaining))
-        return digest.hexdigest()
+    return content
 
 
 def shown(path: str) -> str:
@@ -122,27 +102,27 @@ def shown(path: str) -> str:
     return printable(path, most=200)
 
 
-def checked_path(name: str, limits: LayerLimits) -> str:
-    """A member's name as a path below the root, empty for the root; raises `Refused`."""
+def checked_path(name: str) -> str:
+    """Return a member's name as a path below the root, empty for the root; raises `Refused`."""
     parts = [part for part in name.rstrip("/").split("/") if part not in {"", "."}]
-    if wrong := _wrong_with(name, parts, limits):
-        raise Refused(f'"{shown(name)}": {wrong}')
+    if fault := _fault_of_path(name, parts):
+        raise Refused(f'"{shown(name)}": {fault}')
     return "/".join(parts)
 
 
-def _wrong_with(name: str, parts: list[str], limits: LayerLimits) -> str:
+def _fault_of_path(name: str, parts: list[str]) -> str:
     if name.startswith("/"):
         return "an absolute path in a layer"
     if ".." in parts:
         return "a path with .. in a layer"
     if "\0" in name:
         return "a path with a null byte in a layer"
-    if len(name.encode(errors="surrogateescape")) > limits.name:  # few are
+    if len(name.encode(errors="surrogateescape")) > LIMITS.name:  # few are
         sizes = [len(part.encode(errors="surrogateescape")) for part in parts]
-        if max(sizes, default=0) > limits.name or sum(sizes) + len(sizes) > limits.path:
+        if max(sizes, default=0) > LIMITS.name or sum(sizes) + len(sizes) > LIMITS.path:
             return "a path that is too long"
-    if len(parts) > limits.depth:
-        return f"a path of {len(parts)} levels, at most {limits.depth} are read"
+    if len(parts) > LIMITS.depth:
+        return f"a path of {len(parts)} levels, at most {LIMITS.depth} are read"
     return ""
 
 

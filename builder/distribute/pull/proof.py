@@ -87,7 +87,6 @@ class _Place:
 
     digest: str
     target: Descriptor | str
-    artifact_type: str = ""
 
     @property
     def tag(self) -> str:
@@ -117,15 +116,10 @@ class _ProofReader:
         if len(referrers) > _MOST:
             at = f"{self.source.name}@{digest}"
             raise Refused(f"{at}: {len(referrers)} referrers, at most {_MOST} are read")
-        return [
-            *(
-                _Place(digest=digest, target=referrer, artifact_type=referrer.artifact_type)
-                for referrer in referrers
-                if referrer.artifact_type not in ARTIFACT_TYPES.values()
-            ),
-            _Place(digest=digest, target=signature_tag(digest)),
-            _Place(digest=digest, target=attestation_tag(digest)),
-        ]
+        files = ARTIFACT_TYPES.values()
+        proof = [referrer for referrer in referrers if referrer.artifact_type not in files]
+        targets: list[Descriptor | str] = [*proof, signature_tag(digest), attestation_tag(digest)]
+        return [_Place(digest=digest, target=target) for target in targets]
 
     def read(self, place: _Place) -> _Content:
         """Return the proof at a place; None for a tag that is absent, or that lacks a blob.
@@ -133,40 +127,36 @@ class _ProofReader:
         Damaged proof has a fault, which stops nothing: anybody who may write to the repository can
         attach rubbish, and no other proof is the worse for it.
         """
+        blobs: dict[str, bytes] = {}
         try:
-            manifest = self._counted(place, self.source.manifest(place.target))
+            manifest = self.source.manifest(place.target)
+            self._count(place, size=len(manifest))
             if place.tag:
                 self.tagged[place.tag] = manifest
-            known = embedded(manifest)
-            blobs = {
-                layer.digest: self._counted(place, known.get(layer.digest) or self._blob(layer))
-                for layer in self._claimed(layers_of(manifest))
-            }
+            known, layers = embedded(manifest), layers_of(manifest)
+            self._count(place, claims=len(layers))
+            for layer in layers:
+                blobs[layer.digest] = known.get(layer.digest) or self._blob(layer)
+                self._count(place, size=len(blobs[layer.digest]))
         except NotThere as error:
             fault = f"is not there ({error})"
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
             return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
-        return ProofManifest(
-            manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
-        )
+        kind = "" if isinstance(place.target, str) else place.target.artifact_type
+        return ProofManifest(manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=kind)
 
     def _blob(self, layer: BlobDescriptor) -> bytes:
         blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
         return self.source.small_blob(blob, _LARGEST)
 
-    def _claimed(self, layers: Sequence[BlobDescriptor]) -> Sequence[BlobDescriptor]:
-        """Return the same layers; raise `Refused` for too many: a failure may be among the rest."""
+    def _count(self, place: _Place, *, claims: int = 0, size: int = 0) -> None:
+        """Count claims and bytes; raise `Refused` for too many: a failure may be in the rest."""
         with self._lock:
-            self.claims += len(layers)
+            self.claims += claims
+            self.remaining -= size
         if self.claims > MAX_CLAIMS:
             raise Refused(f"{self.source.name}: more than {MAX_CLAIMS} things are claimed of it")
-        return layers
-
-    def _counted(self, place: _Place, content: bytes) -> bytes:
-        with self._lock:
-            self.remaining -= len(content)
         if self.remaining < 0:
             at = f"{self.source.name}@{place.digest}"
             raise Refused(f"{at}: more than {_BYTES:,} bytes of proof")
-        return content

@@ -28,7 +28,7 @@ _CONFIG_LIMIT = 4 << 20
 class RemoteImage:
     """An image of one architecture, as a registry has it; nothing of it is believed yet.
 
-    `index` is what the tag names, where that is an index. `content` and `config` are the bytes of
+    `content` and `config` are the bytes of
     the manifest and of the configuration, `labels` those of the configuration, and `directory` is
     where it has programs work. `diff_ids` are what the configuration says that layers unpack to, by
     their digests.
@@ -40,7 +40,6 @@ class RemoteImage:
     config_descriptor: Descriptor
     layers: tuple[Descriptor, ...]
     image: Image
-    index: Descriptor | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
     diff_ids: Mapping[str, str] = field(default_factory=dict)
@@ -52,27 +51,25 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
 
     Raises `BadInput` if there is none for it, and `Refused` for what is no image.
     """
-    manifest, document = source.document(target)
-    index = None
+    manifest, content = source.read(target)
+    document = source.document_of(manifest, content)
+    index = ""
     if manifest.media_type == INDEX:
-        index = manifest
-        chosen = _of_architecture(document, arch, f"{source.name}@{index.digest}")
-        manifest, document = source.document(chosen)
+        index = manifest.digest
+        chosen = _of_architecture(document, arch, f"{source.name}@{index}")
+        manifest, content = source.read(chosen)
+        document = source.document_of(manifest, content)
     where = f"{source.name}@{manifest.digest}"
     if manifest.media_type != MANIFEST:
         raise Refused(f"{where}: {shown(manifest.media_type)} is no OCI image")
     config_descriptor = Descriptor.read(document.get("config"), where)
-    entries = document.get("layers")
-    if not isinstance(entries, list) or len(entries) > LIMITS.layers:
-        raise Refused(f"{where}: the manifest has no layers, or more than {LIMITS.layers}")
-    layers = tuple(Descriptor.read(entry, where) for entry in entries)
-    content = source.manifest(manifest)
+    layers = tuple(_listed(document, "layers", where))
     config = source.small_blob(config_descriptor, _CONFIG_LIMIT)
     try:
         about = exact_json.parsed(config)
         settings = about.get("config") or {}
         known = architecture(str(about.get("architecture")))
-        notes = exact_json.parsed(content).get("annotations") or {}
+        notes = document.get("annotations") or {}
         created = notes.get(CREATED) or about.get("created")
         return RemoteImage(
             manifest=manifest,
@@ -84,10 +81,9 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
                 digest=manifest.digest,
                 architecture=known.name if known else str(about.get("architecture")),
                 asked=arch,
-                index=index.digest if index else "",
+                index=index,
                 created=time_of(created) if created else None,
             ),
-            index=index,
             labels={str(key): str(text) for key, text in (settings.get("Labels") or {}).items()},
             environment=tuple(map(str, settings.get("Env") or [])),
             diff_ids=_diff_ids(about.get("rootfs"), layers),
@@ -108,11 +104,15 @@ def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dic
     return diff_ids
 
 
+def _listed(document: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
+    entries = document.get(key)
+    if not isinstance(entries, list) or len(entries) > LIMITS.layers:
+        raise Refused(f"{where}: there is no list of {key}, or it has more than {LIMITS.layers}")
+    return [Descriptor.read(entry, where) for entry in entries]
+
+
 def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
-    listed = index.get("manifests")
-    if not isinstance(listed, list) or len(listed) > LIMITS.layers:
-        raise Refused(f"{where}: the index has no list of images, or more than {LIMITS.layers}")
-    entries = [Descriptor.read(entry, where) for entry in listed]
+    entries = _listed(index, "manifests", where)
     platform = ("linux", ARCHITECTURES[arch].oci)
     fitting = [
         entry

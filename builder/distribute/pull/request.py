@@ -1,26 +1,135 @@
-"""A request for an image: the policy that decides, the host that it is for, who is trusted."""
+"""A request for an image, and the judgement of it: the policy decides, for a host."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from builder.distribute.pull.images import PullRequest
+from builder.distribute.pull.proof import proofs_of
+from builder.distribute.pull.receipts import last_pulls
+from builder.distribute.pull.remote_image import (
+    RemoteImage,
+    contract_of,
+    find,
+    published,
+    pulled_for,
+)
 from builder.host.local_host import this_host
 from builder.host.records import Host, read_record
 from builder.model.architectures import ARCHITECTURES, architecture
-from builder.model.errors import BadInput
-from builder.registry import Reference
+from builder.model.errors import BadInput, Refused
+from builder.registry import Descriptor, Reference, Source
+from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.trust.policy.evidence import newest_proven
+from builder.trust.policy.judgement import Judgement, judge
+from builder.trust.policy.records import Gathered, Ruling, as_lines
 from builder.trust.policy.site_policy import Identity, Policy, read_policy
 from builder.trust.proof.keys import public_key
 from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, read_trusted_root
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullRequest:
+    """An image to pull: its format, the architecture and host that it is for, the policy."""
+
+    reference: Reference
+    format: str
+    arch: str
+    host: Host
+    policy: Policy
+    trusted: tuple[Trusted, ...]
+    now: dt.datetime
+    emulated: bool = False
+
+    @property
+    def identifier(self) -> str:
+        """The image's identifier: `hpc-base-1.0-debian13-openmpi5.0-x86_64`."""
+        version = self.reference.tag or self.reference.digest[7:19] or "latest"
+        return f"{self.reference.repository.rpartition('/')[2]}-{version}-{self.arch}"
+
+    @property
+    def folder_name(self) -> str:
+        """The folder it is pulled into: `hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
+        return f"{self.identifier}-{self.format}"
+
+    @property
+    def remembered(self) -> str:
+        """Name that the reference is recorded by; empty by digest, which nobody can move."""
+        tag, digest = self.reference.tag or "latest", self.reference.digest
+        return "" if digest else f"{self.reference.name}:{tag}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """An image in a source, with all statements about it, and the policy's judgement of it."""
+
+    request: PullRequest
+    source: Source
+    remote: RemoteImage
+    gathered: Gathered
+    judgement: Judgement
+    artifact: Descriptor | None
+
+    def check(self) -> None:
+        """Raise `NotProven` if the policy refuses it."""
+        if self.judgement.refused:
+            raise NotProven(str(self.request.reference), self.judgement.rulings)
+
+    @property
+    def digest(self) -> str:
+        """The digest of what is pulled: of the published file, or of the image."""
+        return self.artifact.digest if self.artifact else self.remote.image.digest
+
+
+class NotProven(Refused):
+    """The policy refuses an image; `rulings` are all of them."""
+
+    def __init__(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
+        lines = as_lines(ruling for ruling in rulings if ruling.result == "refused")
+        super().__init__("\n".join([f"{reference}: refused", *lines]))
+        self.rulings = rulings
+
+
+def look(request: PullRequest, source: Source) -> Judged:
+    """Find an image, gather the statements about it, and judge them; nothing is written."""
+    reference = request.reference
+    remote = find(source, reference.digest or reference.tag or "latest", request.arch)
+    image = remote.image
+    digests = [image.digest, image.index] if image.index else [image.digest]
+    proofs = proofs_of(source, digests, request.trusted, request.now)
+    files = dict[str, Descriptor]()
+    if request.format in ARTIFACT_TYPES:
+        files = {file.digest: file for file in published(source, image.digest, request.format)}
+    remembered = request.remembered if request.policy.rollback else ""
+    shown = f"{source.name}@{image.digest}"
+    gathered = Gathered(
+        reference=str(reference),
+        format=request.format,
+        now=request.now,
+        image=image,
+        proofs=proofs,
+        host=pulled_for(request.host),
+        contract=contract_of(remote.labels, shown, request.host, emulated=request.emulated),
+        previous=last_pulls().read(remembered, request.arch) if remembered else None,
+    )
+    artifact = newest_proven(request.policy, gathered, list(files))
+    gathered = replace(gathered, artifact=artifact)
+    return Judged(
+        request=request,
+        source=source,
+        remote=remote,
+        gathered=gathered,
+        judgement=judge(request.policy, gathered),
+        artifact=files.get(artifact),
+    )
 
 
 def references_of(texts: Sequence[str]) -> list[Reference]:

@@ -1,17 +1,18 @@
-"""A layer's blob as the plain bytes of its tar, checked against its digest while it is read."""
+"""A layer's blob as the plain bytes of its tar, checked against its digests while it is read."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.oci import GZIP_MAGIC
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
-from builder.system.compression import DAMAGED, Inflater, inflater
+from builder.system.compression import DAMAGED, inflater
 
 _CHUNK = 1 << 17
 # How files begin that are compressed in a way that is not read here.
@@ -49,93 +50,96 @@ LIMITS = LayerLimits()
 class PlainLayer:
     """The bytes of a plain file, or of the members of a gzip file, within limits.
 
-    It is read forward only. `label` names the layer in errors. `digest` is that of the plain bytes
-    so far if they are `hashed`: at the end, a layer's `diff_id`.
+    It is read forward only. `label` names the layer in errors. `check` is called between chunks,
+    and may raise to end the reading. `digest` is that of the plain bytes so far if they are
+    `hashed`: at the end, a layer's `diff_id`.
     """
 
     def __init__(
         self,
         packed: HashedReader,
-        limits: LayerLimits,
         *,
         gzipped: bool,
         label: str,
         hashed: bool = False,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
-        self._packed, self._limits, self._label = packed, limits, label
-        self._gzipped = gzipped
+        self._packed, self._label, self._check = packed, label, check
+        self._chunks = (
+            _inflated(packed, label) if gzipped else iter(lambda: packed.read(_CHUNK), b"")
+        )
         self._hash = hashlib.sha256() if hashed else None
-        self._inflater: Inflater | None = None
-        self._rest, self._ready = b"", memoryview(b"")
+        self._ready = memoryview(b"")
         self._size = 0
 
     @property
     def digest(self) -> str:
         return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
 
-    def tell(self) -> int:
-        """Return the number of bytes that were taken."""
-        return self._size - len(self._ready)
-
-    def skip(self, size: int) -> None:
-        """Go forward, at most to the end."""
-        while size and (piece := self.read_ready(size)):
-            size -= len(piece)
-
     def read(self, size: int) -> bytes:
         """Return `size` bytes, fewer only at the end."""
-        parts = []
+        pieces = []
         while size and (piece := self.read_ready(size)):
-            parts.append(piece)
+            pieces.append(piece)
             size -= len(piece)
-        return b"".join(parts)
+        return b"".join(pieces)
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """Yield the next `size` bytes, without a copy. Raises `tarfile.ReadError` at the end."""
+        while size:
+            piece = self.read_ready(size)
+            if not piece:
+                raise tarfile.ReadError("unexpected end of data")
+            size -= len(piece)
+            yield piece
 
     def read_ready(self, size: int) -> memoryview:
         """Return at most `size` bytes, as many as are ready, without a copy; none at the end."""
         if not self._ready:
             self._fill()
-        part, self._ready = self._ready[:size], self._ready[size:]
-        return part
+        piece, self._ready = self._ready[:size], self._ready[size:]
+        return piece
 
     def _fill(self) -> None:
-        while not self._ready:
-            data = self._rest or self._packed.read(_CHUNK)
-            self._rest = b""
-            if not self._gzipped:
-                self._ready = memoryview(data)
-            elif data:
-                self._inflate(data)
-                continue
-            elif self._inflater is None or not self._inflater.eof:
-                raise Refused(f"{self._label}: the compressed data break off")
-            if not self._ready:
-                return
+        self._check()
+        self._ready = memoryview(next(self._chunks, b""))
         self._size += len(self._ready)
-        most = max(self._limits.small, self._limits.ratio * self._packed.size)
-        if self._size > min(most, self._limits.plain):
+        most = max(LIMITS.small, LIMITS.ratio * self._packed.size)
+        if self._size > min(most, LIMITS.plain):
             packed = f"{self._packed.size:,} bytes become more than {self._size:,}"
             raise Refused(f"{self._label}: this looks like a bomb: {packed}")
         if self._hash:
             self._hash.update(self._ready)
 
-    def _inflate(self, data: bytes) -> None:
-        if self._inflater is None or self._inflater.eof:
-            self._inflater = inflater(data)
-        try:
-            self._ready = memoryview(self._inflater.decompress(data, _PLAIN))
-        except DAMAGED as error:
-            raise Refused(f"{self._label}: the compressed data are damaged ({error})") from error
-        self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
+
+def _inflated(packed: HashedReader, label: str) -> Iterator[bytes]:
+    """Yield the plain bytes of all members of a gzip file."""
+    data = packed.read(_CHUNK)
+    while data:
+        member = inflater(data)
+        while not member.eof:
+            data = data or packed.read(_CHUNK)
+            if not data:
+                raise Refused(f"{label}: the compressed data break off")
+            try:
+                plain = member.decompress(data, _PLAIN)
+            except DAMAGED as error:
+                raise Refused(f"{label}: the compressed data are damaged ({error})") from error
+            data = member.unconsumed_tail
+            if plain:
+                yield plain
+        data = member.unused_data or packed.read(_CHUNK)
 
 
 @contextlib.contextmanager
 def opened(
-    blob: Path, digest: str, limits: LayerLimits, *, hashed: bool = False
+    blob: Path, digest: str, diff_id: str = "", *, check: Callable[[], object] = lambda: None
 ) -> Iterator[PlainLayer]:
-    """The plain bytes of a layer, `hashed` if their digest is needed, too.
+    """Open a layer as its plain bytes. They are read to their end; `check` may end that.
 
-    They are read to their end: a gzip file without its checksum, or with anything after it, is
-    refused. Raises `Refused` at the end unless the blob has its digest.
+    A gzip file without its checksum, or with anything after it, is refused. Raises `Refused` at the
+    end unless the blob has its digest, and its plain bytes have the `diff_id` that the image's
+    configuration names, if it names one.
     """
     with blob.open("rb") as file:
         begin = file.read(max(map(len, _OTHER_WAYS)))
@@ -144,18 +148,13 @@ def opened(
             if begin.startswith(magic):
                 raise Refused(f"{digest}: compression {way} is not supported; gzip and none are")
         packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
-        plain = PlainLayer(packed, limits, gzipped=gzipped, label=digest, hashed=hashed)
+        hashed = bool(diff_id)
+        plain = PlainLayer(packed, gzipped=gzipped, label=digest, hashed=hashed, check=check)
         yield plain
         while plain.read_ready(_CHUNK):
             pass
-        while packed.read(_CHUNK):
-            pass
     if packed.digest != digest:
         raise Refused(f"{digest}: the blob holds {packed.digest}")
-
-
-def check_diff_id(diff_id: str, digest: str, diff_ids: Mapping[str, str]) -> None:
-    """Refuse a layer whose plain bytes are not those that the image's configuration names."""
-    expected = diff_ids.get(digest, diff_id)
-    if diff_id != expected:
-        raise Refused(f"{digest}: unpacked it is {diff_id}, and the configuration says {expected}")
+    if plain.digest != diff_id:
+        problem = f"unpacked it is {plain.digest}, and the configuration says {diff_id}"
+        raise Refused(f"{digest}: {problem}")

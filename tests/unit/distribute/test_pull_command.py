@@ -11,7 +11,7 @@ import pytest
 
 from builder.cli import main
 from builder.distribute.pull import images
-from builder.distribute.pull.images import Judged, NotProven, PullRequest
+from builder.distribute.pull.request import Judged, NotProven, PullRequest
 from builder.model.errors import BadInput
 from builder.trust.policy.records import not_asked, passed, refused
 from builder.trust.proof.keys import generated
@@ -47,6 +47,16 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     assert "sha256:1" in said
 
 
+def pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *tags: str) -> int:
+    """Pull images of a registry that is not there, by a policy with one key."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    (tmp_path / "a.pub").write_bytes(PEM)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
+    names = [f"127.0.0.1:1/site/tool:{tag}" for tag in tags]
+    return main(["pull", *names, "--format", "sif", "--policy", str(policy)])
+
+
 def test_a_disk_that_is_full_ends_one_image_of_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,13 +67,8 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
             raise BadInput("no such image")
         raise OSError(errno.ENOSPC, "No space left on device", f"/big/{request.reference.tag}")
 
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(images, "look", full)
-    (tmp_path / "a.pub").write_bytes(PEM)
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
-    names = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "bad", "2")]
-    assert main(["pull", *names, "--format", "sif", "--policy", str(policy)]) == 4
+    assert pull(tmp_path, monkeypatch, "1", "bad", "2") == 4
     assert capsys.readouterr().err.splitlines() == [
         "build-images: /big/1: No space left on device",
         "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
@@ -79,13 +84,8 @@ def test_a_reader_that_goes_away_ends_all_of_it(
     def look(*_: object) -> Judged:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(images, "look", look)
-    (tmp_path / "a.pub").write_bytes(PEM)
-    policy = tmp_path / "policy.yaml"
-    policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
-    names = [f"127.0.0.1:1/site/tool:{tag}" for tag in ("1", "2")]
-    assert main(["pull", *names, "--format", "sif", "--policy", str(policy)]) == 141
+    assert pull(tmp_path, monkeypatch, "1", "2") == 141
     assert capsys.readouterr().err == ""
 
 

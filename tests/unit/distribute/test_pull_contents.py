@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 from test_pull_unpacking import GOOD, HOSTILE, M, layer
 
-from builder.distribute.pull.cache import MemberLists, listed, pull_cache, write_list
+from builder.distribute.pull.cache import PullCache, listed, pull_cache, write_list
 from builder.distribute.pull.layers import read, unpack
 from builder.model.errors import Interrupted, Refused
 
@@ -22,46 +21,49 @@ def ignore() -> None:
     """Nothing ends the reading of a layer."""
 
 
-@pytest.fixture(name="lists")
-def lists_of_a_command(tmp_path: Path) -> Iterator[MemberLists]:
-    with pull_cache(tmp_path / "pulls", with_lists=True) as cache:
-        assert cache.lists is not None
-        yield cache.lists
+@pytest.fixture(name="cache")
+def cache_of_a_command(tmp_path: Path) -> Iterator[PullCache]:
+    with pull_cache(tmp_path / "pulls", "oci") as cache:
+        yield cache
     assert list((tmp_path / "pulls/layers").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_lists_come_to_the_same_tree(name: str, tmp_path: Path, lists: MemberLists) -> None:
+def test_lists_come_to_the_same_tree(name: str, tmp_path: Path, cache: PullCache) -> None:
     layers = [layer(tmp_path, members) for members in GOOD[name]]
-    paths = [(lists.make(blob, digest, ignore), digest) for blob, digest in layers]
-    assert unpack(paths, None, reader=listed) == unpack(layers, None)
+    from_lists = [
+        (digest, listed(cache.list_members(blob, digest, ignore))) for blob, digest in layers
+    ]
+    from_blobs = [(digest, read(blob, digest)) for blob, digest in layers]
+    assert unpack(from_lists, None) == unpack(from_blobs, None)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_is_refused_is_refused_by_its_list_too(
-    name: str, tmp_path: Path, lists: MemberLists
+    name: str, tmp_path: Path, cache: PullCache
 ) -> None:
     members, reason = HOSTILE[name]
     blob, digest = layer(tmp_path, members)
     with pytest.raises(Refused, match=reason):
-        unpack([(lists.make(blob, digest, ignore), digest)], None, reader=listed)
+        unpack([(digest, listed(cache.list_members(blob, digest, ignore)))], None)
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_plain_bytes_are_those_that_the_configuration_names(
-    packed: bool, tmp_path: Path, lists: MemberLists
+    packed: bool, tmp_path: Path, cache: PullCache
 ) -> None:
     """Podman and Skopeo compare them when they take an image."""
     blob, digest = layer(tmp_path, MEMBERS, packed=packed)
     data = gzip.decompress(blob.read_bytes()) if packed else blob.read_bytes()
-    good = {digest: f"sha256:{hashlib.sha256(data).hexdigest()}"}
-    path = lists.make(blob, digest, ignore, hashed=True)
-    for file, reader in ((blob, read), (path, listed)):
-        expected = unpack([(file, digest)], None, reader=partial(reader, diff_ids=good))
-        assert expected == unpack([(blob, digest)], None)
-        wrong = {digest: "sha256:" + "00" * 32}
-        with pytest.raises(Refused, match="and the configuration says sha256:0000"):
-            unpack([(file, digest)], None, reader=partial(reader, diff_ids=wrong))
+    good, wrong = f"sha256:{hashlib.sha256(data).hexdigest()}", "sha256:" + "00" * 32
+    paths = [path for _, path, _ in read(blob, digest, good)]
+    assert paths == [
+        path for _, path, _ in listed(cache.list_members(blob, digest, ignore, diff_id=good))
+    ]
+    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+        list(read(blob, digest, wrong))
+    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+        cache.list_members(blob, digest, ignore, diff_id=wrong)
 
 
 def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
@@ -70,4 +72,4 @@ def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
 
     blob, digest = layer(tmp_path, MEMBERS)
     with pytest.raises(Interrupted):
-        write_list([str(blob), digest, str(tmp_path / "list"), ""], stop)
+        write_list([str(blob), digest, "", str(tmp_path / "list")], stop)

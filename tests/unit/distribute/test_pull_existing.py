@@ -7,13 +7,15 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import Expected, existing_output, tree_on_disk
+from builder.distribute.pull.artifacts import existing_output, tree_on_disk
 from builder.distribute.pull.receipts import SCHEMA
 from builder.distribute.pull.remote_image import published
+from builder.distribute.pull.request import Judged
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
@@ -28,7 +30,23 @@ NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
 SIF = ARTIFACT_TYPES["sif"]
 
 
-def pulled(output: Path, form: str = "sif") -> Expected:
+def judged_image(form: str, digest: str, **more: Any) -> Judged:
+    """An image as far as its output depends on it; `digest` is that of its file, if it has one."""
+    artifact = SimpleNamespace(digest=digest) if form == "sif" else None
+    remote = SimpleNamespace(image=SimpleNamespace(digest=IMAGE), environment=("A=b",))
+    parts = {
+        "request": SimpleNamespace(format=form, reference=SimpleNamespace(tag="")),
+        "remote": remote,
+        "judgement": SimpleNamespace(tree=TREE),
+        "artifact": artifact,
+        "source": None,
+        "gathered": None,
+        **more,
+    }
+    return Judged(**parts)
+
+
+def pulled(output: Path, form: str = "sif") -> Judged:
     """A folder as a pull leaves it, and what is expected of it."""
     output.mkdir()
     digest, on_disk, path = IMAGE, "", output / "rootfs"
@@ -52,7 +70,7 @@ def pulled(output: Path, form: str = "sif") -> Expected:
     (output / "receipt.json").write_text(json.dumps(receipt))
     for one in (output, path, output / "receipt.json"):
         one.chmod(0o755)
-    return Expected(format=form, image=IMAGE, digest=digest, tree=TREE, environment=b"A=b\n")
+    return judged_image(form, digest)
 
 
 def edit(output: Path, **more: Any) -> None:
@@ -65,17 +83,13 @@ def edit(output: Path, **more: Any) -> None:
 @pytest.mark.parametrize("form", ["sif", "directory"])
 def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
     expected = pulled(tmp_path / "out", form)
-    path, receipt = existing_output(tmp_path / "out", expected)
-    assert path.exists()
-    assert receipt.digest == expected.digest
+    assert existing_output(tmp_path / "out", expected).digest == expected.digest
 
 
 def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
     """Its receipt fits it, and what is judged now is another file."""
     expected = pulled(tmp_path / "out")
-    other = Expected(
-        format="sif", image=IMAGE, digest="sha256:" + "52" * 32, tree=TREE, environment=b""
-    )
+    other = judged_image("sif", "sha256:" + "52" * 32)
     with pytest.raises(BadInput, match="the sif is sha256:"):
         existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=other.digest)

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from builder.distribute.pull.members import BROKEN, members
-from builder.distribute.pull.streams import LIMITS, PlainLayer
+from builder.distribute.pull.streams import PlainLayer
 from builder.model.digests import HashedReader
 from builder.model.errors import Refused
 
@@ -41,10 +41,10 @@ def pax(header: bytes, **said: str) -> bytes:
 
 def read(data: bytes) -> list[Header] | str:
     """By ours, out of a stream that comes in pieces."""
-    stream = PlainLayer(HashedReader(Pieces(data)), LIMITS, gzipped=False, label="it")
+    stream = PlainLayer(HashedReader(Pieces(data)), gzipped=False, label="it")
     found = []
     try:
-        for member, _, _ in members(stream, LIMITS):
+        for member, _, _ in members(stream):
             found.append({name: getattr(member, name) for name in FIELDS})
     except (*BROKEN, Refused) as error:
         return type(error).__name__

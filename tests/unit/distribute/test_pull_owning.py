@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import gzip
 import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from test_pull_existing import judged_image
+from test_pull_placing import pulled
 
-from builder.distribute.pull.artifacts import Expected, FormatPacker, existing_output
-from builder.distribute.pull.cache import BlobStore, PullCache, pull_cache
+from builder.distribute.pull.artifacts import FormatPacker, existing_output
+from builder.distribute.pull.cache import BlobStore, pull_cache
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.receipts import Last, PulledImage, PullReceipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
+from builder.distribute.pull.request import Judged
 from builder.model.errors import Refused
+from builder.model.records import write
 from builder.registry import MANIFEST, Descriptor, Source
-from builder.trust.policy.records import Gathered, Image
+from builder.trust.policy.judgement import Judgement
+from builder.trust.policy.records import Image
 from builder.trust.policy.site_policy import Policy
 
 CONFIG = Descriptor.of(b"{}", "application/vnd.oci.image.config.v1+json")
@@ -49,10 +54,7 @@ LAYER = a_layer()
 class Registry:
     """Gives the layer."""
 
-    asked = 0
-
-    def read_blob(self, _wanted: Descriptor, path: Path, **_: Any) -> None:
-        self.asked += 1
+    def read_blob(self, _wanted: Descriptor, path: Path) -> None:
         path.write_bytes(LAYER)
 
     def stop(self) -> None:
@@ -77,31 +79,24 @@ def found() -> RemoteImage:
     )
 
 
-def packer(cache: PullCache) -> FormatPacker:
-    registry = cast("Source", Registry())
-    return FormatPacker(registry=registry, cache=cache, remote=found(), artifact=None)
-
-
-def laid_out(tmp_path: Path) -> tuple[Path, Expected]:
-    """A layout that was pulled, and what is expected of it."""
-    output = tmp_path / "out"
+def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
+    """A layout that was pulled, and the image that it was."""
+    output, registry, remote = tmp_path / "out", cast("Source", Registry()), found()
+    digest = remote.image.digest
+    image = judged_image("oci", "", source=registry, remote=remote)
     with (
-        pull_cache(tmp_path / "home/pulls", with_lists=True) as cache,
+        pull_cache(tmp_path / "home/pulls", "oci") as cache,
         atomic_folder(output) as folder,
     ):
         assert folder is not None
-        made = packer(cache).make("oci", folder)
-        tree = made.unpacked.tree if made.unpacked else ""
-        receipt = (
-            f'{{"schema": "build-images/receipt/v1", "format": "oci", "digest": "{made.digest}", '
-            f'"image": {{"digest": "{made.digest}"}}, "tree": "{tree}"}}'
+        made = FormatPacker(judged=image, cache=cache).make(folder)
+        assert made is not None
+        receipt = PullReceipt(
+            format="oci", digest=digest, image=PulledImage(digest=digest), tree=made.tree
         )
-        (folder / "receipt.json").write_text(receipt)
+        write_json(folder / "receipt.json", write(receipt))
         (folder / "receipt.json").chmod(0o644)
-    expected = Expected(
-        format="oci", image=made.digest, digest=made.digest, tree=tree, environment=b""
-    )
-    return output, expected
+    return output, replace(image, judgement=Judgement(rulings=(), tree=made.tree))
 
 
 def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
@@ -109,7 +104,7 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     modes = {one: one.stat().st_mode & 0o777 for one in (output, *output.rglob("*"))}
     assert {modes[one] for one in modes if one.is_dir()} == {0o755}
     assert {modes[one] for one in modes if one.is_file()} == {0o644}
-    assert existing_output(output, expected)[0] == output / "image.oci"
+    assert existing_output(output, expected).format == "oci"
 
 
 LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")
@@ -125,23 +120,17 @@ def test_a_layout_that_others_may_write_is_refused(level: str, tmp_path: Path) -
         existing_output(output, expected)
 
 
-def gathered() -> Gathered:
-    image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64")
-    now = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
-    return Gathered(reference="x:1", format="oci", now=now, image=image)
-
-
 def into_blobs(pulls: Path) -> None:
     BlobStore(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
 
 
 def into_layers(pulls: Path) -> None:
-    with pull_cache(pulls, with_lists=True):
+    with pull_cache(pulls, "oci"):
         pass
 
 
 def into_last(pulls: Path) -> None:
-    Last(folder=pulls / "last").write("x:1", gathered(), Policy(keys=()))
+    Last(folder=pulls / "last").write("x:1", pulled("sha256:1", None), Policy(keys=()))
 
 
 def from_last(pulls: Path) -> None:
@@ -181,18 +170,3 @@ def test_what_is_kept_is_out_of_others_reach(
     (pulls / name).symlink_to(tmp_path / "moved")
     with pytest.raises(Refused, match="is no folder"):
         use(pulls)
-
-
-def test_a_blob_that_others_could_change_is_fetched_again(tmp_path: Path) -> None:
-    pulls, registry = tmp_path / "pulls", Registry()
-    store, layer = BlobStore(folder=pulls / "blobs"), found().layers[0]
-    blob = store.get(cast("Source", registry), layer)
-    assert blob.stat().st_mode & 0o777 == 0o644
-    store.get(cast("Source", registry), layer)
-    assert registry.asked == 1
-    blob.chmod(0o664)
-    number = blob.stat().st_ino
-    other = pulls / "other"
-    other.hardlink_to(blob)  # so that its number is not given again
-    assert store.get(cast("Source", registry), layer).stat().st_ino != number
-    assert registry.asked == 2

@@ -9,6 +9,7 @@ import hashlib
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -169,7 +170,7 @@ class FakeRegistry:
     def check(self) -> None:
         """Nothing stops it."""
 
-    def read_blob(self, wanted: Descriptor, path: Path, **_more: object) -> None:
+    def read_blob(self, wanted: Descriptor, path: Path) -> None:
         self.asked += 1
         path.write_bytes(DATA[:3])
         if self.fails:
@@ -196,6 +197,11 @@ def test_a_blob_is_fetched_once(tmp_path: Path) -> None:
     (store.folder / NAME).write_bytes(b"changed")
     assert get(store, registry).read_bytes() == DATA
     assert registry.asked == 2
+    assert (store.folder / NAME).stat().st_mode & 0o777 == 0o644
+    (store.folder / NAME).chmod(0o664)
+    (tmp_path / "other").hardlink_to(store.folder / NAME)  # so that its number is not given again
+    assert not get(store, registry).samefile(tmp_path / "other"), "others could change it"
+    assert registry.asked == 3
     assert blobs(store) == [NAME]
 
 
@@ -210,15 +216,17 @@ def test_what_broke_off_is_kept_and_what_found_no_space_is_not(tmp_path: Path) -
         assert blobs(store) == left
 
 
-def test_a_given_blob_has_one_owner(tmp_path: Path) -> None:
+def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
+    """The second one waits for the first, and fetches it again."""
     store, registry = BlobStore(folder=tmp_path / "blobs"), FakeRegistry()
-    blob = get(store, registry)
-    for name in ("one", "two"):
-        store.give(blob, tmp_path / name)
-    assert (tmp_path / "one").stat().st_ino == blob.stat().st_ino
-    assert (tmp_path / "two").stat().st_ino != blob.stat().st_ino
-    store.forget(blob)
-    store.forget(blob)
+
+    def take(name: str) -> None:
+        with store.held(cast("Registry", registry), WANTED) as blob:
+            time.sleep(0.1)
+            blob.rename(tmp_path / name)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(take, ("one", "two")))
     assert blobs(store) == []
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == DATA
 
@@ -226,8 +234,7 @@ def test_a_given_blob_has_one_owner(tmp_path: Path) -> None:
 def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     last = Last(folder=tmp_path / "last")
     assert last.read("x:1", "x86_64") is None
-    image = Image(digest="sha256:1", architecture="x86_64", asked="x86_64", created=NOW)
-    last.write("x:1", Gathered(reference="x:1", format="oci", now=NOW, image=image), POLICY)
+    last.write("x:1", pulled("sha256:1", NOW), POLICY)
     found = last.read("x:1", "x86_64")
     assert found is not None
     assert (found.digest, found.times) == ("sha256:1", {"created": NOW})

@@ -6,11 +6,10 @@ import datetime as dt
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake, fake_registry
+from fake_registry import Fake
 from proof_samples import our_key, trusted
 from registry_site import Content, Published, Site
 
@@ -26,16 +25,9 @@ from builder.trust.proof.attachments import BUNDLE
 NOW = dt.datetime.now(dt.timezone.utc)
 
 
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        fake.referrers = True
-        yield fake
-
-
 @pytest.fixture(name="image")
 def published_image(fake: Fake, tmp_path: Path) -> tuple[Registry, Published]:
+    fake.referrers = True
     site = Site(registry=fake.host, place=tmp_path, known={}, key=our_key())
     made = site.publish(Content())
     return site.repository(), made

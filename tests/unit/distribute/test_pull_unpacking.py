@@ -18,11 +18,13 @@ import pytest
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, tree_digest
+from builder.distribute.pull import layers as laying
+from builder.distribute.pull import members, streams
 from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.folders import Root, kept_mode
-from builder.distribute.pull.layers import Unpacked, unpack
+from builder.distribute.pull.layers import Unpacked, read
 from builder.distribute.pull.receipts import Changes
-from builder.distribute.pull.streams import LIMITS, LayerLimits
+from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Refused
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -63,6 +65,10 @@ def blob(folder: Path, data: bytes) -> tuple[Path, str]:
     name = hashlib.sha256(data).hexdigest()
     (folder / name).write_bytes(data)
     return folder / name, f"sha256:{name}"
+
+
+def unpack(layers: Sequence[tuple[Path, str]], target: Path | None) -> Unpacked:
+    return laying.unpack([(digest, read(file, digest)) for file, digest in layers], target)
 
 
 def by_flatten(layers: Sequence[tuple[Path, str]]) -> str:
@@ -309,23 +315,26 @@ def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> Non
         unpack([blob(blobs, data)], None)
 
 
-def few(**more: int) -> LayerLimits:
-    return replace(LIMITS, **more)
-
-
-def test_bombs_are_refused(blobs: Path, target: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ({"small": 1 << 20}, "bomb: .* bytes become more than"),
+        ({"plain": 1 << 20}, "bomb"),
+        ({"entries": 49}, "more than 49 entries"),
+        ({"entries": 100}, "more than 100 entries"),
+    ],
+)
+def test_bombs_are_refused(
+    limit: dict[str, int], reason: str, blobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zeros = layer(blobs, [M("zeros", bytes(3 << 20))])
-    assert unpack([zeros], None).paths == 1
-    for limits in (few(small=1 << 20), few(plain=1 << 20)):
-        with pytest.raises(Refused, match="bomb"):
-            unpack([zeros], target, limits)
     many = layer(blobs, [M(f"f{n}") for n in range(50)])
-    with pytest.raises(Refused, match="more than 49 entries"):
-        unpack([many], target, few(entries=49))
     whiteouts = layer(blobs, [M(f".wh.f{n}") for n in range(50)])
-    with pytest.raises(Refused, match="more than 99 entries"):
-        unpack([many, whiteouts], None, few(entries=99))
-    assert unpack([many, whiteouts], None).paths == 0
+    assert unpack([zeros, many, whiteouts], None).paths == 1
+    for module in (streams, members, laying):
+        monkeypatch.setattr(module, "LIMITS", replace(LIMITS, **limit))
+    with pytest.raises(Refused, match=reason):
+        unpack([zeros, many, whiteouts], None)
 
 
 def test_a_whiteout_bomb_takes_no_longer_than_it_has_entries(blobs: Path) -> None:
@@ -398,8 +407,8 @@ def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target:
     root = Root(target)
     try:
         for work in (
-            lambda: root.file("link/x", io.BytesIO(b"1"), 1, 0o644, 0),
-            lambda: root.file("file-link", io.BytesIO(b"1"), 1, 0o644, 0),
+            lambda: root.file("link/x", [b"1"], 0o644, 0),
+            lambda: root.file("file-link", [b"1"], 0o644, 0),
             lambda: root.folder("link/x"),
             lambda: root.link("link/x", "y", 0),
             lambda: root.pipe("link/x", 0o600),
@@ -429,7 +438,7 @@ def test_times_are_those_that_every_file_system_holds(
 ) -> None:
     root = Root(tmp_path)
     root.folder("d")
-    root.file("d/f", io.BytesIO(b"text"), 4, 0o640, mtime)
+    root.file("d/f", [b"text"], 0o640, mtime)
     root.link("d/l", "f", mtime)
     root.settle("d", 0o750, mtime)
     root.close()

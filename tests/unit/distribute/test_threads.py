@@ -12,7 +12,8 @@ import pytest
 from builder.distribute.threads import Coming, in_threads
 
 
-def test_results_come_in_order_and_a_few_are_worked_on_at_once() -> None:
+@pytest.mark.parametrize("way", ["in threads", "coming"])
+def test_results_come_in_order_and_a_few_are_worked_on_at_once(way: str) -> None:
     at_once: list[int] = []
     running, lock = [0], threading.Lock()
 
@@ -25,7 +26,15 @@ def test_results_come_in_order_and_a_few_are_worked_on_at_once() -> None:
             running[0] -= 1
         return number * number
 
-    assert in_threads(work, range(12), jobs=3) == [number * number for number in range(12)]
+    if way == "in threads":
+        results = in_threads(work, range(12), jobs=3)
+    else:
+        coming = Coming[int](threads=3)
+        works = [(str(number), functools.partial(work, number)) for number in range(12)]
+        for name, square in works:
+            coming.ask(name, square, taker="first")
+        results = [coming.get(name, square, "first") for name, square in works]
+    assert results == [number * number for number in range(12)]
     assert max(at_once) == 3
 
 
@@ -53,11 +62,8 @@ def test_a_failure_is_that_of_whoever_asked_first() -> None:
 
     coming.ask("a", fails, taker="first")
     assert coming.get("a", lambda: "tried anew", "second") == "tried anew"
-    coming = Coming[str]()
-    coming.ask("a", fails, taker="first")
     with pytest.raises(ValueError, match="the first one's"):
         coming.get("a", lambda: "never", "first")
-    assert coming.get("a", lambda: "later", "first") == "later"
 
 
 def test_what_is_forgotten_is_not_begun_and_comes_for_another() -> None:
@@ -83,27 +89,6 @@ def test_what_is_forgotten_is_not_begun_and_comes_for_another() -> None:
     assert coming.get("theirs", lambda: "never", "second") == "theirs"
     assert coming.get("mine", lambda: "brought by the second", "second") == "brought by the second"
     assert begun == ["theirs"]
-
-
-def test_a_few_of_what_comes_are_worked_on_at_once() -> None:
-    at_once: list[int] = []
-    running, lock = [0], threading.Lock()
-    coming = Coming[int](threads=3)
-
-    def work() -> int:
-        with lock:
-            running[0] += 1
-            at_once.append(running[0])
-        time.sleep(0.02)
-        with lock:
-            running[0] -= 1
-        return 0
-
-    for number in range(12):
-        coming.ask(str(number), work, taker="first")
-    for number in range(12):
-        coming.get(str(number), work, "first")
-    assert max(at_once) == 3
 
 
 def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> None:

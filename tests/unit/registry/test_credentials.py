@@ -11,7 +11,8 @@ import pytest
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry import Credentials, Login
 from builder.registry import credentials as module
-from builder.registry.credentials import PASSWORD, USER, auth_files
+from builder.registry.credentials import auth_files
+from builder.registry.failures import PASSWORD, USER
 
 HELPER = """\
 #!/bin/sh

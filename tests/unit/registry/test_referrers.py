@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fake_registry import Fake, Fault, fake_registry
+from fake_registry import Fake, Fault, client, fake_registry, manifest
 
 from builder.distribute.pull.proof import attachments_of
 from builder.registry import (
     INDEX,
     MANIFEST,
-    Credentials,
     Denied,
     Descriptor,
     NotThere,
-    Reference,
-    Registry,
     RegistryFailed,
-    connect,
 )
 from builder.trust.proof.attachments import DSSE
 
 LIST = "GET .*/referrers/"
 PAGE = {"Content-Type": "text/html"}
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        yield fake
-
-
-def client(fake: Fake) -> Registry:
-    reference = Reference.parse(f"{fake.host}/site/a")
-    return connect(reference, Credentials(files=()), wait=lambda _: None)
-
-
-def manifest(**more: object) -> bytes:
-    return json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, **more}).encode()
 
 
 def fallback(image: Descriptor) -> str:

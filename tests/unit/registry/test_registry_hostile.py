@@ -6,11 +6,12 @@ import base64
 import json
 import socket
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake, Fault, digest, fake_registry
+from fake_registry import LOGIN, Fake, Fault, challenge, digest, fake_registry, token
+from fake_registry import client as client_of
 from test_deadlines import serving
 
 from builder.distribute.bundle.home import inputs_of
@@ -23,9 +24,7 @@ from builder.registry import (
     Credentials,
     Denied,
     Descriptor,
-    Login,
     Reference,
-    Registry,
     RegistryFailed,
     WrongContent,
     connect,
@@ -38,17 +37,7 @@ BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
 SECRET = f"Basic {base64.b64encode(b'user:secret').decode()}"
 
 
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        yield fake
-
-
-def client(fake: Fake) -> Registry:
-    login = Login(user="user", password="secret")
-    credentials = Credentials(logins={fake.host: login}, files=())
-    return connect(Reference.parse(f"{fake.host}/site/a"), credentials, wait=lambda _: None)
+client = partial(client_of, login=LOGIN)
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
@@ -98,6 +87,7 @@ def test_an_address_that_can_be_read_in_two_ways_is_none(given: str) -> None:
 def test_addresses_of_the_registry_itself(given: str, expected: str) -> None:
     assert joined("https://registry.example/v2/", given) == expected
     assert origin(expected) == ("https", "registry.example", 443)
+    assert origin(joined("https://[::1]:5000", "/v2/")) == ("https", "[::1]", 5000)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +107,6 @@ def test_the_next_page_of_a_list(link: str, expected: str) -> None:
     assert bool(next_page(link)) == bool(expected)
 
 
-def test_an_ipv6_address_is_one() -> None:
-    assert origin(joined("https://[::1]:5000", "/v2/")) == ("https", "[::1]", 5000)
-
-
 def test_a_host_that_two_readers_take_for_two_gets_no_password(fake: Fake) -> None:
     with fake_registry() as evil:
         where = {"Location": f"http://{evil.host}\\@{fake.host}/v2/site/a/manifests/1.0"}
@@ -134,39 +120,19 @@ def test_a_host_that_two_readers_take_for_two_gets_no_password(fake: Fake) -> No
         assert fake.requests("manifests")[1]["Authorization"] == SECRET
 
 
-TOKEN = '{"token": "granted"}'
-
-
-def challenge(realm: str) -> Fault:
-    header = {"WWW-Authenticate": f'Bearer realm="{realm}",service="reg"'}
-    return Fault(pattern="manifests", status=401, headers=header)
-
-
 def test_a_token_that_breaks_off_is_asked_for_again(fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b"{}", MANIFEST)
-    broken = {"Content-Length": str(len(TOKEN))}
-    fake.faults = [
-        challenge(f"http://{fake.host}/token"),
-        Fault(pattern="/token", status=200, body=TOKEN.encode(), after=5),
-        Fault(pattern="/token", status=200, body=TOKEN.encode(), headers=broken),
-    ]
+    broken, complete = token(), token()
+    broken.after = 5
+    fake.faults = [challenge(fake), broken, complete]
     assert client(fake).resolve("1.0").size == 2
     assert len(fake.requests("/token")) == 2
 
 
-def test_a_token_that_no_header_can_hold(fake: Fake) -> None:
-    answer = '{"token": "gr\u0142nted"}'.encode()
-    fake.faults = [
-        challenge(f"http://{fake.host}/token"),
-        Fault(pattern="/token", status=200, body=answer),
-    ]
-    with pytest.raises(Denied, match="its token server returned no token"):
-        client(fake).resolve("1.0")
-
-
 @pytest.mark.parametrize("realm", ["https://[x", "http://a\\@b/", "", "ftp://a/", "http://a:b/"])
 def test_a_server_of_tokens_at_no_address(realm: str, fake: Fake) -> None:
-    fake.faults = [challenge(realm)]
+    headers = {"WWW-Authenticate": f'Bearer realm="{realm}",service="reg"'}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=headers)]
     with pytest.raises(Denied, match="it names no valid token server"):
         client(fake).resolve("1.0")
 
@@ -220,8 +186,8 @@ def test_a_link_header_takes_no_time(link: str, fake: Fake) -> None:
 
 
 def test_a_challenge_of_any_length_is_not_taken_apart(fake: Fake) -> None:
-    challenge = {"WWW-Authenticate": 'Bearer realm="' + 'x="' * 20_000}
-    fake.faults = [Fault(pattern="manifests", status=401, headers=challenge)]
+    headers = {"WWW-Authenticate": 'Bearer realm="' + 'x="' * 20_000}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=headers)]
     with pytest.raises(Denied, match=r"it asks who we are in 60\d\d\d characters"):
         client(fake).resolve("1.0")
 

@@ -4,57 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
 import urllib3.exceptions
-from fake_registry import Fake, Fault, digest, fake_registry
+from fake_registry import LOGIN, Fake, Fault, challenge, digest, fake_registry, token
+from fake_registry import client as client_of
 
 from builder.registry import (
     MANIFEST,
-    Credentials,
     Denied,
-    Login,
-    Reference,
-    Registry,
     Unreachable,
     blobs,
-    connect,
 )
-from builder.registry.failures import Transient
-from builder.registry.responses import no_response
+from builder.registry.failures import Transient, no_response
 
 CONTENT = bytes(range(256)) * 4000
 
 
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        yield fake
-
-
-def client(fake: Fake) -> Registry:
-    login = Login(user="user", password="secret")
-    credentials = Credentials(logins={fake.host: login}, files=())
-    return connect(Reference.parse(f"{fake.host}/site/a"), credentials, wait=lambda _: None)
+client = partial(client_of, login=LOGIN)
 
 
 @pytest.mark.parametrize(
-    "challenge",
+    "header",
     [
         'Bearer realm="{0}",service="reg", Basic realm="users"',
         'Basic realm="users", Bearer realm="{0}",service="reg"',
         'bearer Realm = "{0}" , service = reg',
     ],
 )
-def test_a_registry_that_names_two_ways_is_asked_for_a_token(challenge: str, fake: Fake) -> None:
-    header = {"WWW-Authenticate": challenge.format(f"http://{fake.host}/token")}
-    fake.faults = [
-        Fault(pattern="manifests", status=401, headers=header),
-        Fault(pattern="/token", status=200, body=b'{"token": "granted"}'),
-    ]
+def test_a_registry_that_names_two_ways_is_asked_for_a_token(header: str, fake: Fake) -> None:
+    headers = {"WWW-Authenticate": header.format(f"http://{fake.host}/token")}
+    fake.faults = [Fault(pattern="manifests", status=401, headers=headers), token()]
     client(fake).write_manifest(b"{}", MANIFEST, "1.0")
     [asked] = [request for request, _ in fake.asked if "/token" in request]
     assert "service=reg&" in asked
@@ -64,25 +45,20 @@ def test_a_registry_that_names_two_ways_is_asked_for_a_token(challenge: str, fak
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_server_of_tokens_says_why_it_gives_none(status: int, fake: Fake) -> None:
     """404 of it is no list of tags that is not there: that would be an empty one."""
-    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token"'}
     why = b'{"errors": [{"code": "UNAUTHORIZED", "message": "incorrect password"}]}'
-    fake.faults = [
-        Fault(pattern="tags", status=401, headers=realm),
-        Fault(pattern="/token", status=status, body=why),
-    ]
+    fake.faults = [challenge(fake, "tags"), Fault(pattern="/token", status=status, body=why)]
     with pytest.raises(Denied, match=f"token server: .* answers {status} .*incorrect password"):
         client(fake).tags()
 
 
 def test_a_server_of_tokens_may_lead_on_but_to_no_other_host(fake: Fake) -> None:
-    realm = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token"'}
     fake.manifests["site/a", "1.0"] = (b"{}", MANIFEST)
     with fake_registry() as evil:
         for where, status in ((f"http://{fake.host}/more", 200), (f"http://{evil.host}/x", 307)):
             fake.faults = [
-                Fault(pattern="manifests", status=401, headers=realm),
+                challenge(fake),
                 Fault(pattern="GET /token", status=307, headers={"Location": where}),
-                Fault(pattern="GET /more", status=200, body=b'{"token": "granted"}'),
+                token(pattern="GET /more"),
             ]
             with contextlib.nullcontext() if status == 200 else pytest.raises(Denied, match="307"):
                 client(fake).resolve("1.0")
@@ -91,18 +67,12 @@ def test_a_server_of_tokens_may_lead_on_but_to_no_other_host(fake: Fake) -> None
 
 def test_a_login_that_has_too_few_rights_is_told_so(fake: Fake) -> None:
     realm = f'Bearer realm="http://{fake.host}/token"'
-    fake.faults = [
-        Fault(pattern="tags", status=401, headers={"WWW-Authenticate": realm}),
-        Fault(pattern="/token", status=200, body=b'{"token": "granted"}'),
-        Fault(
-            pattern="tags",
-            status=401,
-            headers={"WWW-Authenticate": f'{realm},error="insufficient_scope"'},
-        ),
-    ]
-    with pytest.raises(Denied) as refused:
+    lacking = {"WWW-Authenticate": f'{realm},error="insufficient_scope"'}
+    refused = Fault(pattern="tags", status=401, headers=lacking)
+    fake.faults = [challenge(fake, "tags"), token(), refused]
+    with pytest.raises(Denied) as caught:
         client(fake).tags()
-    assert "this login may not do that" in refused.value.hint
+    assert "this login may not do that" in caught.value.hint
 
 
 def test_a_login_goes_to_no_other_machine_without_tls(fake: Fake) -> None:
