@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
@@ -21,7 +21,6 @@ from builder.cli.options import (
 from builder.cli.publish import DRY, show_published
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
-    Input,
     files_of_project,
     fill_home,
     index_of_inputs,
@@ -29,6 +28,7 @@ from builder.distribute.bundle.home import (
     is_project,
     write_project,
 )
+from builder.distribute.bundle.inputs import Input, input_counts
 from builder.distribute.bundle.judgements import (
     NOWHERE,
     all_releases,
@@ -48,6 +48,7 @@ from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
 from builder.registry.client import namespace
+from builder.registry.manifests import NATIVE
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
 from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines
@@ -252,24 +253,26 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
         return 0
     home, progress = Home.of_environment(), Progress(level=options.level)
     with using(home, options.checkout or options.project, progress.say):
-        done = fill_home(repository, inputs, home)
+        fill_home(repository, inputs, home)
     if options.checkout:
         with atomic_folder(options.checkout) as folder:
             if folder:
                 write_project(repository, inputs, folder)
             else:  # one that was killed had made it
                 _check_same(options.checkout, inputs)
-        done.project = sorted(files_of_project(inputs))
+    counts = input_counts(inputs)
+    native = [str(entry.about["name"]) for entry in inputs if entry.kind == NATIVE]
     if options.json:
-        counts = {**asdict(done), "packages": len(done.packages)}
-        print(json.dumps({"home": str(home.path), **counts}, indent=1))
+        files = sorted(files_of_project(inputs)) if options.checkout else []
+        report = {"home": str(home.path), **counts, "native": native, "project": files}
+        print(json.dumps(report, indent=1))
         return 0
-    counts = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
-    parts = [counted(number, word) for word, number in counts.items()]
-    parts += [f"native tools {name}" for name in done.native]
+    words = {"bases": "base", "sources": "source", "packages": "package"}
+    parts = [counted(counts[key], word) for key, word in words.items()]
+    parts += [f"native tools {name}" for name in native]
     print(f"{', '.join(parts)} in {home.path}")
     if options.checkout:
-        print(f"{counted(len(done.project), 'file')} of the project in {options.checkout}")
+        print(f"{counted(counts['project'], 'file')} of the project in {options.checkout}")
     return 0
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -25,7 +25,7 @@ from builder.distribute.publish.releases import Release
 from builder.model.digests import HashedWriter
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, WrongContent
-from builder.registry.manifests import EMPTY, EMPTY_CONTENT, TITLE, as_bytes, json_object
+from builder.registry.manifests import EMPTY, EMPTY_CONTENT, as_bytes, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
 from builder.trust.proof.attachments import ProofManifest
@@ -129,30 +129,6 @@ class ArchiveContents:
                 "manifests": [entry.as_json() for entry in self.entries],
             }
         )
-
-
-def artifact(
-    contents: ArchiveContents,
-    kind: str,
-    config: object,
-    files: Mapping[str, tuple[Descriptor, Origin]],
-) -> Descriptor:
-    """Add an artifact of a type of our own: a document, and files by title."""
-    document = as_bytes(config)
-    about = Descriptor.of(document, f"{kind}+json")
-    contents.add_blob(about, document)
-    layers = []
-    for name, (blob, origin) in sorted(files.items()):
-        contents.add_blob(blob, origin)
-        layers.append(replace(blob, annotations={TITLE: name}))
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "artifactType": kind,
-        "config": about.as_json(),
-        "layers": [layer.as_json() for layer in layers],
-    }
-    return replace(contents.add_manifest(as_bytes(manifest)), artifact_type=kind)
 
 
 def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
 from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
+from builder.distribute.bundle.inputs import TAG, Input, RegistryBase, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
+from builder.model.records import read
 from builder.registry import Descriptor, NotThere, Reference, Source, WrongContent
 from builder.registry.manifests import (
     BASE,
@@ -42,27 +42,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BASE_KEYS = ("name", "arch", "key", "digest", "made")
 _MOST_CONFIG = 32 << 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
-    """One artifact: its kind, its document, and its files by title."""
-
-    kind: str
-    about: Mapping[str, object]
-    files: Mapping[str, Descriptor]
-
-
-@dataclass(kw_only=True, slots=True)
-class Filled:
-    """Numbers of inputs in a home, with those that it had before."""
-
-    bases: int = 0
-    sources: int = 0
-    native: list[str] = field(default_factory=list)
-    packages: set[str] = field(default_factory=set)
-    builds: int = 0
-    project: list[str] = field(default_factory=list)
 
 
 def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
@@ -100,22 +79,18 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     return inputs
 
 
-def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> Filled:
+def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> None:
     """Put bases, sources, native tools and packages where builds look for them."""
-    done = Filled()
-    ways: dict[str, Callable[[BundledRepository, Input, Home, Filled], None]] = {
+    ways = {
         BASE: _base,
+        REGISTRY_BASE: _registry_base,
         SOURCES: _sources,
         NATIVE: _native,
         PACKAGES: _packages,
     }
     for entry in inputs:
-        if entry.kind == REGISTRY_BASE:
-            keep_base(_base_in(repository, entry), home.bases)
-            done.bases += 1
-        elif way := ways.get(entry.kind):
-            way(repository, entry, home, done)
-    return done
+        if entry.kind in ways:
+            ways[entry.kind](repository, entry, home)
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
@@ -144,7 +119,7 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
     return {path.relative_to(folder).as_posix() for path in paths} == files.keys()
 
 
-def _base(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
+def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
     record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
     [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
@@ -158,7 +133,10 @@ def _base(repository: BundledRepository, entry: Input, home: Home, done: Filled)
                 repository.read_blob(blob, partial / title)
                 text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
                 (partial / "base.json").write_text(text)
-    done.bases += 1
+
+
+def _registry_base(repository: BundledRepository, entry: Input, home: Home) -> None:
+    keep_base(_base_in(repository, entry), home.bases)
 
 
 def _base_in(repository: Source, entry: Input) -> RegistryBase:
@@ -173,16 +151,15 @@ def _base_in(repository: Source, entry: Input) -> RegistryBase:
     return read_base(repository, name, arch, manifest.bare())
 
 
-def _sources(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
+def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
     for sha256, blob in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
             raise repository.wrong(blob.digest, "it is no source")
         with locked(home.sources, sha256):
             _bring(repository, blob, home.sources / "sha256" / sha256)
-        done.sources += 1
 
 
-def _native(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
+def _native(repository: BundledRepository, record: Input, home: Home) -> None:
     name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
     try:
         entries = read_entries(record.about.get("entries"))
@@ -205,10 +182,9 @@ def _native(repository: BundledRepository, record: Input, home: Home, done: Fill
                 about = {"name": name, "digest": digest, "made": date}
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
-    done.native.append(name)
 
 
-def _packages(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
+def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
     build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
     downloads = list(_downloads(record))
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
@@ -224,17 +200,15 @@ def _packages(repository: BundledRepository, record: Input, home: Home, done: Fi
         journals.replace(build, downloads)
     if index := record.about.get("index"):
         journals.note_index(str(index))
-    done.packages |= record.files.keys()
-    done.builds += 1
 
 
 def _downloads(record: Input) -> Iterator[ServedFile]:
     for entry in part(record.about, "given") or []:
         try:
-            download = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
-        except (LookupError, TypeError) as error:
+            download = read(ServedFile, entry)
+        except ValueError as error:
             raise WrongContent("a line of a journal is none") from error
-        if not is_file(str(download.file)):
+        if not is_file(download.file):
             raise WrongContent(f"a journal names the file {download.file!r}")
         yield download
 
