@@ -160,7 +160,7 @@ def _of_folder(options: BundleOptions, declared: Sequence[Declared], inputs: Inp
         index = inputs.add_index()
         proof = prove(EmptyRepository(INPUTS), index, images)
         inputs.contents.add_attached(INPUTS, proof)
-    return [f"{release.recipe}:{release.tag}" for release in releases]
+    return [str(release) for release in releases]
 
 
 def _repository(options: BundleOptions, reference: str) -> Source:

@@ -18,7 +18,7 @@ from builder.cli.options import (
     add_transfer,
     not_empty,
 )
-from builder.cli.publish import DRY, show_published
+from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
     files_of_project,
@@ -193,16 +193,11 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     mirror = ReleaseMirror(archive.repository, to, jobs=options.jobs, say=say)
     if narrowed := mirror.narrowed(releases):
         raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
-    if options.dry_run:
-        planned = [mirror.described(release) for release in releases]
-        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
-        return 0
-    done, traffic = mirror.copy(releases)
-    for image in bundled.images:
+    send(mirror, releases, dry_run=options.dry_run, as_json=options.json)
+    for image in () if options.dry_run else bundled.images:
         request = image.request
         if request.format == "oci":
             last_pulls().write(request.remembered, image.gathered, request.policy)
-    show_published(done, traffic, as_json=options.json)
     return 0
 
 

@@ -23,7 +23,7 @@ from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traf
 from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirrored, ReleaseMirror, found_release
 from builder.distribute.publish.proof import prove_with
-from builder.distribute.publish.publisher import Done, Publisher
+from builder.distribute.publish.publisher import AnyRelease, Publisher, ReleaseSender
 from builder.distribute.publish.releases import (
     BUILD_HINT,
     NARROW_HINT,
@@ -33,13 +33,13 @@ from builder.distribute.publish.releases import (
     refusal,
 )
 from builder.load.project import load_project
+from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
 from builder.registry import Registry, Source
 from builder.registry.client import namespace
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 
-DRY = "dry run, nothing was sent: "
 _WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 _DESCRIPTION = """\
 Publish the selected images with their proof: one repository a recipe, one tag a cell without its
@@ -134,21 +134,13 @@ def run(options: PublishOptions) -> int:
     if reasons:
         notes = _attached(options, declared, to, processes)
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
-    publisher = Publisher(
-        to,
-        prove_with(options.key or "", releases, processes),
-        jobs=options.jobs,
-        say=say,
-        stop=processes.stop,
-    )
+    prove = prove_with(options.key or "", releases, processes)
+    publisher = Publisher(to, prove, jobs=options.jobs, say=say, stop=processes.stop)
     if reasons := publisher.narrowed(releases):
         raise refusal(reasons, declared, hint=NARROW_HINT)
+    send(publisher, releases, dry_run=options.dry_run, as_json=options.json)
     if options.dry_run:
-        planned = [publisher.described(release) for release in releases]
-        show_published(planned, publisher.missing(releases), as_json=options.json, before=DRY)
         return 0
-    done, traffic = publisher.publish(releases)
-    show_published(done, traffic, as_json=options.json)
     for line in _attached(options, declared, to, processes):
         say(line)
     return 0
@@ -195,12 +187,7 @@ def _copied(
     mirror = ReleaseMirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
     if reasons := mirror.narrowed(releases):
         raise refusal(reasons, declared, hint=NARROW_HINT)
-    if options.dry_run:
-        planned = [mirror.described(release) for release in releases]
-        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
-        return 0
-    done, traffic = mirror.copy(releases)
-    show_published(done, traffic, as_json=options.json)
+    send(mirror, releases, dry_run=options.dry_run, as_json=options.json)
     return 0
 
 
@@ -210,17 +197,29 @@ def find_releases(
     """Find the declared releases in a registry; return them, and the reasons against copying."""
     releases, reasons = [], []
     for release in declared:
-        name, tags = release.recipe, (release.tag, *release.floating)
-        mirrored, faults = found_release(source(name), name, tags, release.architectures)
+        architectures = [ARCHITECTURES[image.cell.arch].oci for image in release.images]
+        name = release.recipe
+        mirrored, faults = found_release(source(name), name, release.tags, architectures)
         releases += [mirrored] if mirrored else []
         reasons += faults
     return releases, reasons
 
 
-def show_published(
-    done: Sequence[Done], traffic: Traffic, *, as_json: bool, before: str = ""
+def send(
+    sender: ReleaseSender[AnyRelease],
+    releases: Sequence[AnyRelease],
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Print releases and traffic; `before` begins the line that sums up."""
+    """Send releases, but for a dry run, and print them and the traffic."""
+    if dry_run:
+        done, traffic = (
+            [sender.described(release) for release in releases],
+            sender.missing(releases),
+        )
+    else:
+        done, traffic = sender.send(releases)
     if as_json:
         published = [
             {
@@ -239,7 +238,7 @@ def show_published(
         print(f"  {release.digest}  {', '.join(release.images)}")
         for arch, digests in release.images.items():
             print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
-    print(before + _traffic(traffic))
+    print(("dry run, nothing was sent: " if dry_run else "") + _traffic(traffic))
 
 
 def _also(floating: Sequence[str]) -> str:

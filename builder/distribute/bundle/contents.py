@@ -21,7 +21,7 @@ from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundl
 from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.publisher import file_manifests, index_of
-from builder.distribute.publish.releases import Release
+from builder.distribute.publish.releases import ReadyRelease
 from builder.model.digests import HashedWriter
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, WrongContent
@@ -90,12 +90,12 @@ class ArchiveContents:
             tags = (attached.tag,) if attached.tag else ()
             self.list_manifest(attached.manifest, MANIFEST, repository, tags)
 
-    def add_release(self, release: Release, prove: Prove) -> None:
+    def add_release(self, release: ReadyRelease, prove: Prove) -> None:
         """Add a release of the output folder, with its proof."""
         name, empty = release.recipe, EmptyRepository(release.recipe)
         self.add_blob(Descriptor.of(EMPTY_CONTENT, EMPTY), EMPTY_CONTENT)
         content = index_of(release)
-        index = self.list_manifest(content, INDEX, name, (release.tag, *release.floating))
+        index = self.list_manifest(content, INDEX, name, release.tags)
         for image in release.images:
             self.add_manifest(image.manifest)
             for blob in (*image.blobs, *image.files.values()):

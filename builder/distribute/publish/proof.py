@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from builder.distribute.publish.releases import Ready, Release
+from builder.distribute.publish.releases import Ready, ReadyRelease
 from builder.distribute.pull.proof import attachments_of
 from builder.model.predicates import UNSIGNED_NOTE
 from builder.registry import Descriptor, Source
@@ -34,7 +34,7 @@ Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Pro
 Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
 
-def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
+def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes) -> Prove:
     """Return what makes the proof of releases, signed with a key if one is named.
 
     All statements are made at once, so that what cannot be proven is known before anything is sent.

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
 
 from builder.artifacts.manifests import artifact_path, read_manifest, read_statements
 from builder.artifacts.oci import blob_path, read_layout
@@ -68,18 +69,28 @@ class Ready:
     proven: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """The images under one tag of a recipe's repository, and the floating tags that point there.
+AnyImage = TypeVar("AnyImage")
 
-    `relatives` are recipes and tags whose images may have the same layers: those of its ancestors.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release(Generic[AnyImage]):
+    """The images under one tag of a recipe's repository, one for each architecture.
+
+    `tags` are its own, and the floating ones that point there. `relatives` are recipes and tags
+    whose images may have the same layers: those of its ancestors.
     """
 
     recipe: str
-    tag: str
-    floating: tuple[str, ...]
-    images: tuple[Ready, ...]
+    tags: tuple[str, ...]
+    images: tuple[AnyImage, ...]
     relatives: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.recipe}:{self.tags[0]}"
+
+
+Declared: TypeAlias = Release[PlannedImage]
+ReadyRelease: TypeAlias = Release[Ready]
 
 
 class NotReady(Exception):
@@ -125,9 +136,7 @@ def ready(
         descriptor, content, blobs = _image(image, folder)
         files = {
             name: _blob(
-                Descriptor.read(
-                    {"mediaType": name, "digest": artifact.digest, "size": artifact.size}, name
-                ),
+                Descriptor(media_type=name, digest=artifact.digest, size=artifact.size),
                 artifact_path(folder, artifact),
             )
             for name, artifact in manifest.artifacts.items()
@@ -250,25 +259,6 @@ BUILD_HINT = "build-images, with the same selectors, builds and verifies what is
 NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """A release as the project declares it: `images` are those of all its architectures."""
-
-    recipe: str
-    tag: str
-    floating: tuple[str, ...]
-    images: tuple[PlannedImage, ...]
-    relatives: tuple[tuple[str, str], ...]
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """Spelt as OCI does."""
-        return tuple(ARCHITECTURES[image.cell.arch].oci for image in self.images)
-
-    def __str__(self) -> str:
-        return f"{self.recipe}:{self.tag}"
-
-
 def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     """The releases that have a selected cell.
 
@@ -291,10 +281,9 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
             groups.setdefault(key, []).append(image)
     _check_floating(project, {cell.recipe for cell in chosen})
     return [
-        Declared(
+        Release(
             recipe=cell.recipe,
-            tag=cell.tag,
-            floating=tuple(tag.tag for tag in project.matrix.tags if _means(tag, cell)),
+            tags=(cell.tag, *(tag.tag for tag in project.matrix.tags if _means(tag, cell))),
             images=tuple(sorted(images, key=lambda image: image.cell.arch)),
             relatives=_relatives(project, cell),
         )
@@ -304,9 +293,9 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
 
 def ready_releases(
     releases: Sequence[Declared], out: Path, project: Path
-) -> tuple[list[Release], list[str]]:
+) -> tuple[list[ReadyRelease], list[str]]:
     """The releases from the output folder, and why some may not be published, a line a reason."""
-    complete: list[Release] = []
+    complete: list[ReadyRelease] = []
     reasons: list[str] = []
     for release in releases:
         images: list[Ready] = []
@@ -321,8 +310,7 @@ def ready_releases(
         complete.append(
             Release(
                 recipe=release.recipe,
-                tag=release.tag,
-                floating=release.floating,
+                tags=release.tags,
                 images=tuple(images),
                 relatives=release.relatives,
             )

@@ -118,7 +118,7 @@ def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
 def mirror_to(source: Registry, target: Registry) -> None:
     release, _ = found_release(source, "a", ["1.0"], ["amd64"])
     assert release is not None
-    ReleaseMirror(lambda _: source, lambda _: target, jobs=2).copy([release])
+    ReleaseMirror(lambda _: source, lambda _: target, jobs=2).send([release])
 
 
 def test_tags_of_proof_are_written_when_it_is_their_turn(fake: Fake) -> None:

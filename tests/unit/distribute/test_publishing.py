@@ -19,7 +19,7 @@ from samples import private_file
 from builder.distribute.publish import proof
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
-from builder.distribute.publish.releases import Release, declared_releases, ready_releases
+from builder.distribute.publish.releases import ReadyRelease, declared_releases, ready_releases
 from builder.distribute.threads import in_threads
 from builder.load.project import load_project
 from builder.model import Selection
@@ -49,7 +49,7 @@ def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield fake
 
 
-def releases_of(project: Path) -> list[Release]:
+def releases_of(project: Path) -> list[ReadyRelease]:
     declared = declared_releases(load_project(project), Selection())
     releases, reasons = ready_releases(declared, project / "out", project)
     assert reasons == []
@@ -57,10 +57,10 @@ def releases_of(project: Path) -> list[Release]:
 
 
 def publish(
-    fake: Fake, releases: Sequence[Release], prove: Prove = unsigned, jobs: int = 4
+    fake: Fake, releases: Sequence[ReadyRelease], prove: Prove = unsigned, jobs: int = 4
 ) -> None:
     to = namespace(f"{fake.host}/site", ())
-    Publisher(to, prove, jobs=jobs).publish(releases)
+    Publisher(to, prove, jobs=jobs).send(releases)
 
 
 @pytest.mark.parametrize("listed", [True, False])
