@@ -153,10 +153,8 @@ def _of_folder(options: BundleOptions, declared: Sequence[Declared], inputs: Inp
     for release in releases:
         inputs.contents.add_release(release, prove)
     if options.has_inputs:
-        planned = [image for release in declared for image in release.images]
         images = [image for release in releases for image in release.images]
-        pairs = tuple(zip(planned, images, strict=True))
-        gather_inputs(inputs, options.project, pairs, partial(_repository, options))
+        gather_inputs(inputs, options.project, images, partial(_repository, options))
         index = inputs.add_index()
         proof = prove(EmptyRepository(INPUTS), index, images)
         inputs.contents.add_attached(INPUTS, proof)

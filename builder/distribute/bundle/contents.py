@@ -98,8 +98,8 @@ class ArchiveContents:
         index = self.list_manifest(content, INDEX, name, release.tags)
         for image in release.images:
             self.add_manifest(image.manifest)
-            for blob in (*image.blobs, *image.files.values()):
-                self.add_blob(blob.descriptor, blob.path)
+            for blob, path in (*image.blobs, *image.files.values()):
+                self.add_blob(blob, path)
             for manifest in file_manifests(image).values():
                 self.list_manifest(manifest, MANIFEST, name)
             self.add_attached(name, prove(empty, image.image.bare(), (image,)))

@@ -22,7 +22,6 @@ from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import INPUTS, ArchiveContents, Origin, write_archive
 from builder.distribute.bundle.layout import Bundle, BundledRepository, json_of
 from builder.distribute.publish.releases import Ready
-from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
 from builder.model.digests import sha256_of_file
@@ -256,7 +255,7 @@ _OWN = "site.yaml"  # says what this machine's site has; another has its own
 def gather_inputs(
     inputs: Inputs,
     project: Path,
-    images: Sequence[tuple[PlannedImage, Ready]],
+    images: Iterable[Ready],
     source: Callable[[str], Source],
 ) -> None:
     """Add the inputs of images; raises `MissingPrerequisite` that names all that is not here.
@@ -267,17 +266,17 @@ def gather_inputs(
     journals, store = Journals(cache=home.packages), SourceStore(path=home.sources)
     sources: dict[str, tuple[Descriptor, Path]] = {}
     lacking: list[str] = []
-    for planned, image in images:
-        record, arch = image.record.inputs, planned.cell.arch
+    for image in images:
+        planned, record = image.planned, image.record.inputs
         reasons: list[str] = []
         if planned.is_bootstrapped:
             reasons += _base(image, record.base, inputs)
         for name, at in planned.registry_bases.items():
-            reasons += _registry_base(name, arch, partial(source, at), inputs)
+            reasons += _registry_base(name, image.arch, partial(source, at), inputs)
         reasons += _sources(record.sources or {}, store, sources)
         reasons += _native(record.native_tools, home, inputs)
         reasons += _builds(image, record.stages, journals, inputs)
-        lacking += [f"{image.identifier}: {reason}" for reason in reasons]
+        lacking += [f"{planned.identifier}: {reason}" for reason in reasons]
     if lacking:
         lines = ["what these images were built from is not here; nothing was written:", *lacking]
         raise MissingPrerequisite(
@@ -368,7 +367,7 @@ def _builds(
         yield "an earlier version built it, and did not note its stages"
         return
     names = {target: stage_tag(key) for target, key in stages.items()}
-    names[last] = image_tag(image.identifier, image.record.content_key)
+    names[last] = image_tag(image.planned.identifier, image.record.content_key)
     for target, name in names.items():
         build = build_id(name)
         downloads = list(journals.of(build).values())

@@ -44,7 +44,7 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
         return unsigned
     path, signer = _signer(key, processes)
     statements = {
-        image.identifier: statements_of(
+        image.planned.identifier: statements_of(
             image.folder, image.record, builder_id=builder_of(os.environ)
         )
         for release in releases
@@ -54,7 +54,7 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
     ) -> tuple[ProofManifest, ...]:
-        own = () if image.media_type == INDEX else statements[images[0].identifier]
+        own = () if image.media_type == INDEX else statements[images[0].planned.identifier]
         subject = _subject(image)
         created = max(image.proven for image in images)
         if signer is None:

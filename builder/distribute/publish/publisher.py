@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -182,12 +182,9 @@ class Publisher(ReleaseSender[ReadyRelease]):
             empty = Descriptor.of(EMPTY_CONTENT, EMPTY)
             yield BlobTransfer(registry=registry, blob=empty, origin=EMPTY_CONTENT)
             for image in release.images:
-                for blob in (*image.blobs, *image.files.values()):
+                for blob, path in (*image.blobs, *image.files.values()):
                     yield BlobTransfer(
-                        registry=registry,
-                        blob=blob.descriptor,
-                        origin=blob.path,
-                        relatives=relatives,
+                        registry=registry, blob=blob, origin=path, relatives=relatives
                     )
 
     def write(self, releases: Sequence[ReadyRelease]) -> None:
@@ -214,14 +211,10 @@ class Publisher(ReleaseSender[ReadyRelease]):
 def file_manifests(image: Ready) -> dict[str, bytes]:
     """Return the manifests of an image's SIF and tarball, by format."""
     manifests = {}
-    for name, blob in image.files.items():
+    for name, (blob, path) in image.files.items():
         kind = ARTIFACT_TYPES[name]
-        layer = Descriptor(
-            media_type=kind,
-            digest=blob.descriptor.digest,
-            size=blob.descriptor.size,
-            annotations={TITLE: f"{image.identifier}{''.join(blob.path.suffixes)}"},
-        )
+        title = f"{image.planned.identifier}{''.join(path.suffixes)}"
+        layer = replace(blob, media_type=kind, annotations={TITLE: title})
         manifests[name] = referrer(layer, image.image, artifact_type=kind, annotations={})
     return manifests
 

@@ -40,12 +40,7 @@ from builder.verify.targets import harness_digests, harness_of, within
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Blob:
-    """A blob, and the file that holds it."""
-
-    descriptor: Descriptor
-    path: Path
+BlobFile: TypeAlias = "tuple[Descriptor, Path]"  # a blob, and the file that holds it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,17 +51,21 @@ class Ready:
     last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
     """
 
-    identifier: str
-    arch: str
+    planned: PlannedImage
     folder: Path
     record: Manifest
     image: Descriptor
     manifest: bytes
-    blobs: tuple[Blob, ...]
-    files: Mapping[str, Blob]
+    blobs: tuple[BlobFile, ...]
+    files: Mapping[str, BlobFile]
     statements: tuple[bytes, ...]
     bill: bytes
     proven: str
+
+    @property
+    def arch(self) -> str:
+        """Its architecture, as this project spells it."""
+        return self.planned.cell.arch
 
 
 AnyImage = TypeVar("AnyImage")
@@ -156,8 +155,7 @@ def ready(
     if reasons:
         raise NotReady(reasons)
     return Ready(
-        identifier=image.identifier,
-        arch=image.cell.arch,
+        planned=image,
         folder=folder,
         record=manifest,
         image=descriptor,
@@ -170,7 +168,7 @@ def ready(
     )
 
 
-def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[Blob, ...]]:
+def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[BlobFile, ...]]:
     """Return the manifest of the OCI layout, its bytes and its blobs.
 
     Manifest and configuration are checked against their digests.
@@ -190,11 +188,11 @@ def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[
     return descriptor, content, blobs
 
 
-def _blob(descriptor: Descriptor, path: Path) -> Blob:
+def _blob(descriptor: Descriptor, path: Path) -> BlobFile:
     size = path.stat().st_size
     if size != descriptor.size:
         raise StepFailed(f"{path.name} has {size} bytes, expected {descriptor.size}")
-    return Blob(descriptor=descriptor, path=path)
+    return descriptor, path
 
 
 def _evidence(
