@@ -191,14 +191,16 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     for line in [line for release in releases for line in release.leave_out(proven)]:
         say(line)
     mirror = ReleaseMirror(archive.repository, to, jobs=options.jobs, say=say)
-    if narrowed := mirror.narrowed(releases):
-        raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
-    send(mirror, releases, dry_run=options.dry_run, as_json=options.json)
+    send(mirror, releases, _narrowed, dry_run=options.dry_run, as_json=options.json)
     for image in () if options.dry_run else bundled.images:
         request = image.request
         if request.format == "oci":
             last_pulls().write(request.remembered, image.gathered, request.policy)
     return 0
+
+
+def _narrowed(reasons: list[str]) -> Refused:
+    return Refused("\n".join(["nothing was loaded:", *reasons]), hint=NARROW_HINT)
 
 
 def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folder: Path) -> int:
