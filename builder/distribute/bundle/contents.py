@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -147,8 +146,6 @@ def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _PIECE = 1 << 20
 _END = bytes(2 * BLOCK)
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_FILE = frozenset([errno.ELOOP, errno.EISDIR, errno.ENXIO])  # a link, a folder, a socket
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 OnBytes = Callable[[int], object]
 
@@ -218,54 +215,31 @@ def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) 
 
 @contextlib.contextmanager
 def _partial(target: Path) -> Iterator[IO[bytes]]:
-    """A file beside `target` that becomes it at the end, and that one alone writes.
+    """Yield a new file beside `target` that takes its place at the end.
 
-    Others may write to the folder, too: a link that is there is not followed, and no file is
-    written that is not this user's own, under this one name. Others read it when it is whole.
+    What a killed run left under its name is removed. Others may write to the folder, too: the file
+    is always a new one, so that no link is followed.
     """
     partial = target.with_name(f".{target.name}.partial")
-    if target.is_dir():
-        raise BadInput(f"{target}: a folder is there", hint="name a file with --output")
     try:
-        handle = os.open(partial, _OPEN, 0o600)
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(f"{target.parent}: there is no such folder") from error
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            raise _not_ours(partial) from error
-        raise
+    except (FileExistsError, IsADirectoryError, PermissionError) as error:
+        raise BadInput(f"{partial}: no file can be created there ({error.strerror})") from error
     with os.fdopen(handle, "wb") as file:
-        status = os.fstat(handle)
-        plain = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another has removed it
-        if not plain or status.st_uid != os.geteuid():
-            raise _not_ours(partial)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _written(target) from error
-        if not is_at(file.fileno(), partial):  # another gave it its name, or removed it
-            raise _written(target)
-        try:
-            file.truncate(0)
-            os.fchmod(file.fileno(), 0o600)  # one that was left may have another mode
             yield file
             file.flush()
-            umask = os.umask(0o077)  # it can only be read by setting it
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
-            os.fsync(file.fileno())
-            partial.replace(target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def _written(target: Path) -> BadInput:
-    return BadInput(f"{target}: another build-images writes it", hint="wait until it is done")
-
-
-def _not_ours(partial: Path) -> BadInput:
-    return BadInput(f"{partial}: this is not a regular file of this user", hint="remove it")
+            os.fsync(handle)
+            if is_at(handle, partial):
+                partial.replace(target)
+                return
+        finally:
+            if is_at(handle, partial):
+                partial.unlink()
+    raise BadInput(f"{target}: another build-images writes it")
 
 
 def _check_target(target: Path, size: int) -> None:
