@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import BadInput, Interrupted
-from builder.registry import Descriptor, WrongContent
+from builder.registry import LARGEST_MANIFEST, Descriptor, WrongContent
 from builder.system.web import printable
 
 LAYOUT, INDEX_FILE = "oci-layout", "index.json"
@@ -69,6 +69,12 @@ class Archive:
         if place.size > limit:
             raise self.wrong(f"its {name} has more than {limit} bytes")
         return b"".join(self._pieces(place))
+
+    def small(self, digest: str, limit: int = LARGEST_MANIFEST) -> bytes:
+        """Return the bytes of a blob that is at most `limit` bytes."""
+        if (size := self.place(digest).size) > limit:
+            raise self.wrong(f"{digest} has {size} bytes, at most {limit} are read")
+        return b"".join(self.pieces(digest))
 
     def pieces(self, digest: str) -> Iterator[bytes]:
         """Yield a blob's bytes; raises `WrongContent` at the end unless they have the digest."""

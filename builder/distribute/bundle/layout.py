@@ -97,15 +97,13 @@ class BundledRepository(Source):
             return descriptor, self.small_blob(descriptor)
         if not is_digest(target) or target not in self.archive.blobs:
             raise NotThere(f"{self.name}: {target} is not in the archive")
-        content = small(self.archive, target)
+        content = self.archive.small(target)
         media_type = str(json_object(content, target).get("mediaType", ""))
         return Descriptor.of(content, media_type), content
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
         self.archive.check_size(blob)
-        if blob.size > limit:
-            raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
-        return b"".join(self.archive.pieces(blob.digest))
+        return self.archive.small(blob.digest, limit)
 
     def read_blob(self, blob: Descriptor, path: Path) -> None:
         self.archive.check_size(blob)
@@ -142,20 +140,20 @@ def opened(path: Path) -> Bundle:
     entries = index.get("manifests")
     if not isinstance(entries, list) or len(entries) > _MOST:
         raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
-    known: dict[str, _Manifest] = {}
+    known: dict[str, tuple[str, str]] = {}
     listed: dict[tuple[str, str], Listed] = {}
     for entry in entries:
         descriptor = Descriptor.read(entry, f"{path}: {INDEX_FILE}")
         repository, tag = _place(archive, descriptor)
-        manifest = _checked(archive, descriptor, known)
+        kind, subject = _checked(archive, descriptor, known)
         key = repository, tag or descriptor.digest
         if key in listed:
             raise archive.wrong(f"{repository}: {key[1]} is in it twice")
         listed[key] = Listed(
-            descriptor=dataclasses.replace(descriptor.bare(), artifact_type=manifest.artifact_type),
+            descriptor=dataclasses.replace(descriptor.bare(), artifact_type=kind),
             repository=repository,
             tag=tag,
-            subject=manifest.subject,
+            subject=subject,
         )
     return Bundle(archive=archive, listed=tuple(listed.values()))
 
@@ -179,42 +177,27 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     return repository, tag
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Manifest:
-    """Type and subject of a manifest that was read, however often it is listed."""
-
-    artifact_type: str
-    subject: str
-
-
 def _checked(
-    archive: Archive, descriptor: Descriptor, known: dict[str, _Manifest], depth: int = 0
-) -> _Manifest:
-    """Check that a manifest has its blobs, and those of the images that an index names."""
+    archive: Archive, descriptor: Descriptor, known: dict[str, tuple[str, str]], depth: int = 0
+) -> tuple[str, str]:
+    """Return a manifest's artifact type and its subject's digest; each is read once.
+
+    Its blobs have to be there, and those of the images that an index names.
+    """
     digest = descriptor.digest
     if depth > _DEPTH:
         raise archive.wrong(f"{digest} is below more than {_DEPTH} indexes")
     archive.check_size(descriptor)
     if checked := known.get(digest):
         return checked
-    manifest = json_object(small(archive, digest), digest)
+    manifest = json_object(archive.small(digest), digest)
     for blob in blobs_of(manifest, digest):
         archive.check_size(blob)
     for below in descriptors(manifest, "manifests", digest):
         _checked(archive, below, known, depth + 1)
-    subject = manifest.get("subject")
-    known[digest] = _Manifest(
-        artifact_type=str(manifest.get("artifactType") or ""),
-        subject=Descriptor.read(subject, digest).digest if subject else "",
-    )
+    kind, subject = str(manifest.get("artifactType") or ""), manifest.get("subject")
+    known[digest] = kind, Descriptor.read(subject, digest).digest if subject else ""
     return known[digest]
-
-
-def small(archive: Archive, digest: str) -> bytes:
-    """Return the bytes of a manifest."""
-    if archive.place(digest).size > LARGEST_MANIFEST:
-        raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
-    return b"".join(archive.pieces(digest))
 
 
 def json_of(archive: Archive, name: str) -> dict[str, object]:

@@ -391,13 +391,13 @@ def test_a_manifest_that_is_listed_often_is_read_once(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[str]()
-    small = layout.small
+    small = archives.Archive.small
 
     def noted(archive: archives.Archive, digest: str) -> bytes:
         read.append(digest)
         return small(archive, digest)
 
-    monkeypatch.setattr(layout, "small", noted)
+    monkeypatch.setattr(archives.Archive, "small", noted)
     layout.opened(changed(whole, tmp_path / "often.tar", _tagged_often))
     assert len(read) == len(set(read))
 
