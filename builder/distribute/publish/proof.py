@@ -42,7 +42,7 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
     """
     if not key:
         return unsigned
-    path, signer = _signer(key, processes)
+    attest = _signing(key, processes, signs_image=True)
     statements = {
         image.planned.identifier: statements_of(
             image.folder, image.record, builder_id=builder_of(os.environ)
@@ -53,49 +53,41 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
 
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
-    ) -> tuple[ProofManifest, ...]:
+    ) -> Sequence[ProofManifest]:
         own = () if image.media_type == INDEX else statements[images[0].planned.identifier]
-        subject = _subject(image)
-        created = max(image.proven for image in images)
-        if signer is None:
-            own = (signature_statement(image.digest), *own)
-            return keyless_attestations(subject, own, processes, created=created, path=path)
-        make = partial(proofs, subject, reference=registry.name, created=created)
-        return _new_attachments(make, registry, image, own, signer)
+        return attest(registry, image, own, max(image.proven for image in images))
 
     return prove
 
 
 def attest_with(key: str, processes: Processes) -> Attest:
     """Return what attests statements about an image, signed with a key if one is named."""
-    if not key:
-        return _unsigned_statements
-    path, signer = _signer(key, processes)
+    return _signing(key, processes, signs_image=False) if key else _unsigned_statements
+
+
+def _signing(key: str, processes: Processes, *, signs_image: bool) -> Attest:
+    """Return what signs statements about an image, and the image itself if that is wanted."""
+    path = Home.of_environment().search_path()
+    signer: Signer | None = None  # the identity of a job
+    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
+        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
+    if key != KEYLESS:
+        signer = signer_of(key, os.environ, processes, path=path)
 
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
     ) -> tuple[ProofManifest, ...]:
-        subject = _subject(image)
+        subject = BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
         if signer is None:
-            return keyless_attestations(subject, statements, processes, created=created, path=path)
-        make = partial(attestations, subject, created=created)
-        return _new_attachments(make, registry, image, statements, signer)
+            signature = (signature_statement(image.digest),) if signs_image else ()
+            own = (*signature, *statements)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
+        make: Callable[..., tuple[ProofManifest, ...]] = partial(attestations, created=created)
+        if signs_image:
+            make = partial(proofs, reference=registry.name, created=created)
+        return _new_attachments(partial(make, subject), registry, image, statements, signer)
 
     return attest
-
-
-def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
-    """Return the PATH for programs, and the signer: None for the identity of a job."""
-    path = Home.of_environment().search_path()
-    if key == KEYLESS:
-        return path, None
-    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
-        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
-    return path, signer_of(key, os.environ, processes, path=path)
-
-
-def _subject(image: Descriptor) -> BlobDescriptor:
-    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _new_attachments(
