@@ -20,6 +20,7 @@ from builder.registry import (
     Reference,
     RegistryFailed,
     Unreachable,
+    WrongContent,
     connect,
 )
 from builder.sources.locking import SourceRequest
@@ -81,19 +82,15 @@ class Registries:
             descriptor, body = registry.document(image.digest or image.tag or "latest")
             if descriptor.media_type in INDEXES or "manifests" in body:
                 with _checked(reference):
-                    platforms = [
-                        (entry.get("platform") or {}, entry) for entry in body["manifests"]
-                    ]
-                    for platform, entry in platforms:
+                    entries = [(entry.get("platform") or {}, entry) for entry in body["manifests"]]
+                    for platform, entry in entries:
                         if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
                             return Descriptor.read(entry, reference).digest
-                    available = {str(platform.get("architecture")) for platform, _ in platforms}
+                    available = {str(platform.get("architecture")) for platform, _ in entries}
             else:
                 with _checked(reference):
-                    config = Descriptor.read(body.get("config"), reference)
-                content = registry.small_blob(config)
-                with _checked(reference):
-                    available = {str(exact_json.parsed(content).get("architecture"))}
+                    config = registry.small_blob(Descriptor.read(body.get("config"), reference))
+                    available = {str(exact_json.parsed(config).get("architecture"))}
                 if oci in available:
                     return descriptor.digest
         others = ", ".join(sorted(available - {"unknown", "None"})) or "nothing"
@@ -134,7 +131,7 @@ def _checked(reference: str) -> Iterator[None]:
     """Turn what reading a malformed manifest raises into an error that says so."""
     try:
         yield
-    except (AttributeError, LookupError, TypeError, ValueError, RegistryFailed) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, WrongContent) as error:
         why = "it is no manifest with digests, sha256: and 64 hexadecimal digits each"
         text = f"{reference}: what the registry gives cannot be pinned: {why}"
         raise RegistryFails(text) from error
