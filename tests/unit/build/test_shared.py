@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import requests
 from test_packages import CONTENT, Mirror
 from test_store import FakeProcesses, ensured
+from web_server import client, serving
 
 from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
@@ -139,17 +137,12 @@ def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
 
 @pytest.fixture(name="mirror")
 def a_mirror() -> Iterator[str]:
-    handler = type("Handler", (Mirror,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(Mirror, asked=[]) as url:
+        yield url
 
 
 def got(url: str, proxy: str) -> bytes:
-    session = requests.Session()
-    session.trust_env = False
-    return session.get(url, proxies={"http": proxy}, timeout=10).content
+    return client(proxy).get(url, timeout=10).content
 
 
 def test_a_shared_package_is_not_fetched(shared: Path, tmp_path: Path, mirror: str) -> None:
