@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import urllib3
+from web_server import Answering, serving
 
 from builder.registry import Credentials, Login
 from builder.sources.base_digests import (
@@ -73,55 +72,46 @@ class Told:
         return self.url.removeprefix("http://")
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        told: Told = self.server.told  # type: ignore[attr-defined]
-        authorization = self.headers.get("Authorization", "")
+class Handler(Answering):
+    told: Told
+
+    def get(self) -> None:
+        told, authorization = self.told, self.headers.get("Authorization", "")
         told.asked.append((self.path, authorization))
         if told.busy:
             told.busy -= 1
-            self._send(429, b"")
+            self.send(429, b"")
         elif self.path.startswith("/token"):
             known = authorization == f"Basic {PASSWORD}"
-            self._send(200 if known else 403, json.dumps(told.token).encode())
+            self.send(200 if known else 403, json.dumps(told.token).encode())
         elif told.needs and authorization != told.needs:
             scheme = told.needs.partition(" ")[0]
             where = f'{scheme} realm="{told.url}/token",service="reg",scope="repository:a:pull"'
-            self._send(401, b"", {"WWW-Authenticate": where})
-        elif found := told.files.get(self.path):
-            self._send(200, found[0], {"Content-Type": found[1]})
+            self.send(401, b"", WWW_Authenticate=where)
+        elif self.path in told.files:
+            content, kind = told.files[self.path]
+            self.send(200, content, Content_Type=kind)
         else:
-            self._send(404, b"{}")
+            self.send(404, b"{}")
 
-    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        length = len(content) + self.server.told.withheld  # type: ignore[attr-defined]
-        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def send(self, status: int, content: bytes, **headers: str) -> None:
+        length = str(len(content) + self.told.withheld)
+        self.close_connection = bool(self.told.withheld)
+        self.answer(content, status, Content_Length=length, **headers)
 
 
 @pytest.fixture(name="registry")
 def small_registry() -> Iterator[Told]:
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told = Told(url=f"http://127.0.0.1:{http.server_address[1]}")
-    told.files = {
-        "/v2/library/both/manifests/1": (BOTH, INDEX),
-        "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
-        f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
-        f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
-    }
-    http.told = told  # type: ignore[attr-defined]
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield told
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    told = Told(
+        files={
+            "/v2/library/both/manifests/1": (BOTH, INDEX),
+            "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
+            f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
+            f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
+        }
+    )
+    with serving(Handler, told=told) as told.url:
+        yield told
 
 
 def test_an_index_is_resolved_for_each_architecture(registry: Told) -> None:

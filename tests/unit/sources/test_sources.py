@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from web_server import Answering, serving
 
 from builder.model.errors import Interrupted
 from builder.model.inputs import Lock, LockedSource
@@ -23,55 +23,6 @@ from builder.sources.store import Changed, SourceStore, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
 OTHER = CONTENT[:-1] + b"!"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Serves what the test's `Server` says; answers ranges as RFC 9110 wants it."""
-
-    server: _Http
-
-    def do_GET(self) -> None:
-        server = self.server.told
-        server.asked.append((self.path, self.headers.get("Range", "")))
-        if statuses := server.statuses.get(self.path):
-            self.send_response(statuses.pop(0))
-            self.end_headers()
-            return
-        if location := server.redirects.get(self.path):
-            self.send_response(302)
-            self.send_header("Location", location)
-            self.end_headers()
-            return
-        content = server.files.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        self._send(content, server)
-
-    def _send(self, content: bytes, server: Server) -> None:
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
-        if start and start >= len(content):
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(content)}")
-            self.end_headers()
-            return
-        whole = start == 0 or not server.ranges
-        part = content if whole else content[start:]
-        self.send_response(200 if whole else 206)
-        if not whole:
-            last = len(content) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
-        self.send_header("Content-Length", str(len(part)))
-        self.end_headers()
-        cut = server.cuts.pop(0) if server.cuts else len(part)
-        self.wfile.write(part[:cut])
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class _Http(ThreadingHTTPServer):
-    told: Server
 
 
 @dataclass
@@ -87,16 +38,43 @@ class Server:
     asked: list[tuple[str, str]] = field(default_factory=list)
 
 
+class Handler(Answering):
+    """Serves what the test's `Server` says; answers ranges as RFC 9110 wants it."""
+
+    protocol_version = "HTTP/1.0"
+    told: Server
+
+    def get(self) -> None:
+        told = self.told
+        told.asked.append((self.path, self.headers.get("Range", "")))
+        if statuses := told.statuses.get(self.path):
+            self.answer(status=statuses.pop(0))
+        elif location := told.redirects.get(self.path):
+            self.answer(status=302, Location=location)
+        elif self.path in told.files:
+            self._send(told.files[self.path], told)
+        else:
+            self.send_error(404)
+
+    def _send(self, content: bytes, told: Server) -> None:
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        end = len(content)
+        if start and start >= end:
+            self.answer(status=416, Content_Range=f"bytes */{end}")
+            return
+        part = content[start:] if told.ranges else content
+        cut = told.cuts.pop(0) if told.cuts else len(part)
+        length = {"Content_Length": str(len(part))}
+        if start and told.ranges:
+            length["Content_Range"] = f"bytes {start}-{end - 1}/{end}"
+        self.answer(part[:cut], 206 if start and told.ranges else 200, **length)
+
+
 @pytest.fixture(name="server")
 def http_server() -> Iterator[Server]:
-    http = _Http(("127.0.0.1", 0), Handler)
-    http.told = Server(url=f"http://127.0.0.1:{http.server_address[1]}")
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield http.told
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    told = Server()
+    with serving(Handler, told=told) as told.url:
+        yield told
 
 
 def source(url: str, content: bytes = CONTENT, *, mirrors: tuple[str, ...] = ()) -> LockedSource:
