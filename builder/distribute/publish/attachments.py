@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from builder.model.digests import digest_of
 from builder.model.errors import Refused
-from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed
+from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryFailed, Source
 from builder.registry.failures import Transient
 from builder.registry.manifests import EMPTY_CONTENT
 from builder.trust.proof.attachments import ProofManifest
@@ -83,11 +83,9 @@ def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
     """Merge proof into what is under its tag; return whether it had to be written."""
     retries, written = registry.transport.retries(), 0
     while True:
-        try:
-            current = registry.manifest(proof.tag)
-        except NotThere:
-            current = b""
-        if (merged := proof.merged(current)) is None:
+        current = read_or_none(registry, proof.tag)
+        merged = proof.merged(current[1] if current else b"")
+        if merged is None:
             return bool(written)
         if written:
             retries.wait(Transient(overwritten(registry, proof.tag)))
@@ -95,6 +93,14 @@ def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
             registry.write_blob(merged.blobs[blob], digest=blob)
         registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
         written += 1
+
+
+def read_or_none(source: Source, target: str) -> tuple[Descriptor, bytes] | None:
+    """Return a manifest and its bytes, if it is there."""
+    try:
+        return source.read(target)
+    except NotThere:
+        return None
 
 
 def proof_lock(registry: Registry, digest: str) -> AbstractContextManager[None]:

@@ -10,7 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
+from builder.distribute.publish.attachments import (
+    check_listed,
+    overwritten,
+    proof_lock,
+    read_or_none,
+)
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.publisher import ReleaseSender
 from builder.model.architectures import architecture
@@ -140,7 +145,7 @@ def found_release(
     content = source.manifest(descriptor)
     release = Mirrored(
         recipe=recipe,
-        tags=tuple(tag for tag in tags if _read_or_none(source, tag) == (descriptor, content)),
+        tags=tuple(tag for tag in tags if read_or_none(source, tag) == (descriptor, content)),
         index=Copied(descriptor=descriptor, content=content),
         proof=_referring(source, descriptor),
     )
@@ -185,15 +190,9 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
 
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
-    manifest = _read_or_none(source, tag)
-    return manifest and Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
-
-
-def _read_or_none(source: Source, tag: str) -> tuple[Descriptor, bytes] | None:
-    try:
-        return source.read(tag)
-    except NotThere:
-        return None
+    if manifest := read_or_none(source, tag):
+        return Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
+    return None
 
 
 class ReleaseMirror(ReleaseSender[Mirrored]):
