@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+
+import requests
 
 from builder.model.package_indices import IndexState, state_of
-
-if TYPE_CHECKING:
-    import requests
+from builder.sources.upstream import page_of, request
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([A-Za-z0-9][A-Za-z0-9.+_~-]*)(/[^?#]+)")
 _INDEX = r"^ ([0-9a-f]{{64}}) +([0-9]+) +({}/binary-{}/Packages\.xz)$"
@@ -73,8 +72,6 @@ class Suites:
         That is the suite's own name if there is no such state, or no response: apt gets the error
         for its request.
         """
-        import requests  # noqa: PLC0415 - commands that build nothing start without it
-
         with contextlib.suppress(requests.RequestException, ValueError):
             release = _release(archive + suite)
             missing = self._missing(archive + suite, release)
@@ -126,10 +123,8 @@ def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
 
 def _release(folder: str) -> str:
     """Return the Release file in a suite's folder; raises `ValueError` without one."""
-    from builder.sources import upstream  # noqa: PLC0415
-
     with _response("GET", f"{folder}/InRelease") as response:
-        page = upstream.page_of(response) if response.ok else None
+        page = page_of(response) if response.ok else None
     if page is None:
         raise ValueError(f"{folder} has no Release file")
     return page.decode("latin-1")  # each byte stays as it is
@@ -149,9 +144,7 @@ def _date(release: str) -> dt.datetime:
 
 
 def _response(method: str, url: str) -> requests.Response:
-    from builder.sources import upstream  # noqa: PLC0415
-
-    return upstream.request(method, url, {}, None, logins={}, follow=True, timeout_s=_TIMEOUT_S)
+    return request(method, url, {}, None, logins={}, follow=True, timeout_s=_TIMEOUT_S)
 
 
 def state_beside(archive: str, suite: str) -> IndexState | None:
@@ -159,12 +152,9 @@ def state_beside(archive: str, suite: str) -> IndexState | None:
 
     For mirrors to which requests do not go through the proxy: https.
     """
-    import requests  # noqa: PLC0415 - commands that build nothing start without it
-
     folder = f"{archive}/dists/{suite}"
+    url = f"{folder}/InRelease"
     try:
-        return state_of(
-            f"{folder}/InRelease", f"{folder}/InRelease", _release(folder).encode("latin-1")
-        )
+        return state_of(url, url, _release(folder).encode("latin-1"))
     except (requests.RequestException, ValueError):
         return None

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+from requests.auth import _basic_auth_str
 from web_server import Answering, client, serving
 
 from builder.model.errors import Interrupted, StepFailed
@@ -240,7 +241,7 @@ def test_a_server_that_is_away_is_said_to_be(cache: PackageCache) -> None:
 
 def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
     session = requests.Session()
-    session.headers["Proxy-Authorization"] = cache.key
+    session.headers["Proxy-Authorization"] = _basic_auth_str("run", cache.secret)
     assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
 
 
@@ -261,7 +262,7 @@ def test_a_body_that_breaks_off_reaches_no_end(cache: PackageCache, mirror: str)
         with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as client:
             request = (
                 f"POST {mirror}/echo HTTP/1.1\r\nHost: {host}:{port}\r\n"
-                f"Proxy-Authorization: {cache.key}\r\n{body}"
+                f"Proxy-Authorization: {_basic_auth_str('run', cache.secret)}\r\n{body}"
             )
             client.sendall(request.encode())
             client.shutdown(socket.SHUT_WR)
