@@ -190,7 +190,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     proven = bundled.proven()
     for line in [line for release in releases for line in release.leave_out(proven)]:
         say(line)
-    mirror = ReleaseMirror(archive.repository, to, jobs=options.jobs, say=say)
+    mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
     send(mirror, releases, _narrowed, dry_run=options.dry_run, as_json=options.json)
     for image in () if options.dry_run else bundled.images:
         request = image.request

@@ -123,7 +123,7 @@ def run(options: PublishOptions) -> int:
         copies, reasons = find_releases(source, declared)
         if reasons:
             raise refusal(reasons, declared, hint="publish them there first")
-        mirror = ReleaseMirror(source, to, jobs=options.jobs, say=say)
+        mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
         send(mirror, copies, narrowed, dry_run=options.dry_run, as_json=options.json)
         return 0
     releases, reasons = ready_releases(declared, options.out, options.project)
@@ -131,7 +131,7 @@ def run(options: PublishOptions) -> int:
         notes = _attached(options, declared, to, processes)
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     prove = prove_with(options.key or "", releases, processes)
-    publisher = Publisher(to, prove, jobs=options.jobs, say=say, stop=processes.stop)
+    publisher = Publisher(target=to, prove=prove, jobs=options.jobs, say=say, stop=processes.stop)
     send(publisher, releases, narrowed, dry_run=options.dry_run, as_json=options.json)
     for line in () if options.dry_run else _attached(options, declared, to, processes):
         say(line)

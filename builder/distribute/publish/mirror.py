@@ -195,19 +195,11 @@ def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
     return None
 
 
+@dataclass(kw_only=True)
 class ReleaseMirror(ReleaseSender[Mirrored]):
-    """Copies releases from one namespace to another."""
+    """Copies releases from another namespace, where `source` gives a recipe's repository."""
 
-    def __init__(
-        self,
-        source: Callable[[str], Source],
-        target: Callable[[str], Registry],
-        *,
-        jobs: int,
-        say: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        super().__init__(target, jobs=jobs, say=say)
-        self._source = source
+    source: Callable[[str], Source]
 
     def index(self, release: Mirrored) -> tuple[bytes, str]:
         return release.index.content, release.index.descriptor.media_type
@@ -222,7 +214,7 @@ class ReleaseMirror(ReleaseSender[Mirrored]):
 
     def transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
         for release in releases:
-            source, target = self._source(release.recipe), self.target(release.recipe)
+            source, target = self.source(release.recipe), self.target(release.recipe)
             relatives: tuple[str, ...] = ()
             at = target.transport.registry
             if isinstance(source, Registry) and source.transport.registry == at:

@@ -56,21 +56,17 @@ class _Sendable(Protocol):
 AnyRelease = TypeVar("AnyRelease", bound=_Sendable)
 
 
+@dataclass(kw_only=True)
 class ReleaseSender(ABC, Generic[AnyRelease]):
     """Sends releases below a namespace of a registry; tags are set last.
 
     `target` gives a recipe's repository there. `say` gets progress; `stop` ends other work.
     """
 
-    def __init__(
-        self,
-        target: Callable[[str], Registry],
-        *,
-        jobs: int,
-        say: Callable[[str], object] = lambda _: None,
-        stop: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.target, self.jobs, self.say, self.stop = target, jobs, say, stop
+    target: Callable[[str], Registry]
+    jobs: int
+    say: Callable[[str], object] = lambda _: None
+    stop: Callable[[], object] = lambda: None
 
     @abstractmethod
     def index(self, release: AnyRelease) -> tuple[bytes, str]:
@@ -139,6 +135,7 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
             registry.write_manifest(content, media_type, tag)
 
 
+@dataclass(kw_only=True)
 class Publisher(ReleaseSender[ReadyRelease]):
     """Publishes releases of the output folder; `prove` makes what is attached as proof.
 
@@ -146,17 +143,7 @@ class Publisher(ReleaseSender[ReadyRelease]):
     once more, then indexes with theirs, and tags when all of it is there to stay.
     """
 
-    def __init__(
-        self,
-        target: Callable[[str], Registry],
-        prove: Prove,
-        *,
-        jobs: int,
-        say: Callable[[str], object] = lambda _: None,
-        stop: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__(target, jobs=jobs, say=say, stop=stop)
-        self._prove = prove
+    prove: Prove
 
     def index(self, release: ReadyRelease) -> tuple[bytes, str]:
         return index_of(release), INDEX
@@ -199,13 +186,13 @@ class Publisher(ReleaseSender[ReadyRelease]):
     def _write_image(self, registry: Registry, image: Ready) -> Proven:
         self.say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
-        prove = partial(self._prove, registry, image.image.bare(), (image,))
+        prove = partial(self.prove, registry, image.image.bare(), (image,))
         return attach(registry, image.image.digest, prove, list(file_manifests(image).values()))
 
     def _write_index(self, release: ReadyRelease) -> Proven:
         registry = self.target(release.recipe)
         index = registry.write_manifest(index_of(release), INDEX)
-        return attach(registry, index.digest, partial(self._prove, registry, index, release.images))
+        return attach(registry, index.digest, partial(self.prove, registry, index, release.images))
 
 
 def file_manifests(image: Ready) -> dict[str, bytes]:

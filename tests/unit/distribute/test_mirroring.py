@@ -109,7 +109,7 @@ def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
         source.attach(some)
         release, _ = found_release(source, "a", ["1.0"], ["amd64"])
         assert release is not None
-        mirror = ReleaseMirror(lambda _: source, lambda _: source, jobs=1)
+        mirror = ReleaseMirror(source=lambda _: source, target=lambda _: source, jobs=1)
         [(_, told)] = mirror.described(release).images.items()
         assert ("sif" in told) is named
         assert told["oci"] == image.digest
@@ -118,7 +118,7 @@ def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
 def mirror_to(source: Registry, target: Registry) -> None:
     release, _ = found_release(source, "a", ["1.0"], ["amd64"])
     assert release is not None
-    ReleaseMirror(lambda _: source, lambda _: target, jobs=2).send([release])
+    ReleaseMirror(source=lambda _: source, target=lambda _: target, jobs=2).send([release])
 
 
 def test_tags_of_proof_are_written_when_it_is_their_turn(fake: Fake) -> None:

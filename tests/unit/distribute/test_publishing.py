@@ -60,7 +60,7 @@ def publish(
     fake: Fake, releases: Sequence[ReadyRelease], prove: Prove = unsigned, jobs: int = 4
 ) -> None:
     to = namespace(f"{fake.host}/site", ())
-    Publisher(to, prove, jobs=jobs).send(releases)
+    Publisher(target=to, prove=prove, jobs=jobs).send(releases)
 
 
 @pytest.mark.parametrize("listed", [True, False])
