@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
@@ -92,45 +92,22 @@ Declared: TypeAlias = Release[PlannedImage]
 ReadyRelease: TypeAlias = Release[Ready]
 
 
-class NotReady(Exception):
-    """The reasons why an image may not be published, a line each."""
-
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
-
-
 def ready(
     image: PlannedImage,
     folder: Path,
     manifest: Manifest | None,
     harness: Mapping[str, str] | None = None,
-) -> Ready:
-    """Return an image from its output folder, and the `manifest` of that, None without one.
+) -> tuple[Ready | None, list[str]]:
+    """Return an image from its output folder, or every reason why it may not be published.
 
-    `harness` has the digests of the scripts that ran its checks, by their paths in the image.
-    Raises `NotReady` with every reason.
+    `manifest` is that of the folder, None without one. `harness` has the digests of the scripts
+    that ran its checks, by their paths in the image.
     """
     if manifest is None:
-        damaged = "its manifest.json is damaged, or another version wrote it"
-        lacking = "it is not built: its folder has no manifest.json"
-        raise NotReady([damaged if os.path.lexists(folder / "manifest.json") else lacking])
-    reasons = [
-        reason
-        for is_wrong, reason in (
-            (manifest.image != image.identifier, f"its folder holds {manifest.image}"),
-            (
-                manifest.content_key != image.content_key,
-                "it was built from other inputs than today's: build it again",
-            ),
-            (
-                manifest.cell != image.cell,
-                f"its manifest is of another cell: {asdict(manifest.cell)}",
-            ),
-            (manifest.outcome != "verified", f"it is not verified: {manifest.outcome}"),
-        )
-        if is_wrong
-    ]
+        if os.path.lexists(folder / "manifest.json"):
+            return None, ["its manifest.json is damaged, or another version wrote it"]
+        return None, ["it is not built: its folder has no manifest.json"]
+    reasons = list(_differences(image, manifest))
     try:
         descriptor, content, blobs = _image(image, folder)
         files = {
@@ -142,19 +119,18 @@ def ready(
             if name != "oci"
         }
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
-        raise NotReady([*reasons, f"it is not whole: {error}"]) from error
+        return None, [*reasons, f"it is not whole: {error}"]
     if descriptor.digest != manifest.artifacts["oci"].digest:
         reasons.append(f"its OCI layout holds {descriptor.digest}, not what was verified")
     statements, faults = _evidence(image, folder, manifest, harness or {})
     reasons += faults
-    bill = b""
     try:
         bill = read_bound(folder, manifest, manifest.sbom)
     except BadInput as error:
         reasons.append(f"its bill of materials: {error.args[0]}")
     if reasons:
-        raise NotReady(reasons)
-    return Ready(
+        return None, reasons
+    proven_image = Ready(
         planned=image,
         folder=folder,
         record=manifest,
@@ -166,6 +142,18 @@ def ready(
         bill=bill,
         proven=max(map(finished, statements)),
     )
+    return proven_image, []
+
+
+def _differences(image: PlannedImage, manifest: Manifest) -> Iterator[str]:
+    if manifest.image != image.identifier:
+        yield f"its folder holds {manifest.image}"
+    if manifest.content_key != image.content_key:
+        yield "it was built from other inputs than today's: build it again"
+    if manifest.cell != image.cell:
+        yield f"its manifest is of another cell: {asdict(manifest.cell)}"
+    if manifest.outcome != "verified":
+        yield f"it is not verified: {manifest.outcome}"
 
 
 def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[BlobFile, ...]]:
@@ -299,12 +287,10 @@ def ready_releases(
         images: list[Ready] = []
         for image in release.images:
             folder = out / image.identifier
-            try:
-                harness = within(harness_of(harness_digests(image, project)))
-                images.append(ready(image, folder, read_manifest(folder), harness))
-            except NotReady as error:
-                where = f"{release}: {image.cell.arch}"
-                reasons += [f"{where}: {reason}" for reason in error.reasons]
+            harness = within(harness_of(harness_digests(image, project)))
+            proven, faults = ready(image, folder, read_manifest(folder), harness)
+            images += [proven] if proven else []
+            reasons += [f"{release}: {image.cell.arch}: {fault}" for fault in faults]
         complete.append(
             Release(
                 recipe=release.recipe,
