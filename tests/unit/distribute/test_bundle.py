@@ -25,6 +25,8 @@ from builder.distribute.bundle.judgements import with_fix
 from builder.model.digests import HashedWriter
 from builder.trust.policy.records import refused
 
+Capture = pytest.CaptureFixture[str]
+
 PROOF = ROOT / "tests/data/proof"
 HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
 TAG = "1.0-sample"
@@ -114,7 +116,7 @@ def test_it_is_a_layout_that_others_read(whole: Path) -> None:
 
 
 def test_what_is_loaded_is_what_is_published(
-    made: Path, whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    made: Path, whole: Path, policy: Path, fake: Fake, capsys: Capture
 ) -> None:
     assert loaded(whole, policy, fake, "--dry-run") == 0
     assert fake.manifests == {}
@@ -131,7 +133,7 @@ def test_what_is_loaded_is_what_is_published(
 
 
 def test_another_key_is_refused_and_nothing_is_sent(
-    whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, capsys: Capture
 ) -> None:
     shutil.copy(PROOF / "ed25519.pub", policy.parent)
     policy.write_text(json.dumps({**POLICY, "keys": ["ed25519.pub"]}))
@@ -144,7 +146,7 @@ def test_another_key_is_refused_and_nothing_is_sent(
 
 
 def test_a_tag_of_another_image_is_refused(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     """Who carries the archive may have renamed what is in it."""
 
@@ -172,7 +174,7 @@ def test_a_folder_is_filled_as_pull_does_it(whole: Path, policy: Path, tmp_path:
 
 
 def test_images_that_nobody_noted_the_inputs_of_are_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     words = ["bundle", "--project", str(made), "--output", str(tmp_path / "site.tar")]
     assert main(words) == 4
@@ -180,18 +182,13 @@ def test_images_that_nobody_noted_the_inputs_of_are_refused(
     assert not (tmp_path / "site.tar").exists()
 
 
-def test_images_alone_do_not_fill_a_home(
-    whole: Path, policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_alone_do_not_fill_a_home(whole: Path, policy: Path, capsys: Capture) -> None:
     assert main(["load", str(whole), "--policy", str(policy), "--home", "--host", HOST]) == 4
     assert "it holds images alone" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_nothing(
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(contents, "_check_target", lambda *_: None)
     target = tmp_path / "full.tar"
@@ -205,9 +202,7 @@ def _full(_self: object, _data: bytes) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_that_changed_is_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_changed_is_refused(made: Path, tmp_path: Path, capsys: Capture) -> None:
     project = Path(shutil.copytree(made, tmp_path / "project"))
     sif = next((project / "out").glob("tools-*/image.sif"))
     content = bytearray(sif.read_bytes())
@@ -350,12 +345,7 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_damaged_archive_is_refused_in_one_error(
-    name: str,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    name: str, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     change, expected = FAULTS[name]
     archive = changed(whole, tmp_path / "bad.tar", change)
@@ -372,12 +362,7 @@ def test_a_damaged_archive_is_refused_in_one_error(
 
 @pytest.mark.parametrize("after", [b"x", bytes(5000) + b"x", bytes(2 << 20)])
 def test_what_stands_after_the_end_is_refused(
-    after: bytes,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    after: bytes, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     longer = tmp_path / "longer.tar"
     longer.write_bytes(whole.read_bytes() + after)
@@ -404,12 +389,7 @@ def test_a_manifest_that_is_listed_often_is_read_once(
 
 @pytest.mark.parametrize("kept", [0.2, 0.9, 0.999])
 def test_an_archive_that_breaks_off(
-    kept: float,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    kept: float, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     cut = tmp_path / "cut.tar"
     content = whole.read_bytes()
@@ -419,7 +399,7 @@ def test_an_archive_that_breaks_off(
 
 
 def test_the_two_blocks_at_the_end_are_needed(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     cut = tmp_path / "cut.tar"
     cut.write_bytes(whole.read_bytes()[: -archives.BLOCK])
@@ -429,7 +409,7 @@ def test_the_two_blocks_at_the_end_are_needed(
 
 @pytest.mark.parametrize("content", [b"", b"no tar", b"x" * 5000, bytes(5000)])
 def test_what_is_no_archive(
-    content: bytes, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     assert loaded(tmp_path / "x.tar", policy, fake) == 2
@@ -449,7 +429,7 @@ def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
 
 
 def test_another_layout_is_no_bundle(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     def other(files: Files) -> None:
         index = json.loads(files.named("index.json"))
