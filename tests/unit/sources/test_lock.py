@@ -375,24 +375,23 @@ def test_a_version_that_debian_has_not_is_told(url: str, said: str, tmp_path: Pa
         debian(tmp_path, archive()).resolve(url)
 
 
+@pytest.mark.parametrize(
+    ("files", "error", "reason"),
+    [
+        (archive(codename="forky"), Refused, "is that of forky, stable"),
+        (archive(sha256="f" * 64), Refused, "gives another file"),
+        ({}, Unfetched, "no Release file of trixie"),
+    ],
+)
+def test_an_index_that_is_another_or_not_there(
+    files: dict[str, bytes], error: type[Exception], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=reason) as caught:
+        debian(tmp_path, files).resolve("debian-source:hello/2.10+ds")
+    assert "debian.example" not in str(caught.value)
+
+
 def test_an_index_that_debian_did_not_sign_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not signed by Debian") as caught:
         debian(tmp_path, archive(), trusts=False).resolve("debian-source:hello/2.10+ds")
     assert "BAD signature" in str(caught.value)
-
-
-def test_the_index_of_another_suite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="is that of forky, stable"):
-        debian(tmp_path, archive(codename="forky")).resolve("debian-source:hello/2.10+ds")
-
-
-def test_an_index_that_is_not_the_promised_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="gives another file") as caught:
-        debian(tmp_path, archive(sha256="f" * 64)).resolve("debian-source:hello/2.10+ds")
-    assert "debian.example" not in str(caught.value)
-
-
-def test_a_mirror_that_is_away_is_not_named(tmp_path: Path) -> None:
-    with pytest.raises(Unfetched, match="no Release file of trixie") as caught:
-        debian(tmp_path, {}).resolve("debian-source:hello/2.10+ds")
-    assert "debian.example" not in str(caught.value)

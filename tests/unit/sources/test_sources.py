@@ -91,6 +91,12 @@ def downloader(waits: list[float] | None = None) -> Downloader:
     return Downloader(wait=(waits if waits is not None else []).append)
 
 
+def ensured(server: Server, folder: Path, waits: list[float] | None = None) -> bytes:
+    """The file of the server's /a.tgz, from a store."""
+    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=folder)
+    return store.ensure(wanted, downloader=downloader(waits)).read_bytes()
+
+
 def leftovers(store: Path) -> list[str]:
     return sorted(one.name for one in store.rglob("*") if one.is_file() and ".lock" not in one.name)
 
@@ -137,22 +143,20 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
 def test_a_longer_file_is_another_file(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT + b"more"
     with pytest.raises(Changed, match=f"{len(CONTENT) + 4} bytes"):
-        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        ensured(server, tmp_path)
 
 
 def test_what_breaks_off_is_resumed(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts = [300_000, 100_000]
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    ensured(server, tmp_path)
     assert [asked for _, asked in server.asked] == ["", "bytes=300000-", "bytes=400000-"]
 
 
 def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts, server.ranges = [300_000], False
-    store = SourceStore(path=tmp_path)
-    path = store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
-    assert path.read_bytes() == CONTENT
+    assert ensured(server, tmp_path) == CONTENT
 
 
 def test_a_killed_download_is_never_taken_for_whole(server: Server, tmp_path: Path) -> None:
@@ -177,10 +181,8 @@ def test_a_part_of_another_file_does_no_harm(server: Server, tmp_path: Path) -> 
     wanted = source(f"{server.url}/a.tgz")
     for stale in (b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)):
         (tmp_path / f".{wanted.sha256}.partial").write_bytes(stale)
-        store = SourceStore(path=tmp_path)
-        place = store.ensure(wanted, downloader=downloader())
-        assert place.read_bytes() == CONTENT
-        place.unlink()
+        assert ensured(server, tmp_path) == CONTENT
+        SourceStore(path=tmp_path).place(wanted.sha256).unlink()
 
 
 def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
@@ -189,7 +191,7 @@ def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
     server.files["/a.tgz"] = CONTENT
     wanted = source(f"{server.url}/a.tgz")
     (tmp_path / f".{wanted.sha256}.partial").write_bytes(CONTENT)
-    SourceStore(path=tmp_path).ensure(wanted, downloader=downloader())
+    ensured(server, tmp_path)
     assert [asked for _, asked in server.asked] == [f"bytes={len(CONTENT)}-"]
 
 
@@ -207,13 +209,13 @@ def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_pat
     server.files["/a.tgz"] = CONTENT
     server.statuses["/a.tgz"] = [503, 429]
     waits: list[float] = []
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader(waits))
+    ensured(server, tmp_path, waits)
     assert waits == [0.5, 1.0]
 
 
 def test_a_definitive_no_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     with pytest.raises(Unfetched, match="answers 404"):
-        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        ensured(server, tmp_path)
     assert len(server.asked) == 1
 
 
@@ -230,7 +232,7 @@ def test_a_server_that_stays_away_is_tried_once_more_only(server: Server, tmp_pa
 def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     server.files["/real.tgz"] = CONTENT
     server.redirects["/a.tgz"] = "/real.tgz"
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    ensured(server, tmp_path)
 
 
 def test_redirects_end(server: Server, tmp_path: Path) -> None:
@@ -275,9 +277,9 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
 
 def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=tmp_path)
-    store.ensure(wanted, downloader=downloader()).write_bytes(OTHER)
-    assert store.ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+    ensured(server, tmp_path)
+    SourceStore(path=tmp_path).place(source("").sha256).write_bytes(OTHER)
+    assert ensured(server, tmp_path) == CONTENT
 
 
 def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:

@@ -174,16 +174,6 @@ def test_a_state_that_apt_would_refuse_is_not_taken(
     )
 
 
-def test_the_security_archive_names_its_components_otherwise(
-    mirror: Site, get: Get, said: list[str]
-) -> None:
-    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
-    mirror.has("trixie", torn, OLD)
-    mirror.has("stable", WHOLE, OLD)
-    assert get("dists/trixie/InRelease").content == WHOLE
-    assert len(said) == 1
-
-
 def test_which_state_a_build_was_told_of_is_known(
     mirror: Site, cache: PackageCache, tmp_path: Path
 ) -> None:
@@ -213,14 +203,6 @@ def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
     assert state_beside("http://127.0.0.1:9/debian", "trixie") is None
 
 
-def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(
-    mirror: Site, get: Get
-) -> None:
-    mirror.has("stable", TORN, OLD)
-    mirror.has("trixie", WHOLE, OLD)
-    assert get("dists/stable/InRelease").content == WHOLE
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -244,12 +226,34 @@ def test_without_a_whole_state_everything_stays_as_it_is(
     assert said == []
 
 
-def test_an_index_that_is_missing_altogether_is_missed(mirror: Site, get: Get) -> None:
+def _security(mirror: Site) -> None:
+    """The security archive names its components otherwise."""
+    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
+    mirror.has("trixie", torn, OLD)
+
+
+def _by_its_codename(mirror: Site) -> None:
+    mirror.has("trixie", WHOLE, OLD)
+    mirror.has("stable", TORN, OLD)
+
+
+def _missing_altogether(mirror: Site) -> None:
     mirror.has("trixie", TORN, NEW)
-    mirror.has("stable", WHOLE, OLD)
-    for path in [one for one in mirror.files if "/trixie/" in one and "ppc64el" in one]:
+    for path in [path for path in mirror.files if "/trixie/" in path and "ppc64el" in path]:
         del mirror.files[path]
-    assert get("dists/trixie/InRelease").content == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("change", "suite"),
+    [(_security, "trixie"), (_by_its_codename, "stable"), (_missing_altogether, "trixie")],
+)
+def test_the_whole_state_is_taken(
+    change: Callable[[Site], None], suite: str, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("stable", WHOLE, OLD)
+    change(mirror)
+    assert get(f"dists/{suite}/InRelease").content == WHOLE
+    assert len(said) == 1
 
 
 def test_an_architecture_that_nobody_wants_may_be_missing(
