@@ -33,6 +33,7 @@ from builder.distribute.bundle.judgements import (
     NOWHERE,
     all_releases,
     images_of,
+    proven_files,
     with_fix,
 )
 from builder.distribute.publish.mirror import ReleaseMirror
@@ -183,16 +184,16 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     to = namespace(address, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
     site = replace(site, policy=replace(site.policy, host_contract=False))
-    bundled = all_releases(archive, site, to)
-    releases = bundled.releases
-    _refuse(options, bundled.images, bundled.reasons)
+    images, releases, reasons = all_releases(archive, site, to)
+    _refuse(options, images, reasons)
     _check_whole(options, archive)
-    proven = bundled.proven()
-    for line in [line for release in releases for line in release.leave_out(proven)]:
-        say(line)
+    proven = proven_files(images)
+    for release in releases:
+        for line in release.leave_out(proven):
+            say(line)
     mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
     send(mirror, releases, _narrowed, dry_run=options.dry_run, as_json=options.json)
-    for image in () if options.dry_run else bundled.images:
+    for image in () if options.dry_run else images:
         request = image.request
         if request.format == "oci":
             last_pulls().write(request.remembered, image.gathered, request.policy)

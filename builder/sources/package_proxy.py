@@ -40,7 +40,7 @@ from builder.model.package_indices import MOST_BYTES, is_release, state_of
 from builder.sources.journals import ANSWERS, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
 from builder.sources.suites import Suites
-from builder.sources.upstream import Body, chunks, page_of, request
+from builder.sources.upstream import Body, page_of, request
 from builder.system.files import note_use
 from builder.system.home import PIP_CONFIG
 from builder.system.host_facts import own_index
@@ -135,6 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not via_url and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            return
+        if "Transfer-Encoding" in self.headers:
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)  # and ends the connection
             return
         if via_url:
             del self.headers["Authorization"]
@@ -231,14 +234,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_via(self) -> bool:
         return self._url != self.path
 
-    def _body(self) -> Body | Iterator[bytes] | None:
+    def _body(self) -> Body | None:
         """Return the request's body, read as it is forwarded; servers may answer before its end."""
         length = self.headers.get("Content-Length", "")
-        is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
-        if not is_chunked and not length.isdecimal():
+        if not length.isdecimal():
             return None
         self.close_connection = True
-        return chunks(self.rfile) if is_chunked else Body(self.rfile, int(length))
+        return Body(self.rfile, int(length))
 
     def _copy(self, response: requests.Response, place: Path | None, address: str) -> None:
         is_ok = response.status_code == HTTPStatus.OK

@@ -30,7 +30,7 @@ def request(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    body: Body | Iterator[bytes] | None,
+    body: Body | None,
     *,
     logins: Mapping[Origin, Login],
     follow: bool,
@@ -73,7 +73,6 @@ class _Session(requests.Session):
 
 _MOST_PAGE = 64 << 20  # bytes
 _CHUNK = 1 << 16
-_MOST_LINE = 1 << 12  # bytes between chunks
 
 
 class Body:
@@ -93,18 +92,6 @@ class Body:
                 raise EOFError("the body breaks off")
             remaining -= len(chunk)
             yield chunk
-
-
-def chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield the chunks of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1
-
-    Raises `ValueError` for an invalid one, `EOFError` if it breaks off.
-    """
-    while size := int(file.readline(_MOST_LINE).partition(b";")[0], 16):
-        yield from Body(file, size)
-        file.readline(_MOST_LINE)
-    while file.readline(_MOST_LINE).strip():
-        pass
 
 
 def page_of(response: requests.Response) -> bytes | None:

@@ -64,15 +64,7 @@ class Mirror(Answering):
             self.answer(CONTENT)
 
     def post(self) -> None:
-        if length := self.headers.get("Content-Length"):
-            self.answer(self.rfile.read(int(length)))
-            return
-        body = b""
-        while size := int(self.rfile.readline(), 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        self.answer(body)
+        self.answer(self.rfile.read(int(self.headers["Content-Length"])))
 
 
 @pytest.fixture
@@ -245,28 +237,24 @@ def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
     assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
 
 
-def test_bodies_are_passed_on(cache: PackageCache, mirror: str) -> None:
-    for body in (b"some text", iter([b"some ", b"text"])):
+def test_a_body_of_known_length_is_passed_on(cache: PackageCache, mirror: str) -> None:
+    for body, status in ((b"some text", 200), (iter([b"some ", b"text"]), 411)):
         answer = client(cache.url).post(f"{mirror}/echo", data=body, timeout=10)
-        assert answer.content == b"some text"
+        assert answer.status_code == status
+        assert status == 411 or answer.content == b"some text"
 
 
 def test_a_body_that_breaks_off_reaches_no_end(cache: PackageCache, mirror: str) -> None:
-    host, _, port = mirror.removeprefix("http://").partition(":")
-    for body in (
-        "Content-Length: 90\r\n\r\nsome",
-        "Transfer-Encoding: chunked\r\n\r\n-1\r\nsome",
-        "Transfer-Encoding: chunked\r\n\r\n9\r\nsome",
-    ):
-        at = urlsplit(cache.address)
-        with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as client:
-            request = (
-                f"POST {mirror}/echo HTTP/1.1\r\nHost: {host}:{port}\r\n"
-                f"Proxy-Authorization: {_basic_auth_str('run', cache.secret)}\r\n{body}"
-            )
-            client.sendall(request.encode())
-            client.shutdown(socket.SHUT_WR)
-            assert b"200 OK" not in b"".join(iter(lambda: client.recv(1 << 16), b""))
+    at = urlsplit(cache.address)
+    request = (
+        f"POST {mirror}/echo HTTP/1.1\r\nHost: {urlsplit(mirror).netloc}\r\n"
+        f"Proxy-Authorization: {_basic_auth_str('run', cache.secret)}\r\n"
+        "Content-Length: 90\r\n\r\nsome"
+    )
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as caller:
+        caller.sendall(request.encode())
+        caller.shutdown(socket.SHUT_WR)
+        assert b"200 OK" not in b"".join(iter(lambda: caller.recv(1 << 16), b""))
 
 
 def peak_of(work: Callable[[], object]) -> int:
