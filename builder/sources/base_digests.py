@@ -153,20 +153,13 @@ def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[S
 Key = tuple[str, str]  # reference and architecture
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pinned:
-    """Digests by reference and architecture, and an error for each registry or image without."""
-
-    references: Mapping[Key, str]
-    failures: tuple[BuildImagesError, ...]
-
-
 def pin_references(
     requested: Iterable[Key], known: Mapping[Key, str], registries: Registries, *, update: bool
-) -> Pinned:
-    """Return the digest of each; locked ones stay as they are without `update`.
+) -> tuple[dict[Key, str], list[BuildImagesError]]:
+    """Return digests, and an error for each registry or image without.
 
-    A server that cannot be reached is tried once: all its references fail then.
+    Locked ones stay as they are without `update`. A server that cannot be reached is tried once:
+    all its references fail then.
     """
 
     def server(name: str) -> tuple[str, str]:
@@ -194,7 +187,7 @@ def pin_references(
         names = sorted({name for name, _ in pending if server(name) == at})
         text = f"{error.lost}\n  not asked for: {', '.join(names)}"
         failures.insert(0, RegistryUnreachable(text, lost=error.lost, hint=error.hint))
-    return Pinned(references=digests, failures=tuple(failures))
+    return digests, failures
 
 
 def mismatches(

@@ -48,16 +48,13 @@ class Locking:
     say: Callable[[str], object] = lambda _: None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LockedAll:
-    """The locked sources, and one error for each source that could not be locked."""
+def lock_sources(
+    requests: Iterable[SourceRequest], known: Lock, locking: Locking
+) -> tuple[list[LockedSource], list[BuildImagesError]]:
+    """Return an entry for each source, and an error for each that could not be locked.
 
-    sources: tuple[LockedSource, ...]
-    failures: tuple[BuildImagesError, ...]
-
-
-def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Locking) -> LockedAll:
-    """Return an entry for each source; locked ones stay as they are without `update`."""
+    Locked ones stay as they are without `update`.
+    """
     failures: list[BuildImagesError] = []
 
     def locked_entry(request: SourceRequest) -> LockedSource | None:
@@ -68,7 +65,7 @@ def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Lockin
             return chosen(request.urls, known.sources)  # the locked entry is not lost
 
     entries = in_parallel(locking.downloader, locked_entry, requests)
-    return LockedAll(sources=tuple(filter(None, entries)), failures=tuple(failures))
+    return [entry for entry in entries if entry], failures
 
 
 def chosen(urls: Sequence[str], known: Mapping[str, LockedSource]) -> LockedSource | None:

@@ -157,14 +157,14 @@ def test_a_namespaces_mirror_is_asked_before_its_registrys(
     mirrors = {"docker.io": "127.0.0.1:9/hub", "docker.io/nvidia": f"{registry.host}/nv"}
     registries = Registries(mirrors=mirrors)
     assert registries.digest("docker.io/nvidia/cuda:1", "ppc64le") == digest(POWER)
-    found = pin_references(
+    references, failures = pin_references(
         [("docker.io/nvidia/cuda:1", "x86_64"), ("docker.io/library/a:1", "x86_64")],
         {},
         registries,
         update=False,
     )
-    assert found.references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
-    [failure] = found.failures
+    assert references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
+    [failure] = failures
     assert "not asked for: docker.io/library/a:1\n" in str(failure)
     lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], mirrors)
     assert [one.server for one in lost] == ["127.0.0.1:9"]

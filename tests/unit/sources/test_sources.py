@@ -18,7 +18,7 @@ from web_server import Answering, serving
 from builder.model.errors import Interrupted
 from builder.model.inputs import Lock, LockedSource
 from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
-from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
+from builder.sources.locking import Locking, SourceRequest, lock_sources
 from builder.sources.store import Changed, SourceStore, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
@@ -342,11 +342,11 @@ def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
     begun = threading.Semaphore(0)
     url = "https://up.example/a.tgz"
 
-    def run(content: bytes) -> LockedAll:
+    def run(content: bytes) -> list[LockedSource]:
         slow, store = SlowDownloader(begun, content), SourceStore(path=tmp_path)
         how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
-        return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)
+        return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)[0]
 
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(run, [b"1", b"2"]))
-    assert [one.sources for one in found] == [(source(url, b"11"),), (source(url, b"22"),)]
+    assert found == [[source(url, b"11")], [source(url, b"22")]]
