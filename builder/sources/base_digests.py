@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -24,7 +23,7 @@ from builder.registry import (
     connect,
 )
 from builder.sources.locking import SourceRequest
-from builder.sources.store import JOBS
+from builder.system.threads import in_threads
 
 
 class RegistryFails(MissingPrerequisite):
@@ -181,8 +180,7 @@ def pin_references(
             except RegistryFails as error:
                 failures.append(error)
 
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        list(pool.map(pin, pending))
+    in_threads(pin, pending)
     for at, error in sorted(unreachable.items(), key=itemgetter(0), reverse=True):
         names = sorted({name for name, _ in pending if server(name) == at})
         text = f"{error.lost}\n  not asked for: {', '.join(names)}"

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from builder.model.errors import BuildImagesError, Refused
 from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
-from builder.sources.store import SourceStore, Unfetched, in_parallel
+from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
+from builder.system.threads import in_threads
 from builder.system.web import without_users
 
 SCHEMA = "build-images/lock/v1"
@@ -64,7 +65,7 @@ def lock_sources(
             failures.append(error)
             return chosen(request.urls, known.sources)  # the locked entry is not lost
 
-    entries = in_parallel(locking.downloader, locked_entry, requests)
+    entries = in_threads(locked_entry, requests, stop=locking.downloader.stop)
     return [entry for entry in entries if entry], failures
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
@@ -17,11 +15,8 @@ from builder.sources.download import (
     digest_of,
 )
 from builder.system.locks import locked
+from builder.system.threads import in_threads
 from builder.system.web import server_of, without_users
-
-JOBS = 4
-Item = TypeVar("Item")
-T = TypeVar("T")
 
 # Called with a source and its fetched bytes.
 OnProgress = Callable[[LockedSource, int], object]
@@ -176,18 +171,6 @@ def _missing(source: LockedSource) -> str:
     return f"{source.file} ({without_users(source.url)}), sha256 {source.sha256}"
 
 
-def in_parallel(
-    downloader: Downloader, fetch: Callable[[Item], T], items: Iterable[Item]
-) -> list[T]:
-    """Return what `fetch` gives for each item; an exception ends the transfers of all threads."""
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        try:
-            return list(pool.map(fetch, items))
-        except BaseException:
-            downloader.stop()
-            raise
-
-
 UPDATE_HINT = (
     f"if the new file is right, build-images lock --update writes it to {LOCK}; "
     "else name a mirror that has the old one (sources: in site.yaml)"
@@ -227,7 +210,7 @@ def fetch_all(
             return None
 
     ordered = sorted(sources, key=lambda source: source.url)
-    paths = in_parallel(downloader, ensured, ordered)
+    paths = in_threads(ensured, ordered, stop=downloader.stop)
     if failures:
         raise joined(failures, store, offline=offline)
     return {source.url: path for source, path in zip(ordered, paths, strict=True) if path}

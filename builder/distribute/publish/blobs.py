@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.distribute.threads import in_threads
 from builder.registry import Descriptor, Registry, Source
 from builder.system.files import unnamed
 from builder.system.home import Home
+from builder.system.threads import in_threads
 
 THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 

@@ -13,7 +13,6 @@ from builder.distribute.publish.attachments import Proven, attach, is_settled
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.releases import Ready, ReadyRelease
-from builder.distribute.threads import in_threads
 from builder.model.digests import digest_of
 from builder.registry import Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.manifests import (
@@ -28,6 +27,7 @@ from builder.registry.manifests import (
     json_object,
     referrer,
 )
+from builder.system.threads import in_threads
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -24,10 +24,10 @@ from builder.artifacts.tree import line_of
 from builder.distribute.pull.folders import is_own_file, make_own
 from builder.distribute.pull.members import Laid, as_member, members, named
 from builder.distribute.pull.streams import LIMITS, LayerLimits, check_diff_id, opened
-from builder.distribute.threads import AT_ONCE, Coming
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked
+from builder.system.threads import AT_ONCE, Coming
 from builder.system.workers import Workers, workers
 
 _MODE = 0o644  # whatever the umask

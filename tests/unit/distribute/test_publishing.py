@@ -20,7 +20,6 @@ from builder.distribute.publish import proof
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
 from builder.distribute.publish.releases import ReadyRelease, declared_releases, ready_releases
-from builder.distribute.threads import in_threads
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
@@ -28,6 +27,7 @@ from builder.registry import RegistryFailed
 from builder.registry.client import namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
+from builder.system.threads import in_threads
 from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")

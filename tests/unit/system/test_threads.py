@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from builder.distribute.threads import Coming, in_threads
+from builder.system.threads import Coming, in_threads
 
 
 def test_results_come_in_order_and_a_few_are_worked_on_at_once() -> None:
