@@ -176,7 +176,7 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     """
     say = Progress(level=options.level).say
     size = sum(blob.size for blob in archive.archive.blobs.values())
-    archive.check(ByteProgress(say, size, "read"))
+    archive.archive.check_all(ByteProgress(say, size, "read"))
 
 
 def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, address: str) -> int:
@@ -259,7 +259,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
             else:  # one that was killed had made it
                 _check_same(options.checkout, inputs)
     counts = input_counts(inputs)
-    native = [str(entry.about["name"]) for entry in inputs if entry.kind == NATIVE]
+    native = [entry.text("name") for entry in inputs if entry.kind == NATIVE]
     if options.json:
         files = sorted(files_of_project(inputs)) if options.checkout else []
         report = {"home": str(home.path), **counts, "native": native, "project": files}

@@ -13,7 +13,7 @@ import re
 import stat
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -84,6 +84,12 @@ class Archive:
             yield piece
         if f"sha256:{sha256.hexdigest()}" != digest:
             raise self.wrong(f"the blob {digest} holds sha256:{sha256.hexdigest()}")
+
+    def check_all(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
+        """Read every blob against its digest."""
+        for digest in self.blobs:
+            for piece in self.pieces(digest):
+                on_bytes(len(piece))
 
     def place(self, digest: str) -> ByteRange:
         """Return the place of a blob; raises `WrongContent` if the archive lacks it."""

@@ -15,7 +15,7 @@ from builder.build.base_store import staging
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
 from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG, Input, RegistryBase, keep_base, read_base
+from builder.distribute.bundle.inputs import TAG, Input, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
@@ -69,34 +69,28 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
         about = repository.object_of(content, config.digest, most=None)
-        files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
+        files = {layer.annotations.get(TITLE, ""): (layer, repository) for layer in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
         entry = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
-        if entry.kind == REGISTRY_BASE:
-            _base_in(repository, entry)
-        inputs.append(entry)
+        inputs.append(_base_in(repository, entry) if entry.kind == REGISTRY_BASE else entry)
     return inputs
 
 
 def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> None:
     """Put bases, sources, native tools and packages where builds look for them."""
-    ways = {
-        BASE: _base,
-        REGISTRY_BASE: _registry_base,
-        SOURCES: _sources,
-        NATIVE: _native,
-        PACKAGES: _packages,
-    }
+    ways = {BASE: _base, SOURCES: _sources, NATIVE: _native, PACKAGES: _packages}
     for entry in inputs:
-        if entry.kind in ways:
+        if entry.kind == REGISTRY_BASE:
+            keep_base(entry, home.bases)
+        elif entry.kind in ways:
             ways[entry.kind](repository, entry, home)
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
     """Return a project's files, by path."""
     files = (entry.files for entry in inputs if entry.kind == PROJECT)
-    return {name: blob for by_name in files for name, blob in by_name.items()}
+    return {name: blob for by_name in files for name, (blob, _) in by_name.items()}
 
 
 def write_project(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
@@ -120,11 +114,12 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
 
 
 def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
-    record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
-    [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
+    record = {key: entry.text(key) for key in _BASE_KEYS}
+    title, (blob, _) = next(iter(entry.files.items()), ("", (None, "")))
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
-    if blob is None or not all(_NAME.fullmatch(name) for name in names):
-        raise repository.wrong(str(record["digest"]), "it is no base image")
+    is_base = len(entry.files) == 1 and all(_NAME.fullmatch(name) for name in names)
+    if blob is None or not is_base:
+        raise repository.wrong(record["digest"], "it is no base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
         target = home.bases / folder
@@ -135,24 +130,20 @@ def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
                 (partial / "base.json").write_text(text)
 
 
-def _registry_base(repository: BundledRepository, entry: Input, home: Home) -> None:
-    keep_base(_base_in(repository, entry), home.bases)
-
-
-def _base_in(repository: Source, entry: Input) -> RegistryBase:
-    name, arch, digest = (str(entry.about.get(key, "")) for key in ("name", "arch", "digest"))
-    manifest = entry.files.get(digest)
+def _base_in(repository: Source, entry: Input) -> Input:
+    """Return a base of a registry that an entry names, with the blobs of its manifest."""
+    name, arch, digest = map(entry.text, ("name", "arch", "digest"))
     try:
         is_name = Reference.parse(name).digest == digest
     except BadInput:
         is_name = False
-    if manifest is None or not is_name or arch not in ARCHITECTURES:
+    if digest not in entry.files or not is_name or arch not in ARCHITECTURES:
         raise repository.wrong(digest, "it is no base image of a registry")
-    return read_base(repository, name, arch, manifest.bare())
+    return read_base(repository, name, arch, entry.files[digest][0].bare())
 
 
 def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
-    for sha256, blob in entry.files.items():
+    for sha256, (blob, _) in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
             raise repository.wrong(blob.digest, "it is no source")
         with locked(home.sources, sha256):
@@ -160,13 +151,13 @@ def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
 
 
 def _native(repository: BundledRepository, record: Input, home: Home) -> None:
-    name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
+    name, digest, date = map(record.text, ("name", "digest", "made"))
     try:
         entries = read_entries(record.about.get("entries"))
     except ValueError as error:
         raise repository.wrong(digest, f"these are no native tools: {error}") from error
     contents = {content for _, mode, content in entries if stat.S_ISREG(mode)}
-    files = {sha for sha, blob in record.files.items() if blob.digest == f"sha256:{sha}"}
+    files = {sha for sha, (blob, _) in record.files.items() if blob.digest == f"sha256:{sha}"}
     if digest_of(entries) != digest or files != contents or not _NAME.fullmatch(name):
         raise repository.wrong(digest, "these are no native tools")
     folder = f"{name}-{digest.partition(':')[2][:12]}"
@@ -177,7 +168,7 @@ def _native(repository: BundledRepository, record: Input, home: Home) -> None:
                 put_together(
                     entries,
                     partial / "root",
-                    lambda sha, path: repository.read_blob(record.files[sha], path),
+                    lambda sha, path: repository.read_blob(record.files[sha][0], path),
                 )
                 about = {"name": name, "digest": digest, "made": date}
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
@@ -185,17 +176,17 @@ def _native(repository: BundledRepository, record: Input, home: Home) -> None:
 
 
 def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
-    build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
+    build, journals = record.text("build"), Journals(cache=home.packages)
     downloads = list(_downloads(record))
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
         raise repository.wrong(build, "it is no journal of a build")
-    for file, blob in record.files.items():
+    for file, (blob, _) in record.files.items():
         folder, _, name = file.partition("/")
         if folder == ANSWERS and blob.digest != f"sha256:{name}":
             raise repository.wrong(blob.digest, f"it is not the answer {file}")
     # Builds share files: two loads of different builds would write the same one at once.
     with locked(home.packages, "load"):
-        for file, blob in record.files.items():
+        for file, (blob, _) in record.files.items():
             _bring(repository, blob, home.packages / file)
         journals.replace(build, downloads)
     if index := record.about.get("index"):

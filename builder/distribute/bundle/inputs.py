@@ -20,7 +20,7 @@ from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import INPUTS, ArchiveContents, Origin, write_archive
-from builder.distribute.bundle.layout import Bundle, BundledRepository, json_of
+from builder.distribute.bundle.layout import BundledRepository, json_of
 from builder.distribute.publish.releases import Ready
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
@@ -59,69 +59,69 @@ Files: TypeAlias = "Mapping[str, tuple[Descriptor, Origin]]"  # by title
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RegistryBase:
-    """A base of a registry: `files` are its manifest and its blobs, by digest.
+class Input:
+    """An artifact of inputs: its kind, its document, and its files by title."""
 
-    `name` is its reference by digest, without a site's mirror. `manifest` is that of its
-    architecture.
-    """
-
-    name: str
-    arch: str
-    manifest: Descriptor
+    kind: str
+    about: Mapping[str, object]
     files: Files
 
     @property
-    def about(self) -> dict[str, str]:
-        """The document of its artifact."""
-        return {"name": self.name, "arch": self.arch, "digest": self.manifest.digest}
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(blob.size for blob, _ in self.files.values())
+
+    def text(self, key: str) -> str:
+        """Return a text of the document; empty without one."""
+        return str(self.about.get(key, ""))
 
 
-def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> RegistryBase:
-    """Return a base by the digest, or the descriptor, of its manifest.
+def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> Input:
+    """Return a base of a registry by the digest, or the descriptor, of its manifest.
 
-    Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
+    `name` is its reference by digest, without a site's mirror; its files are the manifest and the
+    blobs, by digest. Raises `WrongContent` for what is no image of that architecture, and what the
+    source fails with.
     """
     descriptor, content = source.read(target)
     manifest = source.object_of(content, descriptor.digest)
     if descriptor.media_type not in MANIFESTS or "config" not in manifest:
         raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
     blobs = blobs_of(manifest, descriptor.digest)
-    about = source.object_of(source.small_blob(blobs[0]), blobs[0].digest)
-    if (actual := about.get("architecture")) != ARCHITECTURES[arch].oci:
+    config = source.object_of(source.small_blob(blobs[0]), blobs[0].digest)
+    if (actual := config.get("architecture")) != ARCHITECTURES[arch].oci:
         raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
     files: dict[str, tuple[Descriptor, Origin]] = {
         blob.digest: (blob.bare(), source) for blob in blobs
     }
     files[descriptor.digest] = descriptor, content
-    return RegistryBase(name=name, arch=arch, manifest=descriptor, files=files)
+    about = {"name": name, "arch": arch, "digest": descriptor.digest}
+    return Input(kind=REGISTRY_BASE, about=about, files=files)
 
 
-def keep_base(base: RegistryBase, store: Path) -> None:
-    """Put a base into the store, unless it is there; every blob is checked on the way.
+def keep_base(base: Input, store: Path) -> None:
+    """Put a base of a registry into the store, unless it is there; every blob is checked.
 
     `store` is that of bases which are made here: a base is found there by its digest.
     """
-    title = f"{Reference.parse(base.name).repository.rpartition('/')[2]}-{base.arch}"
-    folder = f"{title}-{base.manifest.digest.partition(':')[2][:12]}"
+    name, arch, digest = map(base.text, ("name", "arch", "digest"))
+    title = f"{Reference.parse(name).repository.rpartition('/')[2]}-{arch}"
+    folder = f"{title}-{digest.partition(':')[2][:12]}"
     with locked(store, folder):
         if _is_complete(base, store / folder / f"{title}.oci.tar"):
             return
         with staging(store, folder) as partial:
+            archive = partial / f"{title}.oci.tar"
+            manifest, _ = base.files[digest]
+            contents = ArchiveContents(kind="", entries=[manifest], blobs=dict(base.files))
+            write_archive(archive, contents)
             stored = StoredBase(
-                name=base.name,
-                arch=base.arch,
-                key="",
-                archive=partial / f"{title}.oci.tar",
-                digest=base.manifest.digest,
-                made="",
+                name=name, arch=arch, key="", archive=archive, digest=digest, made=""
             )
-            contents = ArchiveContents(kind="", entries=[base.manifest], blobs=dict(base.files))
-            write_archive(stored.archive, contents)
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
 
-def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
+def base_of_store(stored: StoredBase, name: str) -> Input:
     """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
     source = BundledRepository(archive, "base", [])
@@ -129,35 +129,21 @@ def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
     return read_base(source, name, stored.arch, manifest)
 
 
-def _is_complete(base: RegistryBase, archive: Path) -> bool:
+def _is_complete(base: Input, file: Path) -> bool:
     """Return whether the archive is complete, and beside it the record that builds need."""
     try:
-        record = json.loads((archive.parent / "base.json").read_text())
-        bundle = Bundle(archive=open_archive(archive), listed=())
-        bundle.check()
+        record = json.loads((file.parent / "base.json").read_text())
+        archive = open_archive(file)
+        archive.check_all()
     except (BadInput, WrongContent, OSError, ValueError):
         return False
-    is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
-    return is_of_it and bundle.archive.blobs.keys() == base.files.keys()
+    is_of_it = isinstance(record, dict) and record.get("digest") == base.about["digest"]
+    return is_of_it and archive.blobs.keys() == base.files.keys()
 
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
 _KINDS = (PROJECT, BASE, REGISTRY_BASE, SOURCES, NATIVE, PACKAGES)  # in this order in the index
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
-    """An artifact of inputs: its kind, its document, and its files by title."""
-
-    kind: str
-    about: Mapping[str, object]
-    files: Mapping[str, Descriptor]
-
-    @property
-    def size(self) -> int:
-        """Bytes of its files."""
-        return sum(file.size for file in self.files.values())
 
 
 def input_counts(inputs: Collection[Input]) -> dict[str, int]:
@@ -188,11 +174,8 @@ class Inputs:
         return [entry for (other, _), entry in sorted(self.by_name.items()) if other == kind]
 
     def add(self, kind: str, name: str, about: Mapping[str, object], files: Files) -> None:
-        """Add an input, with its files to the archive."""
-        for blob, origin in files.values():
-            self.contents.add_blob(blob, origin)
-        blobs = {title: blob for title, (blob, _) in files.items()}
-        self.by_name[kind, name] = Input(kind=kind, about=about, files=blobs)
+        """Add an input."""
+        self.by_name[kind, name] = Input(kind=kind, about=about, files=files)
 
     def add_index(self) -> Descriptor:
         """Add the manifests of all inputs; return the index of them, which is to be signed."""
@@ -204,10 +187,10 @@ class Inputs:
         document = as_bytes(entry.about)
         config = Descriptor.of(document, f"{entry.kind}+json")
         self.contents.add_blob(config, document)
-        layers = [
-            replace(blob, annotations={TITLE: title}).as_json()
-            for title, blob in sorted(entry.files.items())
-        ]
+        layers = []
+        for title, (blob, origin) in sorted(entry.files.items()):
+            self.contents.add_blob(blob, origin)
+            layers.append(replace(blob, annotations={TITLE: title}).as_json())
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -316,7 +299,7 @@ def _registry_base(
     except RegistryFailed as error:
         yield f"its base {name} is not in the store: {error.args[0]}"
     else:
-        inputs.add(REGISTRY_BASE, digest, base.about, base.files)
+        inputs.by_name[REGISTRY_BASE, digest] = base
 
 
 def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:

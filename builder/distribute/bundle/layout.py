@@ -8,7 +8,6 @@ the annotation `build-images.repository`, its tag in `org.opencontainers.image.r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,12 +61,6 @@ class Bundle:
         return BundledRepository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
-
-    def check(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
-        """Read every blob against its digest."""
-        for digest in self.archive.blobs:
-            for piece in self.archive.pieces(digest):
-                on_bytes(len(piece))
 
 
 @dataclass(slots=True)
