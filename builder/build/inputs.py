@@ -183,7 +183,7 @@ def look_for_registries(
         write_spec(spec, None, out / spec.image.identifier, base_archive(spec.image))
     if offline:
         return UnreachableBases()
-    lost = tuple(unreachable({name for spec in remote for name in _names(spec)}, {}))
+    lost = tuple(unreachable({name for spec in remote for name in _names(spec)}, Registries()))
     silent = {registry.registry for registry in lost}
     specs = tuple(spec for spec in remote if _registries(spec) & silent)
     return UnreachableBases(registries=lost, specs=specs)

@@ -166,7 +166,7 @@ def test_a_namespaces_mirror_is_asked_before_its_registrys(
     assert references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
     [failure] = failures
     assert "not asked for: docker.io/library/a:1\n" in str(failure)
-    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], mirrors)
+    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], registries)
     assert [one.server for one in lost] == ["127.0.0.1:9"]
 
 
@@ -209,6 +209,7 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     assert caught.value.exit_code == 4
 
 
+NO_DIGEST = "a descriptor without sha256"
 LINUX = {"os": "linux", "architecture": "amd64"}
 
 
@@ -219,16 +220,22 @@ LINUX = {"os": "linux", "architecture": "amd64"}
         ("x", "it is not a JSON object"),
         (None, "it is not a JSON object"),
         ({"mediaType": "text/html", "schemaVersion": 1}, "its media type is not"),
-        ({"config": []}, "cannot be pinned"),
-        ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
-        ({"manifests": 3}, "cannot be pinned"),
-        ({"manifests": [3]}, "cannot be pinned"),
-        ({"manifests": [{"platform": 3}]}, "cannot be pinned"),
+        ({"config": []}, "(a descriptor is missing|there is nothing)"),
+        ({"config": {"digest": "../../x"}}, "(a descriptor without sha256|there is nothing)"),
+        ({"manifests": 3}, "its manifests are no list"),
+        ({"manifests": [3]}, "a descriptor is missing"),
+        ({"manifests": [{"platform": 3}]}, NO_DIGEST),
         ({"manifests": [{"platform": None, **described(SINGLE)}]}, "there is nothing"),
-        ({"manifests": [{"platform": LINUX}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": 3}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": "sha256:00"}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": LINUX}]}, NO_DIGEST),
+        ({"manifests": [{"platform": LINUX, "digest": 3}]}, NO_DIGEST),
+        (
+            {"manifests": [{"platform": LINUX, "digest": "sha256:00"}]},
+            NO_DIGEST,
+        ),
+        (
+            {"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]},
+            NO_DIGEST,
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", [INDEX, MANIFEST])
@@ -267,6 +274,7 @@ def test_only_this_machine_is_asked_without_tls(monkeypatch: pytest.MonkeyPatch)
 def test_registries_without_an_answer_are_told_once(registry: Told) -> None:
     registry.needs = "Bearer granted"  # a refusal is an answer
     names = ["debian:13", "nvidia/cuda:1", "quay.io/a:1"]
-    found = unreachable(names, {"docker.io": "127.0.0.1:9", "quay.io": registry.host})
+    mirrors = {"docker.io": "127.0.0.1:9", "quay.io": registry.host}
+    found = unreachable(names, Registries(mirrors=mirrors))
     assert [(one.registry, one.server) for one in found] == [("docker.io", "127.0.0.1:9")]
-    assert unreachable([], {}) == []
+    assert unreachable([], Registries()) == []
