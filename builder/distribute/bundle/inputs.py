@@ -20,7 +20,7 @@ from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import INPUTS, ArchiveContents, Origin, write_archive
-from builder.distribute.bundle.layout import BundledRepository, json_of
+from builder.distribute.bundle.layout import BundledRepository
 from builder.distribute.publish.releases import Ready
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
@@ -125,7 +125,7 @@ def base_of_store(stored: StoredBase, name: str) -> Input:
     """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
     source = BundledRepository(archive, "base", [])
-    [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
+    [manifest] = descriptors(archive.document(INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
 
 

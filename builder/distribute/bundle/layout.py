@@ -11,7 +11,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.distribute.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
+from builder.distribute.bundle.archive import (
+    INDEX_FILE,
+    LAYOUT,
+    MOST_MANIFESTS,
+    Archive,
+    open_archive,
+)
 from builder.model.errors import BadInput
 from builder.registry import (
     INDEXES,
@@ -31,10 +37,6 @@ from builder.system.web import printable
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
 BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
-# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
-_LARGEST_INDEX = 32 << 20
-_MOST = 50_000
-_MOST_VALUES = 20 * _MOST
 _DEPTH = 2  # of indexes; none that is made here has another below it
 _OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
 
@@ -124,15 +126,17 @@ def opened(path: Path) -> Bundle:
     Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
     """
     archive = open_archive(path)
-    if json_of(archive, LAYOUT).get("imageLayoutVersion") != "1.0.0":
+    if archive.document(LAYOUT).get("imageLayoutVersion") != "1.0.0":
         raise BadInput(f"{path}: its {LAYOUT} names no version of image layouts that is known")
-    index = json_of(archive, INDEX_FILE)
+    index = archive.document(INDEX_FILE)
     if index.get("artifactType") != BUNDLE:
         hint = "build-images bundle writes them; skopeo copies other archives"
         raise BadInput(f"{path}: this is no bundle, but another image layout", hint=hint)
     entries = index.get("manifests")
-    if not isinstance(entries, list) or len(entries) > _MOST:
-        raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
+    if not isinstance(entries, list) or len(entries) > MOST_MANIFESTS:
+        raise archive.wrong(
+            f"its {INDEX_FILE} has no list of manifests, or more than {MOST_MANIFESTS}"
+        )
     known: dict[str, tuple[str, str]] = {}
     listed: dict[tuple[str, str], Listed] = {}
     for entry in entries:
@@ -191,9 +195,3 @@ def _checked(
     kind, subject = str(manifest.get("artifactType") or ""), manifest.get("subject")
     known[digest] = kind, Descriptor.read(subject, digest).digest if subject else ""
     return known[digest]
-
-
-def json_of(archive: Archive, name: str) -> dict[str, object]:
-    """Return one of the two files of a layout that are no blobs."""
-    content = archive.file(name, _LARGEST_INDEX)
-    return json_object(content, f"{archive.path}: {name}", _MOST_VALUES)

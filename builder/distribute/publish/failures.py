@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.distribute.publish.attachments import attach, read_or_none
-from builder.distribute.publish.proof import attest_with
+from builder.distribute.publish.proof import attach, attest_with, read_or_none
 from builder.distribute.publish.releases import Declared, finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.errors import BuildImagesError, Interrupted

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from builder.distribute.publish.attachments import Proven, attach, is_settled
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
-from builder.distribute.publish.proof import Prove
+from builder.distribute.publish.proof import Prove, Proven, attach, is_settled
 from builder.distribute.publish.releases import Ready, ReadyRelease
 from builder.model.digests import digest_of
 from builder.registry import Descriptor, NotThere, Registry, RegistryFailed

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, fake_registry
 
-from builder.distribute.publish.attachments import proof_lock
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
+from builder.distribute.publish.proof import proof_lock
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
