@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import proof_samples
 import pytest
-from fake_registry import Fake, Fault, fake_registry
-from made_releases import make_images, make_project
+from fake_registry import Fake, Fault
 from proof_samples import NOW
 from samples import ROOT, private_file
+from test_publishing import made_once, registry_in_memory  # noqa: F401 - fixtures
 
 from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
@@ -36,25 +35,9 @@ WHERE = f"app:{TAG}: x86_64: "
 LATER = "2026-02-01T00:00:00+00:00"
 
 
-@pytest.fixture(scope="module", name="made")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=["tools", "app"])
-    make_images(project, size=2000)
-    return project
-
-
 @pytest.fixture(name="project")
 def own_project(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "project"))
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
-    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "none.json"))
-    with fake_registry() as fake:
-        yield fake
 
 
 def publish(fake: Fake, project: Path, *more: str) -> int:

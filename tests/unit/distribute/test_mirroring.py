@@ -7,11 +7,11 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake, fake_registry
+from fake_registry import Fake
+from test_publishing import registry_in_memory  # noqa: F401 - fixture
 
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
@@ -30,13 +30,6 @@ from builder.registry import (
 from builder.registry.manifests import SIF, referrer
 
 LACKING = "no evidence refers to it"
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        yield fake
 
 
 def repository(fake: Fake, name: str = "site/a") -> Registry:

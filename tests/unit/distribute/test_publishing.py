@@ -45,6 +45,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "none.json"))
     with fake_registry() as fake:
         yield fake
 
