@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from builder.cli.options import (
@@ -193,21 +194,11 @@ def send(
     else:
         done, traffic = sender.send(releases)
     if as_json:
-        published = [
-            {
-                "repository": release.repository,
-                "tag": release.tag,
-                "floating": list(release.floating),
-                "digest": release.digest,
-                "images": {arch: dict(digests) for arch, digests in release.images.items()},
-            }
-            for release in done
-        ]
         blobs = {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
             for how in _WORDS
         }
-        print(json.dumps({"releases": published, "blobs": blobs}, indent=1))
+        print(json.dumps({"releases": [*map(asdict, done)], "blobs": blobs}, indent=1))
         return
     for release in done:
         print(", ".join([f"{release.repository}:{release.tag}", *release.floating]))
