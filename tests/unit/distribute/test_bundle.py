@@ -150,13 +150,12 @@ def test_a_tag_of_another_image_is_refused(
 ) -> None:
     """Who carries the archive may have renamed what is in it."""
 
-    def renamed(files: Files) -> None:
-        index = json.loads(files.named("index.json"))
+    @on_index
+    def renamed(index: dict[str, Any]) -> None:
         for one in index["manifests"]:
             notes = one["annotations"]
             if notes.get("org.opencontainers.image.ref.name") == "tools:latest":
                 notes["org.opencontainers.image.ref.name"] = "tools:9.0-sample"
-        files.replace("index.json", json.dumps(index).encode())
 
     assert loaded(changed(whole, tmp_path / "x.tar", renamed), policy, fake) == 5
     assert "identity" in capsys.readouterr().err
@@ -277,38 +276,35 @@ def _shorter(files: Files) -> None:
     files.replace(name, files.named(name)[:-1])
 
 
-def _no_list(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    files.replace("index.json", json.dumps({**index, "manifests": {}}).encode())
+def on_index(change: Callable[[dict[str, Any]], object]) -> Callable[[Files], object]:
+    """What changes `index.json`."""
+
+    def changed_index(files: Files) -> None:
+        index = json.loads(files.named("index.json"))
+        change(index)
+        files.replace("index.json", json.dumps(index).encode())
+
+    return changed_index
 
 
-def _nowhere(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    del index["manifests"][0]["annotations"]
-    files.replace("index.json", json.dumps(index).encode())
-
-
-def _listed_twice(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    files.replace("index.json", json.dumps({**index, "manifests": index["manifests"] * 2}).encode())
-
-
-def _tagged_often(files: Files) -> None:
+@on_index
+def _tagged_often(index: dict[str, Any]) -> None:
     """Each tag would be judged, in each format."""
-    index = json.loads(files.named("index.json"))
     release = next(one for one in index["manifests"] if "index" in one["mediaType"])
     name = release["annotations"]["build-images.repository"]
     for number in range(101):
         notes = {**release["annotations"], layout.REF_NAME: f"{name}:x{number}"}
         index["manifests"].append({**release, "annotations": notes})
-    files.replace("index.json", json.dumps(index).encode())
 
 
 FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a wrong byte": (_wrong_byte, "holds sha256:"),
     "a blob is missing": (_missing, "it lacks the blob sha256:"),
     "a name twice": (_twice, "is in it twice"),
-    "a manifest twice": (_listed_twice, "is in it twice"),
+    "a manifest twice": (
+        on_index(lambda index: index["manifests"].extend(index["manifests"])),
+        "is in it twice",
+    ),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
     "a shorter blob": (_shorter, "bytes, expected"),
     "a path that leads out": (
@@ -337,8 +333,11 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda files: files.replace("index.json", b"{"),
         "it is not valid JSON",
     ),
-    "no list": (_no_list, "has no list of manifests"),
-    "a manifest of no repository": (_nowhere, "is of no repository"),
+    "no list": (on_index(lambda index: index.update(manifests={})), "has no list of manifests"),
+    "a manifest of no repository": (
+        on_index(lambda index: index["manifests"][0].pop("annotations")),
+        "is of no repository",
+    ),
     "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "not valid JSON"),
 }
 
@@ -422,11 +421,7 @@ def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
 def test_another_layout_is_no_bundle(
     whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
-    def other(files: Files) -> None:
-        index = json.loads(files.named("index.json"))
-        del index["artifactType"]
-        files.replace("index.json", json.dumps(index).encode())
-
+    other = on_index(lambda index: index.pop("artifactType"))
     assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
     assert "this is no bundle" in capsys.readouterr().err
 
