@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -183,33 +183,24 @@ def fetch_all(
     Raises one error for all that failed: `Changed` if there is another file among them, else
     `Unfetched`, which names each one that is missing.
     """
+    paths: dict[str, Path] = {}
     failures: list[BuildImagesError] = []
 
-    def ensured(source: LockedSource) -> Path | None:
+    def ensure(source: LockedSource) -> None:
         try:
-            return store.ensure(
+            paths[source.url] = store.ensure(
                 source, downloader=downloader, offline=offline, on_progress=on_progress
             )
         except (Unfetched, Changed) as error:
             failures.append(error)
-            return None
 
-    ordered = sorted(sources, key=lambda source: source.url)
-    paths = in_threads(ensured, ordered, stop=downloader.stop)
-    if failures:
-        raise joined(failures, store, offline=offline)
-    return {source.url: path for source, path in zip(ordered, paths, strict=True) if path}
-
-
-def joined(
-    failures: Sequence[BuildImagesError], store: SourceStore, *, offline: bool = False
-) -> BuildImagesError:
-    """Return one error for all sources that could not be fetched."""
-    texts = sorted(str(failure) for failure in failures)
+    in_threads(ensure, sources, stop=downloader.stop)
+    if not failures:
+        return dict(sorted(paths.items()))
+    texts = sorted(map(str, failures))
     if any(isinstance(failure, Changed) for failure in failures):
-        return Changed("\n".join(texts), hint=UPDATE_HINT)
+        raise Changed("\n".join(texts), hint=UPDATE_HINT)
     count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
     why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"
-    lines = [f"{count} {why}:", *texts]
     hint = OFFLINE_HINT if offline else MIRROR_HINT
-    return Unfetched("\n".join(lines), hint=hint.format(store=store.path))
+    raise Unfetched("\n".join([f"{count} {why}:", *texts]), hint=hint.format(store=store.path))
