@@ -18,10 +18,11 @@ from real_registry import real_registry
 from registry_site import Published, Site
 
 from builder.artifacts.oci import read_layout
-from builder.distribute.bundle import ArchiveContents, write_archive
-from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
+from builder.distribute.bundle.inputs import Inputs, add_build, input_file
 from builder.distribute.pull.receipts import read_receipt
 from builder.model.digests import sha256_of_file
+from builder.registry.manifests import BASE, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof.attachments import BlobDescriptor
@@ -286,21 +287,21 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
         ServedFile(url=f"http://mirror/{number}", file=one) for number, one in enumerate(names)
     ]
     record = {"name": "base", "arch": "x86_64", "key": "0", "digest": "sha256:0123", "made": "x"}
-    digest = sha256_of_file(made / "source")
-    inputs = Inputs(
-        project=dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), made / "matrix.yaml"),
-        bases={"base": BaseFile(record=record, archive=made / "base.oci.tar")},
-        sources={digest: made / "source"},
-        builds={
-            WHO: Build(name=WHO, packages=given, cache=made / "packages", index=f"http://{name}")
-        },
-    )
-    contents = ArchiveContents()
-    index = add_inputs(contents, inputs)
+    inputs, journals = Inputs(contents=ArchiveContents()), Journals(cache=made / "packages")
+    journals.note_index(f"http://{name}")
+    project = dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), input_file(made / "matrix.yaml"))
+    inputs.add(PROJECT, "", {"files": sorted(project)}, project)
+    inputs.add(BASE, "", record, {"base.oci.tar": input_file(made / "base.oci.tar")})
+    source = input_file(made / "source")
+    sha256 = source[0].digest.partition(":")[2]
+    inputs.add(SOURCES, "", {"sources": [sha256]}, {sha256: source})
+    add_build(inputs, WHO, given, journals)
+    index = inputs.add_index()
     described = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     time = "2026-11-01T00:00:00Z"
-    add_proof(contents, proofs(described, (), key, reference="inputs", created=time))
-    write_archive(folder / f"{name}.tar", contents)
+    proof = proofs(described, (), key, reference="inputs", created=time)
+    inputs.contents.add_attached(INPUTS, proof)
+    write_archive(folder / f"{name}.tar", inputs.contents)
     return folder / f"{name}.tar"
 
 

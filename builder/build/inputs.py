@@ -184,7 +184,7 @@ def look_for_registries(
         write_spec(spec, None, out / spec.image.identifier, base_archive(spec.image))
     if offline:
         return UnreachableBases()
-    lost = tuple(unreachable({name for spec in remote for name in _names(spec)}, {}))
+    lost = tuple(unreachable({name for spec in remote for name in _names(spec)}, Registries()))
     silent = {registry.registry for registry in lost}
     specs = tuple(spec for spec in remote if _registries(spec) & silent)
     return UnreachableBases(registries=lost, specs=specs)
@@ -249,19 +249,21 @@ class Lockable:
         store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
         with using(Home.of_environment(), folder, progress.say):
-            sources = lock_sources(self.sources, project.lock, locking)
+            sources, unlocked = lock_sources(self.sources, project.lock, locking)
         registries = Registries(mirrors=project.site.registries)
-        pinned = pin_references(self.references, project.lock.references, registries, update=update)
+        references, unpinned = pin_references(
+            self.references, project.lock.references, registries, update=update
+        )
         lock = merged(
             project.lock,
-            Lock(sources={one.url: one for one in sources.sources}, references=pinned.references),
+            Lock(sources={source.url: source for source in sources}, references=references),
             everything=self.everything,
             recipes={stage.name for image in self.images for stage in image.stages},
         )
         path = folder / LOCK
         if lock.sources or lock.references or path.exists():
             write_atomically(path, lock_text(lock))
-        failures = (*sources.failures, *pinned.failures)
+        failures = (*unlocked, *unpinned)
         return lock, _not_locked(failures, store) if failures else None
 
 

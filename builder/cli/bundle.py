@@ -23,12 +23,10 @@ from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.contents import EmptyRepository, size_of
-from builder.distribute.bundle.inputs import Inputs, add_inputs, add_proof, inputs_of
-from builder.distribute.publish.mirror import Mirrored
-from builder.distribute.publish.proof import Prove, prove_with
+from builder.distribute.bundle.inputs import Input, Inputs, gather_inputs, input_counts
+from builder.distribute.publish.proof import prove_with
 from builder.distribute.publish.releases import (
     Declared,
-    Release,
     declared_releases,
     ready_releases,
     refusal,
@@ -37,6 +35,7 @@ from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect
 from builder.registry.client import namespace
+from builder.registry.manifests import NATIVE, REGISTRY_BASE
 from builder.system.process import Processes
 from builder.system.terminal import ByteProgress, Progress
 
@@ -57,7 +56,6 @@ examples:
   build-images bundle --from quay.io/site --output site.tar
 
 """
-_FIRST_HINT = "publish them there first"
 
 
 class BundleOptions(SelectorOptions, ProgressOptions):
@@ -127,44 +125,40 @@ def run(options: BundleOptions) -> int:
         raise BadInput("--from copies proof as it is: it takes no --key")
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
-    contents, inputs = ArchiveContents(), Inputs()
+    inputs = Inputs(contents=ArchiveContents())
     if options.source:
-        releases: Sequence[Release | Mirrored] = _of_registry(
-            options, options.source, declared, contents
-        )
-    else:
-        releases = _of_folder(options, declared, contents, inputs)
-    return _written(options, releases, contents, inputs)
+        return _written(options, _of_registry(options, options.source, declared, inputs), inputs)
+    return _written(options, _of_folder(options, declared, inputs), inputs)
 
 
 def _of_registry(
-    options: BundleOptions, address: str, declared: Sequence[Declared], contents: ArchiveContents
-) -> list[Mirrored]:
+    options: BundleOptions, address: str, declared: Sequence[Declared], inputs: Inputs
+) -> list[str]:
+    """Add the releases of a registry; return their names."""
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
     releases, reasons = find_releases(source, declared)
     if reasons:
-        raise refusal(reasons, declared, hint=_FIRST_HINT, done="written")
+        raise refusal(reasons, declared, hint="publish them there first", done="written")
     for release in releases:
-        contents.add_mirrored(release, source(release.recipe))
-    return releases
+        inputs.contents.add_mirrored(release, source(release.recipe))
+    return [f"{release.recipe}:{release.tags[0]}" for release in releases]
 
 
-def _of_folder(
-    options: BundleOptions, declared: Sequence[Declared], contents: ArchiveContents, inputs: Inputs
-) -> list[Release]:
+def _of_folder(options: BundleOptions, declared: Sequence[Declared], inputs: Inputs) -> list[str]:
+    """Add the releases of the output folder, and their inputs; return the releases' names."""
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         raise refusal(reasons, declared, done="written")
     prove = prove_with(options.key or "", releases, Processes())
     for release in releases:
-        contents.add_release(release, prove)
+        inputs.contents.add_release(release, prove)
     if options.has_inputs:
-        planned = [image for release in declared for image in release.images]
         images = [image for release in releases for image in release.images]
-        pairs = tuple(zip(planned, images, strict=True))
-        inputs_of(options.project, pairs, inputs, partial(_repository, options))
-        _sign(contents, prove, releases, inputs)
-    return releases
+        gather_inputs(inputs, options.project, images, partial(_repository, options))
+        index = inputs.add_index()
+        proof = prove(EmptyRepository(INPUTS), index, images)
+        inputs.contents.add_attached(INPUTS, proof)
+    return [str(release) for release in releases]
 
 
 def _repository(options: BundleOptions, reference: str) -> Source:
@@ -176,46 +170,22 @@ def _repository(options: BundleOptions, reference: str) -> Source:
     )
 
 
-def _sign(
-    contents: ArchiveContents, prove: Prove, releases: Sequence[Release], inputs: Inputs
-) -> None:
-    """Add the inputs; without a key nobody has signed them."""
-    images = [image for release in releases for image in release.images]
-    index = add_inputs(contents, inputs)
-    add_proof(contents, prove(EmptyRepository(INPUTS), index, images))
-
-
-def _written(
-    options: BundleOptions,
-    releases: Sequence[Release | Mirrored],
-    contents: ArchiveContents,
-    inputs: Inputs,
-) -> int:
-    target = options.archive
-    names = [f"{release.recipe}:{_tag(release)}" for release in releases]
-    counts = {
-        "bases": len(inputs.bases) + len(inputs.registry_bases),
-        "sources": len(inputs.sources),
-        "builds": len(inputs.builds),
-        "packages": len({p.file for b in inputs.builds.values() for p in b.packages}),
-        "project": len(inputs.project),
-    }
-    bases = [one for _, one in sorted(inputs.registry_bases.items())]
-    native, size, digest = sorted(inputs.native.items()), size_of(contents, contents.index()), ""
+def _written(options: BundleOptions, names: Sequence[str], inputs: Inputs) -> int:
+    """Write the archive, but for a dry run, and show what is in it."""
+    target, contents = options.archive, inputs.contents
+    size, digest = size_of(contents, contents.index()), ""
     if not options.dry_run:
         progress = ByteProgress(Progress(level=options.level).say, size, "written")
         size, digest = write_archive(target, contents, on_bytes=progress)
+    counts = input_counts(inputs.by_name.values())
+    bases, native = inputs.of_kind(REGISTRY_BASE), inputs.of_kind(NATIVE)
     if options.json:
         report = {
             "archive": str(target),
             "releases": names,
             "inputs": counts,
-            "registry_bases": [
-                {"name": one.name, "arch": one.arch, "bytes": one.size} for one in bases
-            ],
-            "native_tools": [
-                {"name": one.tools.name, "digest": key, "bytes": one.size} for key, one in native
-            ],
+            "registry_bases": [_described(base, "name", "arch") for base in bases],
+            "native_tools": [_described(tools, "name", "digest") for tools in native],
             "blobs": len(contents.blobs),
             "bytes": size,
         }
@@ -228,9 +198,9 @@ def _written(
         parts = [counted(counts[key], word) for key, word in words.items()]
         print(f"  built from {', '.join(parts)}")
     for base in bases:
-        print(f"  {base.name}  {base.arch}  {base.size / 1e6:.1f} MB")
-    for _, build in native:
-        print(f"  native tools {build.tools.name}  {build.size / 1e6:.1f} MB")
+        print(f"  {base.about['name']}  {base.about['arch']}  {base.size / 1e6:.1f} MB")
+    for tools in native:
+        print(f"  native tools {tools.about['name']}  {tools.size / 1e6:.1f} MB")
     shown = f"{counted(len(contents.blobs), 'blob')}, {size / 1e6:.1f} MB"
     if options.dry_run:
         print(f"dry run, nothing was written: {shown}")
@@ -239,5 +209,5 @@ def _written(
     return 0
 
 
-def _tag(release: Release | Mirrored) -> str:
-    return release.tag if isinstance(release, Release) else release.tags[0]
+def _described(entry: Input, *keys: str) -> dict[str, object]:
+    return {**{key: entry.about[key] for key in keys}, "bytes": entry.size}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
@@ -18,10 +18,9 @@ from builder.cli.options import (
     add_transfer,
     not_empty,
 )
-from builder.cli.publish import DRY, show_published
+from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
-    Input,
     files_of_project,
     fill_home,
     index_of_inputs,
@@ -29,10 +28,12 @@ from builder.distribute.bundle.home import (
     is_project,
     write_project,
 )
+from builder.distribute.bundle.inputs import Input, input_counts
 from builder.distribute.bundle.judgements import (
     NOWHERE,
     all_releases,
     images_of,
+    proven_files,
     with_fix,
 )
 from builder.distribute.publish.mirror import ReleaseMirror
@@ -54,6 +55,7 @@ from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
 from builder.registry import Reference
 from builder.registry.client import namespace
+from builder.registry.manifests import NATIVE
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
 from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines
@@ -180,7 +182,7 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
     """
     say = Progress(level=options.level).say
     size = sum(blob.size for blob in archive.archive.blobs.values())
-    archive.check(ByteProgress(say, size, "read"))
+    archive.archive.check_all(ByteProgress(say, size, "read"))
 
 
 def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, address: str) -> int:
@@ -188,27 +190,24 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
     to = namespace(address, options.plain_http, own=True, tell=say)
     # Whether an image runs on a host is asked of those who pull it from there.
     site = replace(site, policy=replace(site.policy, host_contract=False))
-    bundled = all_releases(archive, site, to)
-    releases = bundled.releases
-    _refuse(options, bundled.images, bundled.reasons)
+    images, releases, reasons = all_releases(archive, site, to)
+    _refuse(options, images, reasons)
     _check_whole(options, archive)
-    proven = bundled.proven()
-    for line in [line for release in releases for line in release.leave_out(proven)]:
-        say(line)
-    mirror = ReleaseMirror(archive.repository, to, jobs=options.jobs, say=say)
-    if narrowed := mirror.narrowed(releases):
-        raise Refused("\n".join(["nothing was loaded:", *narrowed]), hint=NARROW_HINT)
-    if options.dry_run:
-        planned = [mirror.described(release) for release in releases]
-        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
-        return 0
-    done, traffic = mirror.copy(releases)
-    for image in bundled.images:
+    proven = proven_files(images)
+    for release in releases:
+        for line in release.leave_out(proven):
+            say(line)
+    mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
+    send(mirror, releases, _narrowed, dry_run=options.dry_run, as_json=options.json)
+    for image in () if options.dry_run else images:
         request = image.request
         if request.format == "oci":
             last_pulls().write(request.remembered, image.gathered, request.policy)
-    show_published(done, traffic, as_json=options.json)
     return 0
+
+
+def _narrowed(reasons: list[str]) -> Refused:
+    return Refused("\n".join(["nothing was loaded:", *reasons]), hint=NARROW_HINT)
 
 
 def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folder: Path) -> int:
@@ -256,24 +255,26 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
         return 0
     home, progress = Home.of_environment(), Progress(level=options.level)
     with using(home, options.checkout or options.project, progress.say):
-        done = fill_home(repository, inputs, home)
+        fill_home(repository, inputs, home)
     if options.checkout:
         with atomic_folder(options.checkout) as folder:
             if folder:
                 write_project(repository, inputs, folder)
             else:  # one that was killed had made it
                 _check_same(options.checkout, inputs)
-        done.project = sorted(files_of_project(inputs))
+    counts = input_counts(inputs)
+    native = [entry.text("name") for entry in inputs if entry.kind == NATIVE]
     if options.json:
-        counts = {**asdict(done), "packages": len(done.packages)}
-        print(json.dumps({"home": str(home.path), **counts}, indent=1))
+        files = sorted(files_of_project(inputs)) if options.checkout else []
+        report = {"home": str(home.path), **counts, "native": native, "project": files}
+        print(json.dumps(report, indent=1))
         return 0
-    counts = {"base": done.bases, "source": done.sources, "package": len(done.packages)}
-    parts = [counted(number, word) for word, number in counts.items()]
-    parts += [f"native tools {name}" for name in done.native]
+    words = {"bases": "base", "sources": "source", "packages": "package"}
+    parts = [counted(counts[key], word) for key, word in words.items()]
+    parts += [f"native tools {name}" for name in native]
     print(f"{', '.join(parts)} in {home.path}")
     if options.checkout:
-        print(f"{counted(len(done.project), 'file')} of the project in {options.checkout}")
+        print(f"{counted(counts['project'], 'file')} of the project in {options.checkout}")
     return 0
 
 

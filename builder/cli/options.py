@@ -232,12 +232,16 @@ def add_plain_http(
     parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
 
 
-def add_transfer(parser: Parser, dry_run: str) -> None:
+def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
     """Add the options of what moves blobs: --dry-run, --plain-http, --jobs and --json."""
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
     add_plain_http(parser)
     parser.add_argument(
-        "--jobs", type=positive_number, default=4, metavar="N", help="blobs at once (default: 4)"
+        "--jobs",
+        type=positive_number,
+        default=jobs,
+        metavar="N",
+        help="blobs and requests at once (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 

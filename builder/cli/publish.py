@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 
 from builder.cli.options import (
     EXIT_CODES,
@@ -11,19 +13,18 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     add_output,
-    add_plain_http,
     add_progress,
     add_project,
     add_selectors,
+    add_transfer,
     not_empty,
-    positive_number,
 )
 from builder.compile.spec import block_faults
-from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE, Traffic
+from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE
 from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirrored, ReleaseMirror, found_release
 from builder.distribute.publish.proof import prove_with
-from builder.distribute.publish.publisher import Done, Publisher
+from builder.distribute.publish.publisher import AnyRelease, Publisher, ReleaseSender
 from builder.distribute.publish.releases import (
     BUILD_HINT,
     NARROW_HINT,
@@ -33,13 +34,13 @@ from builder.distribute.publish.releases import (
     refusal,
 )
 from builder.load.project import load_project
-from builder.model.errors import BadInput, counted
+from builder.model.architectures import ARCHITECTURES
+from builder.model.errors import BadInput, Refused, counted
 from builder.registry import Registry, Source
 from builder.registry.client import namespace
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 
-DRY = "dry run, nothing was sent: "
 _WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 _DESCRIPTION = """\
 Publish the selected images with their proof: one repository a recipe, one tag a cell without its
@@ -101,22 +102,12 @@ def declare(parser: Parser) -> None:
     )
     add_output(parser, "where the images' folders are (default: PROJECT/out)")
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be sent and tagged, and do nothing"
-    )
-    parser.add_argument(
         "--attach-failures",
         action="store_true",
         help="attach evidence of checks that failed to those images that the registry has: "
         "policies refuse them then, until a later pass is published",
     )
-    add_plain_http(
-        parser,
-        "ask this registry without TLS (may be repeated; one of this machine is, if it has none)",
-    )
-    parser.add_argument(
-        "--jobs", type=positive_number, default=8, metavar="N", help="requests at once (default: 8)"
-    )
-    parser.add_argument("--json", action="store_true", help="print what was published as JSON")
+    add_transfer(parser, "say what would be sent and tagged, and do nothing", jobs=8)
 
 
 def run(options: PublishOptions) -> int:
@@ -127,29 +118,23 @@ def run(options: PublishOptions) -> int:
     to = namespace(options.to, options.plain_http, own=True, processes=processes, tell=say)
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
+    narrowed = partial(refusal, declared=declared, hint=NARROW_HINT)
     if options.source:
         source = namespace(options.source, options.plain_http, tell=say)
-        return _copied(options, declared, source, to)
+        copies, reasons = find_releases(source, declared)
+        if reasons:
+            raise refusal(reasons, declared, hint="publish them there first")
+        mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
+        send(mirror, copies, narrowed, dry_run=options.dry_run, as_json=options.json)
+        return 0
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
         notes = _attached(options, declared, to, processes)
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
-    publisher = Publisher(
-        to,
-        prove_with(options.key or "", releases, processes),
-        jobs=options.jobs,
-        say=say,
-        stop=processes.stop,
-    )
-    if reasons := publisher.narrowed(releases):
-        raise refusal(reasons, declared, hint=NARROW_HINT)
-    if options.dry_run:
-        planned = [publisher.described(release) for release in releases]
-        show_published(planned, publisher.missing(releases), as_json=options.json, before=DRY)
-        return 0
-    done, traffic = publisher.publish(releases)
-    show_published(done, traffic, as_json=options.json)
-    for line in _attached(options, declared, to, processes):
+    prove = prove_with(options.key or "", releases, processes)
+    publisher = Publisher(target=to, prove=prove, jobs=options.jobs, say=say, stop=processes.stop)
+    send(publisher, releases, narrowed, dry_run=options.dry_run, as_json=options.json)
+    for line in () if options.dry_run else _attached(options, declared, to, processes):
         say(line)
     return 0
 
@@ -166,14 +151,8 @@ def _attached(
     """
     if not options.attach_failures:
         return []
-    return attach_failures(
-        declared,
-        options.out,
-        to,
-        key=options.key or "",
-        dry_run=options.dry_run,
-        processes=processes,
-    )
+    key, dry_run = options.key or "", options.dry_run
+    return attach_failures(declared, options.out, to, key=key, dry_run=dry_run, processes=processes)
 
 
 def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
@@ -182,83 +161,53 @@ def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
     return f"{BUILD_HINT}; --attach-failures tells those who pull what is published that it failed"
 
 
-def _copied(
-    options: PublishOptions,
-    declared: Sequence[Declared],
-    source: Callable[[str], Registry],
-    to: Callable[[str], Registry],
-) -> int:
-    """Copy the releases from another registry."""
-    releases, reasons = find_releases(source, declared)
-    if reasons:
-        raise refusal(reasons, declared, hint="publish them there first")
-    mirror = ReleaseMirror(source, to, jobs=options.jobs, say=Progress(level=options.level).say)
-    if reasons := mirror.narrowed(releases):
-        raise refusal(reasons, declared, hint=NARROW_HINT)
-    if options.dry_run:
-        planned = [mirror.described(release) for release in releases]
-        show_published(planned, mirror.missing(releases), as_json=options.json, before=DRY)
-        return 0
-    done, traffic = mirror.copy(releases)
-    show_published(done, traffic, as_json=options.json)
-    return 0
-
-
 def find_releases(
     source: Callable[[str], Source], declared: Sequence[Declared]
 ) -> tuple[list[Mirrored], list[str]]:
     """Find the declared releases in a registry; return them, and the reasons against copying."""
     releases, reasons = [], []
     for release in declared:
-        name, tags = release.recipe, (release.tag, *release.floating)
-        mirrored, faults = found_release(source(name), name, tags, release.architectures)
+        architectures = [ARCHITECTURES[image.cell.arch].oci for image in release.images]
+        name = release.recipe
+        mirrored, faults = found_release(source(name), name, release.tags, architectures)
         releases += [mirrored] if mirrored else []
         reasons += faults
     return releases, reasons
 
 
-def show_published(
-    done: Sequence[Done], traffic: Traffic, *, as_json: bool, before: str = ""
+def send(
+    sender: ReleaseSender[AnyRelease],
+    releases: Sequence[AnyRelease],
+    narrowed: Callable[[list[str]], Refused],
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Print releases and traffic; `before` begins the line that sums up."""
+    """Send releases, but for a dry run, and print them and the traffic.
+
+    Raises the error that `narrowed` makes of tags that would lose an architecture.
+    """
+    if reasons := sender.narrowed(releases):
+        raise narrowed(reasons)
+    if dry_run:
+        done, traffic = [*map(sender.described, releases)], sender.missing(releases)
+    else:
+        done, traffic = sender.send(releases)
     if as_json:
-        published = [
-            {
-                "repository": release.repository,
-                "tag": release.tag,
-                "floating": list(release.floating),
-                "digest": release.digest,
-                "images": {arch: dict(digests) for arch, digests in release.images.items()},
-            }
-            for release in done
-        ]
-        print(json.dumps({"releases": published, **_traffic_json(traffic)}, indent=1))
+        blobs = {
+            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
+            for how in _WORDS
+        }
+        print(json.dumps({"releases": [*map(asdict, done)], "blobs": blobs}, indent=1))
         return
     for release in done:
-        print(f"{release.repository}:{release.tag}{_also(release.floating)}")
+        print(", ".join([f"{release.repository}:{release.tag}", *release.floating]))
         print(f"  {release.digest}  {', '.join(release.images)}")
         for arch, digests in release.images.items():
             print(f"    {arch}  {digests['oci']}  {', '.join(digests)}")
-    print(before + _traffic(traffic))
-
-
-def _also(floating: Sequence[str]) -> str:
-    return f", {', '.join(floating)}" if floating else ""
-
-
-def _traffic(traffic: Traffic) -> str:
     parts = [
         f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
         for how, word in _WORDS.items()
         if traffic.blobs.get(how)
     ]
-    return "; ".join(parts)
-
-
-def _traffic_json(traffic: Traffic) -> dict[str, object]:
-    return {
-        "blobs": {
-            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
-            for how in _WORDS
-        }
-    }
+    print(("dry run, nothing was sent: " if dry_run else "") + "; ".join(parts))

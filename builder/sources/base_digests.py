@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from builder.model import exact_json
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError, Fault, MissingPrerequisite
 from builder.model.inputs import LOCK, Lock, at_mirror
@@ -18,12 +16,14 @@ from builder.registry import (
     Credentials,
     Descriptor,
     Reference,
+    Registry,
     RegistryFailed,
     Unreachable,
     connect,
 )
+from builder.registry.manifests import descriptors
 from builder.sources.locking import SourceRequest
-from builder.sources.store import JOBS
+from builder.system.threads import in_threads
 
 
 class RegistryFails(MissingPrerequisite):
@@ -76,27 +76,23 @@ class Registries:
         registry's manifest is invalid.
         """
         image, oci = Reference.parse(reference), ARCHITECTURES[arch].oci
-        registry = connect(self._place(image), self.credentials, wait=self.wait)
+        registry = self._connected(image)
         with self._reported_failures(reference, image):
-            descriptor, body = registry.document(image.digest or image.tag or "latest")
-            if descriptor.media_type in INDEXES or "manifests" in body:
-                with _checked(reference):
-                    platforms = [
-                        (entry.get("platform") or {}, entry) for entry in body["manifests"]
-                    ]
-                    for platform, entry in platforms:
-                        if (platform.get("os"), platform.get("architecture")) == ("linux", oci):
-                            return Descriptor.read(entry, reference).digest
-                    available = {str(platform.get("architecture")) for platform, _ in platforms}
+            manifest, body = registry.document(image.digest or image.tag or "latest")
+            if manifest.media_type in INDEXES or "manifests" in body:
+                entries = descriptors(body, "manifests", registry.name)
+                for entry in entries:
+                    system = entry.platform.get("os"), entry.platform.get("architecture")
+                    if system == ("linux", oci):
+                        return entry.digest
+                available = {entry.platform.get("architecture", "unknown") for entry in entries}
             else:
-                with _checked(reference):
-                    config = Descriptor.read(body.get("config"), reference)
-                content = registry.small_blob(config)
-                with _checked(reference):
-                    available = {str(exact_json.parsed(content).get("architecture"))}
+                config = Descriptor.read(body.get("config"), registry.name)
+                about = registry.object_of(registry.small_blob(config), config.digest)
+                available = {str(about.get("architecture", "unknown"))}
                 if oci in available:
-                    return descriptor.digest
-        others = ", ".join(sorted(available - {"unknown", "None"})) or "nothing"
+                    return manifest.digest
+        others = ", ".join(sorted(available - {"unknown"})) or "nothing"
         raise RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {others}")
 
     def server(self, image: Reference) -> str:
@@ -105,9 +101,11 @@ class Registries:
 
     def probe(self, image: Reference) -> SilentRegistry | None:
         """Return the registry of a reference if it does not answer; a refusal is an answer."""
-        registry = connect(self._place(image), self.credentials, wait=self.wait)
-        reason = registry.transport.unreachable_reason()
+        reason = self._connected(image).transport.unreachable_reason()
         return self._silent(image, reason) if reason else None
+
+    def _connected(self, image: Reference) -> Registry:
+        return connect(self._place(image), self.credentials, wait=self.wait)
 
     def _silent(self, image: Reference, reason: str) -> SilentRegistry:
         return SilentRegistry(registry=image.registry, server=self.server(image), reason=reason)
@@ -129,47 +127,29 @@ class Registries:
         return Reference.parse(at_mirror(image.name, self.mirrors))
 
 
-@contextlib.contextmanager
-def _checked(reference: str) -> Iterator[None]:
-    """Turn what reading a malformed manifest raises into an error that says so."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError, RegistryFailed) as error:
-        why = "it is no manifest with digests, sha256: and 64 hexadecimal digits each"
-        text = f"{reference}: what the registry gives cannot be pinned: {why}"
-        raise RegistryFails(text) from error
-
-
 def registry_of(reference: str) -> str:
     """Return the registry of an image, as `docker.io`."""
     return Reference.parse(reference).registry
 
 
-def unreachable(references: Iterable[str], mirrors: Mapping[str, str]) -> list[SilentRegistry]:
+def unreachable(references: Iterable[str], registries: Registries) -> list[SilentRegistry]:
     """Return the servers of references that do not answer, each once."""
-    registries = Registries(mirrors=mirrors)
     images = map(Reference.parse, sorted(references))
     by_server = {(image.registry, registries.server(image)): image for image in images}
-    return list(filter(None, (registries.probe(by_server[key]) for key in sorted(by_server))))
+    silent = [registries.probe(by_server[key]) for key in sorted(by_server)]
+    return [registry for registry in silent if registry]
 
 
 Key = tuple[str, str]  # reference and architecture
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pinned:
-    """Digests by reference and architecture, and an error for each registry or image without."""
-
-    references: Mapping[Key, str]
-    failures: tuple[BuildImagesError, ...]
-
-
 def pin_references(
     requested: Iterable[Key], known: Mapping[Key, str], registries: Registries, *, update: bool
-) -> Pinned:
-    """Return the digest of each; locked ones stay as they are without `update`.
+) -> tuple[dict[Key, str], list[BuildImagesError]]:
+    """Return digests, and an error for each registry or image without.
 
-    A server that cannot be reached is tried once: all its references fail then.
+    Locked ones stay as they are without `update`. A server that cannot be reached is tried once:
+    all its references fail then.
     """
 
     def server(name: str) -> tuple[str, str]:
@@ -191,13 +171,12 @@ def pin_references(
             except RegistryFails as error:
                 failures.append(error)
 
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        list(pool.map(pin, pending))
+    in_threads(pin, pending)
     for at, error in sorted(unreachable.items(), key=itemgetter(0), reverse=True):
         names = sorted({name for name, _ in pending if server(name) == at})
         text = f"{error.lost}\n  not asked for: {', '.join(names)}"
         failures.insert(0, RegistryUnreachable(text, lost=error.lost, hint=error.hint))
-    return Pinned(references=digests, failures=tuple(failures))
+    return digests, failures
 
 
 def mismatches(

@@ -12,33 +12,27 @@ from __future__ import annotations
 
 import lzma
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from email import message_from_string
+from email.message import Message
 from pathlib import Path
 
 from builder.model.errors import MissingPrerequisite, Refused, StepFailed
 from builder.model.inputs import DEBIAN_SOURCE, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
-from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.system.web import server_of
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _INDEX = "main/source/Sources.xz"
+_UPSTREAM = re.compile(r"^[0-9]+:|-[^-]*$")  # all else of a version is upstream's
 _ORIG = r"{package}_{version}\.orig\.tar\.(?:xz|gz|bz2|lzma|zst)"
 _RELEASE_LIMIT = 16 << 20
 _GPGV_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Package:
-    """A source package of an index: upstream's version, its folder, its files by name."""
-
-    upstream: str
-    directory: str
-    files: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -61,13 +55,14 @@ class DebianSources:
     def resolve(self, url: str) -> LockedSource:
         """Return the source that a `debian-source:` URL names, without recipes and mirrors."""
         package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
-        seen: set[str] = set()
+        versions: set[str] = set()
         for suite in self.suites:
-            for entry in _packages(self._index(suite), package):
-                if entry.upstream == version:
-                    return _locked_source(url, package, entry)
-                seen.add(f"{entry.upstream} ({suite})")
-        available = ", ".join(sorted(seen)) or "no version of it"
+            for fields in _source_packages(self._index(suite), package):
+                upstream = _UPSTREAM.sub("", fields["Version"])
+                if upstream == version:
+                    return _locked_source(url, package, version, fields)
+                versions.add(f"{upstream} ({suite})")
+        available = ", ".join(sorted(versions)) or "no version of it"
         raise Unfetched(
             f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {available}",
             hint="the version is upstream's as Debian writes it, without epoch and revision",
@@ -76,8 +71,7 @@ class DebianSources:
     def _index(self, suite: str) -> str:
         with self._reading:
             if suite not in self._indices:
-                with locked(self.store.path, f"debian-{suite}"):
-                    self._indices[suite] = self._fetch_index(suite)
+                self._indices[suite] = self._fetch_index(suite)
             return self._indices[suite]
 
     def _fetch_index(self, suite: str) -> str:
@@ -94,26 +88,22 @@ class DebianSources:
             size=size,
         )
         mirror = SourceStore(path=self.store.path, debian=self.store.debian)
-        return lzma.decompress(
-            mirror.ensure(index, downloader=self.downloader).read_bytes()
-        ).decode()
+        packed = mirror.ensure(index, downloader=self.downloader)
+        return lzma.decompress(packed.read_bytes()).decode()
 
     def _release(self, suite: str) -> str:
         """Return the part of a suite's InRelease that Debian's keys signed."""
-        signed, plain = (self.store.path / f".{suite}.{end}" for end in ("InRelease", "Release"))
+        url = f"{self.store.debian}/dists/{suite}/InRelease"
         self.store.path.mkdir(parents=True, exist_ok=True)
-        try:
-            url = f"{self.store.debian}/dists/{suite}/InRelease"
-            signed.unlink(missing_ok=True)
-            self.downloader.fetch(url, signed, limit=_RELEASE_LIMIT)
+        with tempfile.TemporaryDirectory(dir=self.store.path, prefix=".debian-") as folder:
+            signed, plain = Path(folder) / "InRelease", Path(folder) / "Release"
+            try:
+                self.downloader.fetch(url, signed, limit=_RELEASE_LIMIT)
+            except NotFetched as error:
+                reason = str(error).replace(server_of(self.store.debian), "the Debian mirror")
+                raise Unfetched(f"there is no Release file of {suite}: {reason}") from error
             self._check_signature(signed, plain, suite)
             return plain.read_text()
-        except NotFetched as error:
-            reason = str(error).replace(server_of(self.store.debian), "the Debian mirror")
-            raise Unfetched(f"there is no Release file of {suite}: {reason}") from error
-        finally:
-            signed.unlink(missing_ok=True)
-            plain.unlink(missing_ok=True)
 
     def _check_signature(self, signed: Path, plain: Path, suite: str) -> None:
         if not self.keyring.exists():
@@ -121,7 +111,6 @@ class DebianSources:
                 f"{self.keyring}: Debian's keys are not on this machine",
                 hint="apt-get install debian-archive-keyring, or: build-images setup",
             )
-        plain.unlink(missing_ok=True)
         argv = ["gpgv", "--keyring", str(self.keyring), "--output", str(plain), str(signed)]
         try:
             self.processes.capture(argv, timeout_s=_GPGV_TIMEOUT_S)
@@ -142,32 +131,18 @@ def _listed_index(release: str, suite: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _packages(index: str, name: str) -> Iterator[_Package]:
-    start = 0
-    heading = f"Package: {name}\n"
-    while (start := index.find(heading, start)) >= 0:
-        end = index.find("\n\n", start)
-        if start == 0 or index[start - 1] == "\n":
-            yield _package(index[start : end if end >= 0 else len(index)])
-        start += len(heading)
+def _source_packages(index: str, name: str) -> Iterator[Message]:
+    """Yield the fields of the source packages of a name."""
+    for paragraph in index.split("\n\n"):
+        if paragraph.startswith(f"Package: {name}\n"):
+            yield message_from_string(paragraph)
 
 
-def _package(stanza: str) -> _Package:
-    fields = dict(re.findall(r"^(\S+):((?: .*)?(?:\n[ \t].*)*)", stanza, re.MULTILINE))
-    lines = [line.split() for line in fields.get("Checksums-Sha256", "").splitlines()]
-    version = fields.get("Version", "").strip()
-    upstream = version.rpartition("-")[0].partition(":")[2] or version.rpartition("-")[0]
-    return _Package(
-        upstream=upstream,
-        directory=fields.get("Directory", "").strip(),
-        files={name: (sha256, int(size)) for sha256, size, name in filter(None, lines)},
-    )
-
-
-def _locked_source(url: str, package: str, entry: _Package) -> LockedSource:
-    pattern = _ORIG.format(package=re.escape(package), version=re.escape(entry.upstream))
-    for name, (sha256, size) in sorted(entry.files.items()):
+def _locked_source(url: str, package: str, version: str, fields: Message) -> LockedSource:
+    pattern = _ORIG.format(package=re.escape(package), version=re.escape(version))
+    for line in sorted(fields["Checksums-Sha256"].strip().splitlines()):
+        sha256, size, name = line.split()
         if re.fullmatch(pattern, name):
-            path = f"{entry.directory}/{name}"
-            return LockedSource(url=url, file=name, sha256=sha256, size=size, path=path)
+            path = f"{fields['Directory']}/{name}"
+            return LockedSource(url=url, file=name, sha256=sha256, size=int(size), path=path)
     raise Unfetched(f"{url}: Debian's package has no .orig.tar of upstream's")

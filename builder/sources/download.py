@@ -5,7 +5,6 @@ The bytes are never trusted: callers compare the checksum.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import socket
 import threading
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import requests
 import urllib3.exceptions
 
+from builder.model.digests import sha256_of_file
 from builder.model.errors import Interrupted
 from builder.system.web import TRANSIENT, cause_of, innermost, retry_after, server_of
 
@@ -159,12 +159,7 @@ class Downloader:
 
 def digest_of(path: Path) -> Fetched:
     """Return the SHA-256 and the size of a file."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            size += len(chunk)
-    return Fetched(sha256=digest.hexdigest(), size=size)
+    return Fetched(sha256=sha256_of_file(path), size=path.stat().st_size)
 
 
 def _copied(url: str, target: Path, seen: OnBytes) -> Fetched:

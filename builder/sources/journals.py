@@ -91,23 +91,17 @@ class Journals:
 
     def end(self, build: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
         """End a build, `well` or not, with the layers that it built and took from earlier ones."""
-        own, known = self.of(build), self._built(build) | {*built}
-        taken = {*taken}
-        others = taken - known
-        folder = self.cache / _FOLDER
-        builders = {
-            layer: path.stem
-            for path in (folder.glob("*.jsonl") if others else ())
-            for layer in self._built(path.stem)
-        }
-        inherited: dict[str, ServedFile] = {}
-        states = set[IndexState]()
-        for other in {builders[layer] for layer in others & builders.keys()}:
-            inherited |= self.of(other)
-            states |= {*self.states(other)}
-        well = well and others <= builders.keys()
+        known, taken = self._built(build) | {*built}, {*taken}
+        layers = taken - known
+        paths = (self.cache / _FOLDER).glob("*.jsonl") if layers else ()
+        builders = {layer: path.stem for path in paths for layer in self._built(path.stem)}
+        others = {builders[layer] for layer in layers & builders.keys()}
+        own = self.of(build)
+        inherited = {url: file for other in others for url, file in self.of(other).items()}
+        states = {state for other in others for state in self.states(other)}
         # An index that changed between two builds would be one of the two for both.
-        well = well and all(own.get(url, file).file == file.file for url, file in inherited.items())
+        agree = all(own.get(url, file).file == file.file for url, file in inherited.items())
+        well = well and agree and layers <= builders.keys()
         self.note(build, [file for url, file in inherited.items() if url not in own])
         for state in sorted(states - {*self.states(build)}):
             self.note_state(build, state)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from builder.model.errors import BuildImagesError, Refused
 from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
-from builder.sources.store import SourceStore, Unfetched, in_parallel
+from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
+from builder.system.threads import in_threads
 from builder.system.web import without_users
 
 SCHEMA = "build-images/lock/v1"
@@ -48,16 +49,13 @@ class Locking:
     say: Callable[[str], object] = lambda _: None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LockedAll:
-    """The locked sources, and one error for each source that could not be locked."""
+def lock_sources(
+    requests: Iterable[SourceRequest], known: Lock, locking: Locking
+) -> tuple[list[LockedSource], list[BuildImagesError]]:
+    """Return an entry for each source, and an error for each that could not be locked.
 
-    sources: tuple[LockedSource, ...]
-    failures: tuple[BuildImagesError, ...]
-
-
-def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Locking) -> LockedAll:
-    """Return an entry for each source; locked ones stay as they are without `update`."""
+    Locked ones stay as they are without `update`.
+    """
     failures: list[BuildImagesError] = []
 
     def locked_entry(request: SourceRequest) -> LockedSource | None:
@@ -67,8 +65,8 @@ def lock_sources(requests: Iterable[SourceRequest], known: Lock, locking: Lockin
             failures.append(error)
             return chosen(request.urls, known.sources)  # the locked entry is not lost
 
-    entries = in_parallel(locking.downloader, locked_entry, requests)
-    return LockedAll(sources=tuple(filter(None, entries)), failures=tuple(failures))
+    entries = in_threads(locked_entry, requests, stop=locking.downloader.stop)
+    return [entry for entry in entries if entry], failures
 
 
 def chosen(urls: Sequence[str], known: Mapping[str, LockedSource]) -> LockedSource | None:

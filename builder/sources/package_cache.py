@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from builder.model.errors import StepFailed
 from builder.model.package_indices import IndexState, distinct
-from builder.sources.journals import Journals, ServedFile
+from builder.sources.journals import RUN, Journals, ServedFile
 from builder.sources.suites import Suites
 
 _CACHED = (".deb", ".udeb", ".rpm", ".whl")
@@ -30,19 +30,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 class PackageCache:
     """The folder of cached files, and its use in this run.
 
-    `address` is the proxy's; `url` has the `secret` that it requires, which other users of the
-    machine do not have, and the user `run`; `key` is both as a header. A build has a name and a key
-    of its own (`builder.sources.journals.as_build`), and does not know the secret. `shared` is a
-    folder of several users: its files are used, too. `logins` are names and passwords of package
-    indices, by scheme and host: those for HTTPS are never sent in the clear. `suites` chooses the
-    name under which a mirror's suite is requested.
+    `address` is the proxy's; it requires the `secret`, which other users of the machine do not
+    have. A build has a name and a key of its own (`builder.sources.journals.as_build`), and does
+    not know the secret. `shared` is a folder of several users: its files are used, too. `logins`
+    are names and passwords of package indices, by scheme and host: those for HTTPS are never sent
+    in the clear. `suites` chooses the name under which a mirror's suite is requested.
     """
 
     folder: Path
     shared: Path | None = None
     address: str = ""
-    url: str = ""
-    key: str = ""
     secret: str = ""
     offline: bool = False
     suites: Suites = field(default_factory=Suites)
@@ -55,6 +52,11 @@ class PackageCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
     _served: dict[Path, float] = field(default_factory=dict)  # when, by `time.monotonic`
+
+    @property
+    def url(self) -> str:
+        """The proxy's address with the secret, and the user that is no build."""
+        return self.address.replace("//", f"//{RUN}:{self.secret}@")
 
     def place(self, url: str, *, listed: bool = False) -> Path | None:
         """Return the path of a cached file, `listed` by an index or not; None if never cached."""

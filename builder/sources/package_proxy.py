@@ -17,7 +17,6 @@ the same files again, and any other the newest ones where no server answers.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hmac
 import os
@@ -31,24 +30,22 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.parse import unquote, urlsplit
+
+import requests
 
 from builder.model.digests import sha256_of_file
 from builder.model.package_indices import MOST_BYTES, is_release, state_of
-from builder.sources.journals import ANSWERS, RUN, ServedFile, is_build_id, key_of, user_and_key
+from builder.sources.journals import ANSWERS, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
 from builder.sources.suites import Suites
-from builder.sources.upstream import Body, chunks, page_of
+from builder.sources.upstream import Body, page_of, request
 from builder.system.files import note_use
 from builder.system.home import PIP_CONFIG
 from builder.system.host_facts import own_index
+from builder.system.process import Processes
 from builder.system.web import without_users
-
-if TYPE_CHECKING:
-    import requests
-
-    from builder.system.process import Processes
 
 _LONG_S = 86_400.0
 _CHUNK = 1 << 16
@@ -71,8 +68,13 @@ def package_cache(
 
     Files of a `shared` folder are not fetched.
     """
-    suites = suites or Suites()
-    cache = PackageCache(folder=folder, shared=shared, offline=offline, suites=suites)
+    cache = PackageCache(
+        folder=folder,
+        shared=shared,
+        secret=secrets.token_hex(16),
+        offline=offline,
+        suites=suites or Suites(),
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
         with contextlib.suppress(FileNotFoundError):
@@ -81,11 +83,7 @@ def package_cache(
     handler = type("Handler", (_Handler,), {"cache": cache})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
-        secret = secrets.token_hex(16)
         cache.address = f"http://127.0.0.1:{server.server_address[1]}"
-        cache.url = cache.address.replace("//", f"//{RUN}:{secret}@")
-        cache.key = "Basic " + base64.b64encode(f"{RUN}:{secret}".encode()).decode()
-        cache.secret = secret
         thread = threading.Thread(target=server.serve_forever, args=(0.2,), daemon=True)
         thread.start()
         try:
@@ -137,6 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not via_url and not self.path.startswith("http://"):
             self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            return
+        if "Transfer-Encoding" in self.headers:
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)  # and ends the connection
             return
         if via_url:
             del self.headers["Authorization"]
@@ -193,11 +194,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, place: Path | None) -> None:
         """Answer as the server does; cache the file at `place` if all of it came."""
-        # Commands that build nothing start without these.
-        import requests  # noqa: PLC0415
-
-        from builder.sources import upstream  # noqa: PLC0415
-
         headers = {
             name: value
             for name, value in self.headers.items()
@@ -209,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = self._url if self.cache.offline else self.cache.suites.address(self._url)
         try:
             # To an index alone, whose login no build step knows: others get what the step sent.
-            response = upstream.request(
+            response = request(
                 self.command,
                 address,
                 headers,
@@ -238,14 +234,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_via(self) -> bool:
         return self._url != self.path
 
-    def _body(self) -> Body | Iterator[bytes] | None:
+    def _body(self) -> Body | None:
         """Return the request's body, read as it is forwarded; servers may answer before its end."""
         length = self.headers.get("Content-Length", "")
-        is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
-        if not is_chunked and not length.isdecimal():
+        if not length.isdecimal():
             return None
         self.close_connection = True
-        return chunks(self.rfile) if is_chunked else Body(self.rfile, int(length))
+        return Body(self.rfile, int(length))
 
     def _copy(self, response: requests.Response, place: Path | None, address: str) -> None:
         is_ok = response.status_code == HTTPStatus.OK

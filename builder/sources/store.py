@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
-from builder.sources.download import (
-    Downloader,
-    Fetched,
-    NotFetched,
-    digest_of,
-)
+from builder.sources.download import Downloader, Fetched, NotFetched, OnBytes, digest_of
 from builder.system.locks import locked
+from builder.system.threads import in_threads
 from builder.system.web import server_of, without_users
-
-JOBS = 4
-Item = TypeVar("Item")
-T = TypeVar("T")
 
 # Called with a source and its fetched bytes.
 OnProgress = Callable[[LockedSource, int], object]
@@ -91,7 +82,8 @@ class SourceStore:
             raise Unfetched(_missing(source))
         with locked(self.path, source.sha256):
             if not _is(place, source):
-                self._fetch(source, place, downloader, on_progress)
+                place.unlink(missing_ok=True)  # not the file that its name says: damaged since
+                self._fetch(source, downloader, partial(on_progress, source))
         return place
 
     def take(self, file: Path, fetched: Fetched) -> Path:
@@ -102,37 +94,29 @@ class SourceStore:
         file.replace(place)
         return place
 
-    def _fetch(
-        self, source: LockedSource, place: Path, downloader: Downloader, on_progress: OnProgress
-    ) -> None:
-        place.unlink(missing_ok=True)  # not the file that its name says: damaged since
-        partial = self.path / f".{source.sha256}.partial"
-        reasons: list[str] = []
+    def _fetch(self, source: LockedSource, downloader: Downloader, on_bytes: OnBytes) -> None:
+        target = self.path / f".{source.sha256}.partial"
+        tried: list[str] = []
         others: list[str] = []
         for url in self.urls(source):
             try:
-                fetched = _fetched(source, url, partial, downloader, on_progress)
+                fetched = _fetched(source, url, target, downloader, on_bytes)
             except NotFetched as error:
-                reasons.append(shown(f"{url}: {error}", source, self.debian))
+                tried.append(f"  {url}: {error}")
                 continue
             if fetched == _locked(source):
-                self.take(partial, fetched)
+                self.take(target, fetched)
                 return
-            partial.unlink()
-            others.append(
-                shown(
-                    f"{url} gives another file than the one that is locked:\n"
-                    f"  locked: sha256 {source.sha256}, {source.size} bytes\n"
-                    f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes",
-                    source,
-                    self.debian,
-                )
-            )
-        tried = [f"  {reason}" for reason in reasons]
+            target.unlink()
+            others += [
+                f"{url} gives another file than the one that is locked:",
+                f"  locked: sha256 {source.sha256}, {source.size} bytes",
+                f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes",
+            ]
         if others:
-            raise Changed("\n".join([*others, *tried]))
+            raise Changed(shown("\n".join([*others, *tried]), source, self.debian))
         tried = tried or ["  there is no URL to fetch it from"]
-        raise Unfetched("\n".join([_missing(source), *tried]))
+        raise Unfetched(shown("\n".join([_missing(source), *tried]), source, self.debian))
 
 
 def _locked(source: LockedSource) -> Fetched:
@@ -140,23 +124,19 @@ def _locked(source: LockedSource) -> Fetched:
 
 
 def _fetched(
-    source: LockedSource, url: str, partial: Path, downloader: Downloader, on_progress: OnProgress
+    source: LockedSource, url: str, target: Path, downloader: Downloader, on_bytes: OnBytes
 ) -> Fetched:
     """Fetch; once more from the start if the partial file belonged to another file.
 
     A file that is longer than the locked one is another file: all of it is read, for its checksum.
     """
-
-    def on_bytes(size: int) -> None:
-        on_progress(source, size)
-
-    resumed = partial.exists() and 0 < partial.stat().st_size <= source.size
+    resumed = target.exists() and 0 < target.stat().st_size <= source.size
     if not resumed:
-        partial.unlink(missing_ok=True)
-    fetched = downloader.fetch(url, partial, on_bytes=on_bytes)
+        target.unlink(missing_ok=True)
+    fetched = downloader.fetch(url, target, on_bytes=on_bytes)
     if resumed and fetched != _locked(source):
-        partial.unlink()
-        fetched = downloader.fetch(url, partial, on_bytes=on_bytes)
+        target.unlink()
+        fetched = downloader.fetch(url, target, on_bytes=on_bytes)
     return fetched
 
 
@@ -174,18 +154,6 @@ def shown(text: str, source: LockedSource, debian: str) -> str:
 
 def _missing(source: LockedSource) -> str:
     return f"{source.file} ({without_users(source.url)}), sha256 {source.sha256}"
-
-
-def in_parallel(
-    downloader: Downloader, fetch: Callable[[Item], T], items: Iterable[Item]
-) -> list[T]:
-    """Return what `fetch` gives for each item; an exception ends the transfers of all threads."""
-    with ThreadPoolExecutor(max_workers=JOBS) as pool:
-        try:
-            return list(pool.map(fetch, items))
-        except BaseException:
-            downloader.stop()
-            raise
 
 
 UPDATE_HINT = (
@@ -215,33 +183,24 @@ def fetch_all(
     Raises one error for all that failed: `Changed` if there is another file among them, else
     `Unfetched`, which names each one that is missing.
     """
+    paths: dict[str, Path] = {}
     failures: list[BuildImagesError] = []
 
-    def ensured(source: LockedSource) -> Path | None:
+    def ensure(source: LockedSource) -> None:
         try:
-            return store.ensure(
+            paths[source.url] = store.ensure(
                 source, downloader=downloader, offline=offline, on_progress=on_progress
             )
         except (Unfetched, Changed) as error:
             failures.append(error)
-            return None
 
-    ordered = sorted(sources, key=lambda source: source.url)
-    paths = in_parallel(downloader, ensured, ordered)
-    if failures:
-        raise joined(failures, store, offline=offline)
-    return {source.url: path for source, path in zip(ordered, paths, strict=True) if path}
-
-
-def joined(
-    failures: Sequence[BuildImagesError], store: SourceStore, *, offline: bool = False
-) -> BuildImagesError:
-    """Return one error for all sources that could not be fetched."""
-    texts = sorted(str(failure) for failure in failures)
+    in_threads(ensure, sources, stop=downloader.stop)
+    if not failures:
+        return dict(sorted(paths.items()))
+    texts = sorted(map(str, failures))
     if any(isinstance(failure, Changed) for failure in failures):
-        return Changed("\n".join(texts), hint=UPDATE_HINT)
+        raise Changed("\n".join(texts), hint=UPDATE_HINT)
     count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
     why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"
-    lines = [f"{count} {why}:", *texts]
     hint = OFFLINE_HINT if offline else MIRROR_HINT
-    return Unfetched("\n".join(lines), hint=hint.format(store=store.path))
+    raise Unfetched("\n".join([f"{count} {why}:", *texts]), hint=hint.format(store=store.path))

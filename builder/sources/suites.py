@@ -17,12 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+
+import requests
 
 from builder.model.package_indices import IndexState, state_of
-
-if TYPE_CHECKING:
-    import requests
+from builder.sources.upstream import page_of, request
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([A-Za-z0-9][A-Za-z0-9.+_~-]*)(/[^?#]+)")
 _INDEX = r"^ ([0-9a-f]{{64}}) +([0-9]+) +({}/binary-{}/Packages\.xz)$"
@@ -47,8 +46,7 @@ class Suites:
     say: Callable[[str], object] = lambda _: None
     most_behind: dt.timedelta = MOST_BEHIND
     refused: list[str] = field(default_factory=list)
-    _behind: dict[str, int] = field(default_factory=dict)  # days, by folder
-    _names: dict[str, str] = field(default_factory=dict)  # by folder
+    _names: dict[str, tuple[str, int]] = field(default_factory=dict)  # and days behind, by folder
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def address(self, url: str) -> str:
@@ -61,49 +59,46 @@ class Suites:
         with self._locks.setdefault(folder, threading.Lock()):
             if folder not in self._names:
                 self._names[folder] = self._complete_name(archive, suite)
-        return f"{archive}{self._names[folder]}{path}"
+        return f"{archive}{self._names[folder][0]}{path}"
 
     def behind_days(self, url: str) -> int:
         """Return the days by which the served state is older than the one at the URL."""
         match = _OF_A_SUITE.fullmatch(url)
-        return self._behind.get(match[1] + match[2], 0) if match else 0
+        return self._names.get(match[1] + match[2], ("", 0))[1] if match else 0
 
-    def _complete_name(self, archive: str, suite: str) -> str:
-        """Return the name of a suite's complete state; its own if there is none, or no response."""
-        import requests  # noqa: PLC0415 - commands that build nothing start without it
+    def _complete_name(self, archive: str, suite: str) -> tuple[str, int]:
+        """Return the name of a suite's complete state, and the days that it is behind.
 
+        That is the suite's own name if there is no such state, or no response: apt gets the error
+        for its request.
+        """
         with contextlib.suppress(requests.RequestException, ValueError):
             release = _release(archive + suite)
             missing = self._missing(archive + suite, release)
-            if not missing:
-                return suite
-            torn = f"the mirror is amid a sync of {suite}: {missing} is not there yet"
-            for name in {_field(release, "Suite"), _field(release, "Codename")} - {suite}:
+            others = {_field(release, "Suite"), _field(release, "Codename")} - {suite}
+            for name in others if missing else ():
                 other = _release(archive + name)
-                if _identity(other) == _identity(release) and not self._missing(
-                    archive + name, other
-                ):
-                    behind = (_date(release) - _date(other)).days
-                    state = f"its {name}, of {_field(other, 'Date')}"
-                    if reason := self._refusal(other, behind):
-                        self.say(f"{torn}; {state}, is not taken: {reason}")
-                        self.refused.append(f"{torn}; {state}, {reason}")
-                        return suite
-                    self._behind[archive + suite] = max(behind, 0)
-                    self.say(f"{torn}; taken is {state}")
-                    return name
-        return suite  # apt gets the error for its request
+                if _identity(other) != _identity(release) or self._missing(archive + name, other):
+                    continue
+                torn = f"the mirror is amid a sync of {suite}: {missing} is not there yet"
+                state = f"its {name}, of {_field(other, 'Date')}"
+                behind = (_date(release) - _date(other)).days
+                if reason := self._refusal(other, behind):
+                    self.say(f"{torn}; {state}, is not taken: {reason}")
+                    self.refused.append(f"{torn}; {state}, {reason}")
+                    break
+                self.say(f"{torn}; taken is {state}")
+                return name, max(behind, 0)
+        return suite, 0
 
     def _refusal(self, release: str, behind: int) -> str:
         """Return why a complete state is not used, with the remedy; empty if it is used."""
         until = _field(release, "Valid-Until")  # of security updates
         if until and parsedate_to_datetime(until) < dt.datetime.now(tz=dt.timezone.utc):
             return f"is valid no more; {_OTHER_MIRROR}, or {_WITHOUT}"
-        if behind > self.most_behind.days:
-            return (
-                f"is {behind} days behind it; --max-index-age {behind} takes it, or {_OTHER_MIRROR}"
-            )
-        return ""
+        if behind <= self.most_behind.days:
+            return ""
+        return f"is {behind} days behind it; --max-index-age {behind} takes it, or {_OTHER_MIRROR}"
 
     def _missing(self, folder: str, release: str) -> str:
         """Return the first index of a Release file that the mirror does not have; or nothing."""
@@ -128,10 +123,8 @@ def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
 
 def _release(folder: str) -> str:
     """Return the Release file in a suite's folder; raises `ValueError` without one."""
-    from builder.sources import upstream  # noqa: PLC0415
-
     with _response("GET", f"{folder}/InRelease") as response:
-        page = upstream.page_of(response) if response.ok else None
+        page = page_of(response) if response.ok else None
     if page is None:
         raise ValueError(f"{folder} has no Release file")
     return page.decode("latin-1")  # each byte stays as it is
@@ -151,9 +144,7 @@ def _date(release: str) -> dt.datetime:
 
 
 def _response(method: str, url: str) -> requests.Response:
-    from builder.sources import upstream  # noqa: PLC0415
-
-    return upstream.request(method, url, {}, None, logins={}, follow=True, timeout_s=_TIMEOUT_S)
+    return request(method, url, {}, None, logins={}, follow=True, timeout_s=_TIMEOUT_S)
 
 
 def state_beside(archive: str, suite: str) -> IndexState | None:
@@ -161,12 +152,9 @@ def state_beside(archive: str, suite: str) -> IndexState | None:
 
     For mirrors to which requests do not go through the proxy: https.
     """
-    import requests  # noqa: PLC0415 - commands that build nothing start without it
-
     folder = f"{archive}/dists/{suite}"
+    url = f"{folder}/InRelease"
     try:
-        return state_of(
-            f"{folder}/InRelease", f"{folder}/InRelease", _release(folder).encode("latin-1")
-        )
+        return state_of(url, url, _release(folder).encode("latin-1"))
     except (requests.RequestException, ValueError):
         return None

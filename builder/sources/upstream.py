@@ -7,24 +7,17 @@ user's .netrc, nor the headers that a client sent to a server that redirects.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import requests
-from requests.utils import requote_uri
-
-if TYPE_CHECKING:
-    import requests
+from requests.auth import HTTPBasicAuth
 
 Origin = tuple[str, str]  # scheme, and host with port
 Login = tuple[str, str]
 
 _TIMEOUT_S = 60.0
 _MOST_REDIRECTS = 10
-_FOLLOWED = frozenset({"GET", "HEAD"})
-_FOR_ONE_SERVER = frozenset({"authorization", "cookie"})
 
 
 def origin_of(url: str) -> Origin:
@@ -37,7 +30,7 @@ def request(
     method: str,
     url: str,
     headers: Mapping[str, str],
-    body: Body | Iterator[bytes] | None,
+    body: Body | None,
     *,
     logins: Mapping[Origin, Login],
     follow: bool,
@@ -45,49 +38,41 @@ def request(
 ) -> requests.Response:
     """Return a server's response, whose body is still to be read.
 
-    With `follow`, redirects are followed; each request has the login of its own origin alone.
-    Raises `requests.RequestException`.
+    With `follow`, redirects of GET and HEAD are followed; each request has the login of its own
+    origin alone. Raises `requests.RequestException`.
     """
-    session = _Session()
-    for _ in range(_MOST_REDIRECTS):
-        session.auth = logins.get(origin_of(url)) or _without_login
-        response = session.request(
-            method, url, headers=headers, data=body, stream=True, timeout=timeout_s
-        )
-        target = session.target(response)
-        if not (follow and target and body is None and method in _FOLLOWED):
-            return response
-        response.close()
-        url = urljoin(response.url, requote_uri(target))
-        if origin_of(url) != origin_of(response.url):
-            headers = {
-                name: value
-                for name, value in headers.items()
-                if name.lower() not in _FOR_ONE_SERVER
-            }
-    raise requests.TooManyRedirects(f"more than {_MOST_REDIRECTS} redirects")
+    session = _Session(logins, follow=follow and method in {"GET", "HEAD"})
+    return session.request(method, url, headers=headers, data=body, stream=True, timeout=timeout_s)
 
 
 class _Session(requests.Session):
-    """A session that follows no redirects by itself, which would also read their bodies."""
+    """A session that sends each origin its own login, and never one of a URL or of .netrc."""
 
-    def get_redirect_target(self, resp: requests.Response) -> str | None:  # noqa: ARG002 - as requests calls it
-        return None
+    def __init__(self, logins: Mapping[Origin, Login], *, follow: bool) -> None:
+        super().__init__()
+        self.max_redirects = _MOST_REDIRECTS
+        self._logins, self._follow = logins, follow
+        self.auth = self._add_login
 
-    def target(self, response: requests.Response) -> str | None:
-        """Return the target of a redirect; None for other responses."""
-        return super().get_redirect_target(response)
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return the target of a redirect that is followed; the body of others is still unread."""
+        return super().get_redirect_target(resp) if self._follow else None
 
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
+        """Keep the client's own login only for requests to the same origin."""
+        if origin_of(prepared_request.url or "") != origin_of(response.url):
+            prepared_request.headers.pop("Authorization", None)
+        self._add_login(prepared_request)
 
-def _without_login(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keep the login of the headers: neither the URL's nor that of .netrc."""
-    return request
+    def _add_login(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        login = self._logins.get(origin_of(request.url or ""))
+        return HTTPBasicAuth(*login)(request) if login else request
 
 
 _MOST_PAGE = 64 << 20  # bytes
 _CHUNK = 1 << 16
-_MOST_LINE = 1 << 12  # bytes between chunks
-_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 
 class Body:
@@ -107,30 +92,6 @@ class Body:
                 raise EOFError("the body breaks off")
             remaining -= len(chunk)
             yield chunk
-
-
-def chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield the chunks of a body: https://www.rfc-editor.org/rfc/rfc9112#section-7.1
-
-    Raises `ValueError` for an invalid one, `EOFError` if it breaks off.
-    """
-    while True:
-        size = _line(file).partition(b";")[0].strip()
-        if not _SIZE.fullmatch(size):
-            raise ValueError("a chunk without its size")
-        if not int(size, 16):
-            break
-        yield from Body(file, int(size, 16))
-        _line(file)
-    while _line(file):
-        pass
-
-
-def _line(file: io.BufferedIOBase) -> bytes:
-    line = file.readline(_MOST_LINE)
-    if len(line) == _MOST_LINE:
-        raise ValueError("a line that is too long")
-    return line.strip()
 
 
 def page_of(response: requests.Response) -> bytes | None:

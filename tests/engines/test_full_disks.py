@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from made_releases import correct_evidence, make_images, make_project
 from publishing import RECIPES, SIGNING, Pair, assert_no_tags, policy_of, signed, unproven
 from real_registry import RealRegistry, real_registry
 
-from builder.distribute.bundle import ArchiveContents, write_archive
-from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
-from builder.sources.journals import ServedFile
+from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
+from builder.distribute.bundle.inputs import Inputs, add_build, input_file
+from builder.registry.manifests import BASE, PROJECT, SOURCES
+from builder.sources.journals import Journals, ServedFile
 from builder.trust.proof.attachments import BlobDescriptor
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import private_key
@@ -125,24 +125,28 @@ def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
     big, data = folder / "ab/big.deb", os.urandom(BIG)
     big.parent.mkdir()
     big.write_bytes(data)
-    contents = ArchiveContents()
-    index = add_inputs(contents, inputs_of(kind, big, hashlib.sha256(data).hexdigest()))
+    inputs = inputs_of(kind, big)
+    index = inputs.add_index()
     named = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(pair.private), SIGNING)
     made = proofs(named, (), key, reference="inputs", created="2026-11-01T00:00:00Z")
-    add_proof(contents, made)
-    write_archive(folder / "inputs.tar", contents)
+    inputs.contents.add_attached(INPUTS, made)
+    write_archive(folder / "inputs.tar", inputs.contents)
     return folder / "inputs.tar"
 
 
-def inputs_of(kind: str, big: Path, sha256: str) -> Inputs:
-    given = [ServedFile(url="http://mirror/big.deb", file="ab/big.deb")]
+def inputs_of(kind: str, big: Path) -> Inputs:
+    """One input of a kind, with that file."""
+    inputs, file = Inputs(contents=ArchiveContents()), input_file(big)
+    sha256 = file[0].digest.partition(":")[2]
     record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
-    return {
-        "source": Inputs(sources={sha256: big}),
-        "package": Inputs(
-            builds={"1" * 32: Build(name="1" * 32, packages=given, cache=big.parents[1])}
-        ),
-        "base": Inputs(bases={"one": BaseFile(record=record, archive=big)}),
-        "project": Inputs(project={"matrix.yaml": big}),
-    }[kind]
+    if kind == "source":
+        inputs.add(SOURCES, "", {"sources": [sha256]}, {sha256: file})
+    elif kind == "base":
+        inputs.add(BASE, "", record, {big.name: file})
+    elif kind == "project":
+        inputs.add(PROJECT, "", {"files": ["matrix.yaml"]}, {"matrix.yaml": file})
+    else:
+        served = [ServedFile(url="http://mirror/big.deb", file="ab/big.deb")]
+        add_build(inputs, "1" * 32, served, Journals(cache=big.parents[1]))
+    return inputs

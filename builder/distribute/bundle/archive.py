@@ -13,13 +13,14 @@ import re
 import stat
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from builder.model.errors import BadInput, Interrupted
-from builder.registry import Descriptor, WrongContent
+from builder.registry import LARGEST_MANIFEST, Descriptor, WrongContent
+from builder.registry.manifests import json_object
 from builder.system.web import printable
 
 LAYOUT, INDEX_FILE = "oci-layout", "index.json"
@@ -30,6 +31,10 @@ _ZERO = bytes(BLOCK)
 _PIECE = 1 << 20
 _MOST_AFTER = 1 << 20  # zeros after the end's mark; tar writes 10 KiB at once
 _MOST = 1_000_000  # members; none that is made here comes near
+# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
+_LARGEST_INDEX = 32 << 20
+MOST_MANIFESTS = 50_000
+_MOST_VALUES = 20 * MOST_MANIFESTS
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
 _AGAIN = "copy it again from where it was made, and compare its checksum"
@@ -61,14 +66,21 @@ class Archive:
         if self._stopped.is_set():
             raise Interrupted("interrupted")
 
-    def file(self, name: str, limit: int) -> bytes:
-        """Return the bytes of `oci-layout` or `index.json`."""
+    def document(self, name: str) -> dict[str, object]:
+        """Return the JSON of `oci-layout` or `index.json`."""
         place = self._files.get(name)
         if place is None:
             raise BadInput(f"{self.path}: this is no image layout: it has no {name}")
-        if place.size > limit:
-            raise self.wrong(f"its {name} has more than {limit} bytes")
-        return b"".join(self._pieces(place))
+        if place.size > _LARGEST_INDEX:
+            raise self.wrong(f"its {name} has more than {_LARGEST_INDEX} bytes")
+        content = b"".join(self._pieces(place))
+        return json_object(content, f"{self.path}: {name}", _MOST_VALUES)
+
+    def small(self, digest: str, limit: int = LARGEST_MANIFEST) -> bytes:
+        """Return the bytes of a blob that is at most `limit` bytes."""
+        if (size := self.place(digest).size) > limit:
+            raise self.wrong(f"{digest} has {size} bytes, at most {limit} are read")
+        return b"".join(self.pieces(digest))
 
     def pieces(self, digest: str) -> Iterator[bytes]:
         """Yield a blob's bytes; raises `WrongContent` at the end unless they have the digest."""
@@ -78,6 +90,12 @@ class Archive:
             yield piece
         if f"sha256:{sha256.hexdigest()}" != digest:
             raise self.wrong(f"the blob {digest} holds sha256:{sha256.hexdigest()}")
+
+    def check_all(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
+        """Read every blob against its digest."""
+        for digest in self.blobs:
+            for piece in self.pieces(digest):
+                on_bytes(len(piece))
 
     def place(self, digest: str) -> ByteRange:
         """Return the place of a blob; raises `WrongContent` if the archive lacks it."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -21,11 +20,11 @@ from builder.distribute.bundle.layout import BUNDLE, REF_NAME, REPOSITORY, Bundl
 from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.publisher import file_manifests, index_of
-from builder.distribute.publish.releases import Release
+from builder.distribute.publish.releases import ReadyRelease
 from builder.model.digests import HashedWriter
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, WrongContent
-from builder.registry.manifests import EMPTY, EMPTY_CONTENT, TITLE, as_bytes, json_object
+from builder.registry.manifests import EMPTY, EMPTY_CONTENT, as_bytes, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
 from builder.trust.proof.attachments import ProofManifest
@@ -90,16 +89,16 @@ class ArchiveContents:
             tags = (attached.tag,) if attached.tag else ()
             self.list_manifest(attached.manifest, MANIFEST, repository, tags)
 
-    def add_release(self, release: Release, prove: Prove) -> None:
+    def add_release(self, release: ReadyRelease, prove: Prove) -> None:
         """Add a release of the output folder, with its proof."""
         name, empty = release.recipe, EmptyRepository(release.recipe)
         self.add_blob(Descriptor.of(EMPTY_CONTENT, EMPTY), EMPTY_CONTENT)
         content = index_of(release)
-        index = self.list_manifest(content, INDEX, name, (release.tag, *release.floating))
+        index = self.list_manifest(content, INDEX, name, release.tags)
         for image in release.images:
             self.add_manifest(image.manifest)
-            for blob in (*image.blobs, *image.files.values()):
-                self.add_blob(blob.descriptor, blob.path)
+            for blob, path in (*image.blobs, *image.files.values()):
+                self.add_blob(blob, path)
             for manifest in file_manifests(image).values():
                 self.list_manifest(manifest, MANIFEST, name)
             self.add_attached(name, prove(empty, image.image.bare(), (image,)))
@@ -131,30 +130,6 @@ class ArchiveContents:
         )
 
 
-def artifact(
-    contents: ArchiveContents,
-    kind: str,
-    config: object,
-    files: Mapping[str, tuple[Descriptor, Origin]],
-) -> Descriptor:
-    """Add an artifact of a type of our own: a document, and files by title."""
-    document = as_bytes(config)
-    about = Descriptor.of(document, f"{kind}+json")
-    contents.add_blob(about, document)
-    layers = []
-    for name, (blob, origin) in sorted(files.items()):
-        contents.add_blob(blob, origin)
-        layers.append(replace(blob, annotations={TITLE: name}))
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "artifactType": kind,
-        "config": about.as_json(),
-        "layers": [layer.as_json() for layer in layers],
-    }
-    return replace(contents.add_manifest(as_bytes(manifest)), artifact_type=kind)
-
-
 def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
     """Return the tags of releases, the own one first, by repository and digest of the index."""
     releases: dict[tuple[str, str], list[str]] = {}
@@ -171,8 +146,6 @@ def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _PIECE = 1 << 20
 _END = bytes(2 * BLOCK)
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NO_FILE = frozenset([errno.ELOOP, errno.EISDIR, errno.ENXIO])  # a link, a folder, a socket
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
 OnBytes = Callable[[int], object]
 
@@ -242,54 +215,31 @@ def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) 
 
 @contextlib.contextmanager
 def _partial(target: Path) -> Iterator[IO[bytes]]:
-    """A file beside `target` that becomes it at the end, and that one alone writes.
+    """Yield a new file beside `target` that takes its place at the end.
 
-    Others may write to the folder, too: a link that is there is not followed, and no file is
-    written that is not this user's own, under this one name. Others read it when it is whole.
+    What a killed run left under its name is removed. Others may write to the folder, too: the file
+    is always a new one, so that no link is followed.
     """
     partial = target.with_name(f".{target.name}.partial")
-    if target.is_dir():
-        raise BadInput(f"{target}: a folder is there", hint="name a file with --output")
     try:
-        handle = os.open(partial, _OPEN, 0o600)
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(f"{target.parent}: there is no such folder") from error
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            raise _not_ours(partial) from error
-        raise
+    except (FileExistsError, IsADirectoryError, PermissionError) as error:
+        raise BadInput(f"{partial}: no file can be created there ({error.strerror})") from error
     with os.fdopen(handle, "wb") as file:
-        status = os.fstat(handle)
-        plain = stat.S_ISREG(status.st_mode) and status.st_nlink <= 1  # 0: another has removed it
-        if not plain or status.st_uid != os.geteuid():
-            raise _not_ours(partial)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _written(target) from error
-        if not is_at(file.fileno(), partial):  # another gave it its name, or removed it
-            raise _written(target)
-        try:
-            file.truncate(0)
-            os.fchmod(file.fileno(), 0o600)  # one that was left may have another mode
             yield file
             file.flush()
-            umask = os.umask(0o077)  # it can only be read by setting it
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
-            os.fsync(file.fileno())
-            partial.replace(target)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def _written(target: Path) -> BadInput:
-    return BadInput(f"{target}: another build-images writes it", hint="wait until it is done")
-
-
-def _not_ours(partial: Path) -> BadInput:
-    return BadInput(f"{partial}: this is not a regular file of this user", hint="remove it")
+            os.fsync(handle)
+            if is_at(handle, partial):
+                partial.replace(target)
+                return
+        finally:
+            if is_at(handle, partial):
+                partial.unlink()
+    raise BadInput(f"{target}: another build-images writes it")
 
 
 def _check_target(target: Path, size: int) -> None:

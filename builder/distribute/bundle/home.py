@@ -8,20 +8,20 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
 from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG, RegistryBase, keep_base, read_base
+from builder.distribute.bundle.inputs import TAG, Input, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.exact_json import part
+from builder.model.records import read
 from builder.registry import Descriptor, NotThere, Reference, Source, WrongContent
 from builder.registry.manifests import (
     BASE,
@@ -42,27 +42,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BASE_KEYS = ("name", "arch", "key", "digest", "made")
 _MOST_CONFIG = 32 << 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
-    """One artifact: its kind, its document, and its files by title."""
-
-    kind: str
-    about: Mapping[str, object]
-    files: Mapping[str, Descriptor]
-
-
-@dataclass(kw_only=True, slots=True)
-class Filled:
-    """Numbers of inputs in a home, with those that it had before."""
-
-    bases: int = 0
-    sources: int = 0
-    native: list[str] = field(default_factory=list)
-    packages: set[str] = field(default_factory=set)
-    builds: int = 0
-    project: list[str] = field(default_factory=list)
 
 
 def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
@@ -90,38 +69,28 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
         about = repository.object_of(content, config.digest, most=None)
-        files = {layer.annotations.get(TITLE, ""): layer for layer in layers}
+        files = {layer.annotations.get(TITLE, ""): (layer, repository) for layer in layers}
         if len(files) != len(layers):
             raise repository.wrong(where.digest, "it is no artifact of an input")
         entry = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
-        if entry.kind == REGISTRY_BASE:
-            _base_in(repository, entry)
-        inputs.append(entry)
+        inputs.append(_base_in(repository, entry) if entry.kind == REGISTRY_BASE else entry)
     return inputs
 
 
-def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> Filled:
+def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) -> None:
     """Put bases, sources, native tools and packages where builds look for them."""
-    done = Filled()
-    ways: dict[str, Callable[[BundledRepository, Input, Home, Filled], None]] = {
-        BASE: _base,
-        SOURCES: _sources,
-        NATIVE: _native,
-        PACKAGES: _packages,
-    }
+    ways = {BASE: _base, SOURCES: _sources, NATIVE: _native, PACKAGES: _packages}
     for entry in inputs:
         if entry.kind == REGISTRY_BASE:
-            keep_base(_base_in(repository, entry), home.bases)
-            done.bases += 1
-        elif way := ways.get(entry.kind):
-            way(repository, entry, home, done)
-    return done
+            keep_base(entry, home.bases)
+        elif entry.kind in ways:
+            ways[entry.kind](repository, entry, home)
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
     """Return a project's files, by path."""
     files = (entry.files for entry in inputs if entry.kind == PROJECT)
-    return {name: blob for by_name in files for name, blob in by_name.items()}
+    return {name: blob for by_name in files for name, (blob, _) in by_name.items()}
 
 
 def write_project(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
@@ -144,12 +113,13 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
     return {path.relative_to(folder).as_posix() for path in paths} == files.keys()
 
 
-def _base(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
-    record = {key: str(entry.about.get(key, "")) for key in _BASE_KEYS}
-    [(title, blob)] = entry.files.items() if len(entry.files) == 1 else [("", None)]
+def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
+    record = {key: entry.text(key) for key in _BASE_KEYS}
+    title, (blob, _) = next(iter(entry.files.items()), ("", (None, "")))
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
-    if blob is None or not all(_NAME.fullmatch(name) for name in names):
-        raise repository.wrong(str(record["digest"]), "it is no base image")
+    is_base = len(entry.files) == 1 and all(_NAME.fullmatch(name) for name in names)
+    if blob is None or not is_base:
+        raise repository.wrong(record["digest"], "it is no base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
         target = home.bases / folder
@@ -158,38 +128,36 @@ def _base(repository: BundledRepository, entry: Input, home: Home, done: Filled)
                 repository.read_blob(blob, partial / title)
                 text = json.dumps({**record, "archive": str(partial / title)}, indent=1)
                 (partial / "base.json").write_text(text)
-    done.bases += 1
 
 
-def _base_in(repository: Source, entry: Input) -> RegistryBase:
-    name, arch, digest = (str(entry.about.get(key, "")) for key in ("name", "arch", "digest"))
-    manifest = entry.files.get(digest)
+def _base_in(repository: Source, entry: Input) -> Input:
+    """Return a base of a registry that an entry names, with the blobs of its manifest."""
+    name, arch, digest = map(entry.text, ("name", "arch", "digest"))
     try:
         is_name = Reference.parse(name).digest == digest
     except BadInput:
         is_name = False
-    if manifest is None or not is_name or arch not in ARCHITECTURES:
+    if digest not in entry.files or not is_name or arch not in ARCHITECTURES:
         raise repository.wrong(digest, "it is no base image of a registry")
-    return read_base(repository, name, arch, manifest.bare())
+    return read_base(repository, name, arch, entry.files[digest][0].bare())
 
 
-def _sources(repository: BundledRepository, entry: Input, home: Home, done: Filled) -> None:
-    for sha256, blob in entry.files.items():
+def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
+    for sha256, (blob, _) in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
             raise repository.wrong(blob.digest, "it is no source")
         with locked(home.sources, sha256):
             _bring(repository, blob, home.sources / "sha256" / sha256)
-        done.sources += 1
 
 
-def _native(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
-    name, digest, date = (str(record.about.get(key, "")) for key in ("name", "digest", "made"))
+def _native(repository: BundledRepository, record: Input, home: Home) -> None:
+    name, digest, date = map(record.text, ("name", "digest", "made"))
     try:
         entries = read_entries(record.about.get("entries"))
     except ValueError as error:
         raise repository.wrong(digest, f"these are no native tools: {error}") from error
     contents = {content for _, mode, content in entries if stat.S_ISREG(mode)}
-    files = {sha for sha, blob in record.files.items() if blob.digest == f"sha256:{sha}"}
+    files = {sha for sha, (blob, _) in record.files.items() if blob.digest == f"sha256:{sha}"}
     if digest_of(entries) != digest or files != contents or not _NAME.fullmatch(name):
         raise repository.wrong(digest, "these are no native tools")
     folder = f"{name}-{digest.partition(':')[2][:12]}"
@@ -200,41 +168,38 @@ def _native(repository: BundledRepository, record: Input, home: Home, done: Fill
                 put_together(
                     entries,
                     partial / "root",
-                    lambda sha, path: repository.read_blob(record.files[sha], path),
+                    lambda sha, path: repository.read_blob(record.files[sha][0], path),
                 )
                 about = {"name": name, "digest": digest, "made": date}
                 (partial / RECORD).write_text(json.dumps(about, indent=1))
                 partial.chmod(0o755)
-    done.native.append(name)
 
 
-def _packages(repository: BundledRepository, record: Input, home: Home, done: Filled) -> None:
-    build, journals = str(record.about.get("build", "")), Journals(cache=home.packages)
+def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
+    build, journals = record.text("build"), Journals(cache=home.packages)
     downloads = list(_downloads(record))
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
         raise repository.wrong(build, "it is no journal of a build")
-    for file, blob in record.files.items():
+    for file, (blob, _) in record.files.items():
         folder, _, name = file.partition("/")
         if folder == ANSWERS and blob.digest != f"sha256:{name}":
             raise repository.wrong(blob.digest, f"it is not the answer {file}")
     # Builds share files: two loads of different builds would write the same one at once.
     with locked(home.packages, "load"):
-        for file, blob in record.files.items():
+        for file, (blob, _) in record.files.items():
             _bring(repository, blob, home.packages / file)
         journals.replace(build, downloads)
     if index := record.about.get("index"):
         journals.note_index(str(index))
-    done.packages |= record.files.keys()
-    done.builds += 1
 
 
 def _downloads(record: Input) -> Iterator[ServedFile]:
     for entry in part(record.about, "given") or []:
         try:
-            download = ServedFile(url=entry["url"], file=entry["file"], kind=entry["kind"])
-        except (LookupError, TypeError) as error:
+            download = read(ServedFile, entry)
+        except ValueError as error:
             raise WrongContent("a line of a journal is none") from error
-        if not is_file(str(download.file)):
+        if not is_file(download.file):
             raise WrongContent(f"a journal names the file {download.file!r}")
         yield download
 

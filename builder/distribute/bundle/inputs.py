@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from builder.build.base_store import StoredBase, kept_base, staging
 from builder.build.inputs import project_digests
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
-from builder.distribute.bundle.contents import (
-    INPUTS,
-    ArchiveContents,
-    Origin,
-    artifact,
-    write_archive,
-)
-from builder.distribute.bundle.layout import Bundle, BundledRepository, json_of
+from builder.distribute.bundle.contents import INPUTS, ArchiveContents, Origin, write_archive
+from builder.distribute.bundle.layout import BundledRepository
 from builder.distribute.publish.releases import Ready
-from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
 from builder.model.digests import sha256_of_file
@@ -45,11 +39,13 @@ from builder.registry import (
 )
 from builder.registry.manifests import (
     BASE,
+    MANIFEST,
     NATIVE,
     PACKAGES,
     PROJECT,
     REGISTRY_BASE,
     SOURCES,
+    TITLE,
     as_bytes,
     blobs_of,
     descriptors,
@@ -58,237 +54,222 @@ from builder.sources.journals import Journals, ServedFile, build_id
 from builder.sources.store import SourceStore
 from builder.system.home import Home
 from builder.system.locks import locked
-from builder.trust.proof.attachments import ProofManifest
+
+Files: TypeAlias = "Mapping[str, tuple[Descriptor, Origin]]"  # by title
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RegistryBase:
-    """A base of a registry, read from `source`; its blobs are there by their digests.
+class Input:
+    """An artifact of inputs: its kind, its document, and its files by title."""
 
-    `name` is its reference by digest, without a site's mirror. `manifest` is that of its
-    architecture, with its bytes; `blobs` are its configuration and its layers, each once.
-    """
-
-    name: str
-    arch: str
-    manifest: Descriptor
-    content: bytes
-    blobs: tuple[Descriptor, ...]
-    source: Source
+    kind: str
+    about: Mapping[str, object]
+    files: Files
 
     @property
     def size(self) -> int:
-        """Bytes of all of it."""
-        return self.manifest.size + sum(blob.size for blob in self.blobs)
+        """Bytes of its files."""
+        return sum(blob.size for blob, _ in self.files.values())
 
-    @property
-    def files(self) -> Mapping[str, tuple[Descriptor, Origin]]:
-        """The manifest and the blobs, by digest, and where each is read."""
-        blobs: dict[str, tuple[Descriptor, Origin]] = {
-            blob.digest: (blob, self.source) for blob in self.blobs
-        }
-        return {self.manifest.digest: (self.manifest, self.content), **blobs}
+    def text(self, key: str) -> str:
+        """Return a text of the document; empty without one."""
+        return str(self.about.get(key, ""))
 
 
-def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> RegistryBase:
-    """Return a base by the digest, or the descriptor, of its manifest.
+def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> Input:
+    """Return a base of a registry by the digest, or the descriptor, of its manifest.
 
-    Raises `WrongContent` for what is no image of that architecture, and what the source fails with.
+    `name` is its reference by digest, without a site's mirror; its files are the manifest and the
+    blobs, by digest. Raises `WrongContent` for what is no image of that architecture, and what the
+    source fails with.
     """
     descriptor, content = source.read(target)
     manifest = source.object_of(content, descriptor.digest)
     if descriptor.media_type not in MANIFESTS or "config" not in manifest:
         raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
     blobs = blobs_of(manifest, descriptor.digest)
-    config = source.small_blob(blobs[0])
-    about = source.object_of(config, blobs[0].digest)
-    if (actual := about.get("architecture")) != ARCHITECTURES[arch].oci:
+    config = source.object_of(source.small_blob(blobs[0]), blobs[0].digest)
+    if (actual := config.get("architecture")) != ARCHITECTURES[arch].oci:
         raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
-    return RegistryBase(
-        name=name,
-        arch=arch,
-        manifest=descriptor,
-        content=content,
-        blobs=tuple({blob.digest: blob.bare() for blob in blobs}.values()),
-        source=source,
-    )
+    files: dict[str, tuple[Descriptor, Origin]] = {
+        blob.digest: (blob.bare(), source) for blob in blobs
+    }
+    files[descriptor.digest] = descriptor, content
+    about = {"name": name, "arch": arch, "digest": descriptor.digest}
+    return Input(kind=REGISTRY_BASE, about=about, files=files)
 
 
-def keep_base(base: RegistryBase, store: Path) -> None:
-    """Put a base into the store, unless it is there; every blob is checked on the way.
+def keep_base(base: Input, store: Path) -> None:
+    """Put a base of a registry into the store, unless it is there; every blob is checked.
 
     `store` is that of bases which are made here: a base is found there by its digest.
     """
-    title = f"{Reference.parse(base.name).repository.rpartition('/')[2]}-{base.arch}"
-    folder = f"{title}-{base.manifest.digest.partition(':')[2][:12]}"
+    name, arch, digest = map(base.text, ("name", "arch", "digest"))
+    title = f"{Reference.parse(name).repository.rpartition('/')[2]}-{arch}"
+    folder = f"{title}-{digest.partition(':')[2][:12]}"
     with locked(store, folder):
         if _is_complete(base, store / folder / f"{title}.oci.tar"):
             return
         with staging(store, folder) as partial:
+            archive = partial / f"{title}.oci.tar"
+            manifest, _ = base.files[digest]
+            contents = ArchiveContents(kind="", entries=[manifest], blobs=dict(base.files))
+            write_archive(archive, contents)
             stored = StoredBase(
-                name=base.name,
-                arch=base.arch,
-                key="",
-                archive=partial / f"{title}.oci.tar",
-                digest=base.manifest.digest,
-                made="",
+                name=name, arch=arch, key="", archive=archive, digest=digest, made=""
             )
-            contents = ArchiveContents(kind="", entries=[base.manifest], blobs=dict(base.files))
-            write_archive(stored.archive, contents)
             (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
 
 
-def base_of_store(stored: StoredBase, name: str) -> RegistryBase:
+def base_of_store(stored: StoredBase, name: str) -> Input:
     """Return a base that `keep_base` has put into the store."""
     archive = open_archive(stored.archive)
     source = BundledRepository(archive, "base", [])
-    [manifest] = descriptors(json_of(archive, INDEX_FILE), "manifests", source.name)
+    [manifest] = descriptors(archive.document(INDEX_FILE), "manifests", source.name)
     return read_base(source, name, stored.arch, manifest)
 
 
-def _is_complete(base: RegistryBase, archive: Path) -> bool:
+def _is_complete(base: Input, file: Path) -> bool:
     """Return whether the archive is complete, and beside it the record that builds need."""
     try:
-        record = json.loads((archive.parent / "base.json").read_text())
-        bundle = Bundle(archive=open_archive(archive), listed=())
-        bundle.check()
+        record = json.loads((file.parent / "base.json").read_text())
+        archive = open_archive(file)
+        archive.check_all()
     except (BadInput, WrongContent, OSError, ValueError):
         return False
-    is_of_it = isinstance(record, dict) and record.get("digest") == base.manifest.digest
-    return is_of_it and bundle.archive.blobs.keys() == base.files.keys()
+    is_of_it = isinstance(record, dict) and record.get("digest") == base.about["digest"]
+    return is_of_it and archive.blobs.keys() == base.files.keys()
 
 
 TAG = "inputs"
 _OCTETS = "application/octet-stream"
+_KINDS = (PROJECT, BASE, REGISTRY_BASE, SOURCES, NATIVE, PACKAGES)  # in this order in the index
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BaseFile:
-    """A base image: what its record says of it, and its OCI archive."""
+def input_counts(inputs: Collection[Input]) -> dict[str, int]:
+    """Return the numbers of bases, sources, builds, packages and files of the project."""
+    kinds = [entry.kind for entry in inputs]
 
-    record: Mapping[str, str]
-    archive: Path
+    def files(kind: str) -> int:
+        return len({title for entry in inputs if entry.kind == kind for title in entry.files})
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Build:
-    """Downloads of a build: `name` is how journals know it, `index` the one that pip was led to.
-
-    `packages` are answers by URL; the files lie below `cache`.
-    """
-
-    name: str
-    packages: Sequence[ServedFile]
-    cache: Path
-    index: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolFiles:
-    """Native tools and all that they consist of; the digest of `tools` is that of `entries`."""
-
-    tools: NativeTools
-    entries: Sequence[Entry]
-
-    @property
-    def files(self) -> dict[str, tuple[Descriptor, Path]]:
-        """The regular files, by SHA-256."""
-        return {
-            content: _file(self.tools.root / path, content)
-            for path, mode, content in self.entries
-            if stat.S_ISREG(mode)
-        }
-
-    @property
-    def size(self) -> int:
-        """Bytes of all of them, each counted once."""
-        return sum(blob.size for blob, _ in self.files.values())
+    return {
+        "bases": kinds.count(BASE) + kinds.count(REGISTRY_BASE),
+        "sources": files(SOURCES),
+        "builds": kinds.count(PACKAGES),
+        "packages": files(PACKAGES),
+        "project": files(PROJECT),
+    }
 
 
 @dataclass(kw_only=True, slots=True)
 class Inputs:
-    """All that some images are built from. Paths of the project are relative to its folder."""
+    """Inputs that are put into an archive, by kind and by a name that sorts them."""
 
-    project: dict[str, Path] = field(default_factory=dict)
-    bases: dict[str, BaseFile] = field(default_factory=dict)  # by name and digest
-    registry_bases: dict[str, RegistryBase] = field(default_factory=dict)  # by digest
-    sources: dict[str, Path] = field(default_factory=dict)  # by SHA-256
-    native: dict[str, ToolFiles] = field(default_factory=dict)  # by digest
-    builds: dict[str, Build] = field(default_factory=dict)  # by who
+    contents: ArchiveContents
+    by_name: dict[tuple[str, str], Input] = field(default_factory=dict)
 
+    def of_kind(self, kind: str) -> list[Input]:
+        """Return the inputs of a kind in the order of the index."""
+        return [entry for (other, _), entry in sorted(self.by_name.items()) if other == kind]
 
-def add_inputs(contents: ArchiveContents, inputs: Inputs) -> Descriptor:
-    """Put inputs into an archive; return the index that is to be signed."""
-    files = {name: _file(path) for name, path in inputs.project.items()}
-    artifacts = [artifact(contents, PROJECT, {"files": sorted(files)}, files)]
-    for _, base in sorted(inputs.bases.items()):
-        layers = {base.archive.name: _file(base.archive)}
-        artifacts.append(artifact(contents, BASE, dict(base.record), layers))
-    for digest, remote in sorted(inputs.registry_bases.items()):
-        named = {"name": remote.name, "arch": remote.arch, "digest": digest}
-        artifacts.append(artifact(contents, REGISTRY_BASE, named, remote.files))
-    if inputs.sources:
-        layers = {sha: _file(path, sha) for sha, path in inputs.sources.items()}
-        names = {"sources": sorted(inputs.sources)}
-        artifacts.append(artifact(contents, SOURCES, names, layers))
-    for digest, tools in sorted(inputs.native.items()):
-        native = {"name": tools.tools.name, "digest": digest, "made": tools.tools.made}
-        native_files = {**native, "entries": [list(entry) for entry in tools.entries]}
-        artifacts.append(artifact(contents, NATIVE, native_files, tools.files))
-    for _, build in sorted(inputs.builds.items()):
-        layers = {package.file: _file(build.cache / package.file) for package in build.packages}
-        packages = sorted(map(asdict, build.packages), key=lambda package: str(package["url"]))
-        about = {"build": build.name, "index": build.index, "given": packages}
-        artifacts.append(artifact(contents, PACKAGES, about, layers))
-    manifests = [descriptor.as_json() for descriptor in artifacts]
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
-    return contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
+    def add(self, kind: str, name: str, about: Mapping[str, object], files: Files) -> None:
+        """Add an input."""
+        self.by_name[kind, name] = Input(kind=kind, about=about, files=files)
 
+    def add_index(self) -> Descriptor:
+        """Add the manifests of all inputs; return the index of them, which is to be signed."""
+        manifests = [self._manifest(entry) for kind in _KINDS for entry in self.of_kind(kind)]
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
+        return self.contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
 
-def add_proof(contents: ArchiveContents, proof: Sequence[ProofManifest]) -> None:
-    """Put the signature of that index into the archive."""
-    contents.add_attached(INPUTS, proof)
+    def _manifest(self, entry: Input) -> dict[str, object]:
+        document = as_bytes(entry.about)
+        config = Descriptor.of(document, f"{entry.kind}+json")
+        self.contents.add_blob(config, document)
+        layers = []
+        for title, (blob, origin) in sorted(entry.files.items()):
+            self.contents.add_blob(blob, origin)
+            layers.append(replace(blob, annotations={TITLE: title}).as_json())
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": entry.kind,
+            "config": config.as_json(),
+            "layers": layers,
+        }
+        descriptor = self.contents.add_manifest(as_bytes(manifest))
+        return replace(descriptor, artifact_type=entry.kind).as_json()
 
 
-def _file(path: Path, sha256: str = "") -> tuple[Descriptor, Path]:
+def input_file(path: Path, sha256: str = "") -> tuple[Descriptor, Path]:
     """Return a file as a blob; it is read again, and checked, when it is written."""
     digest = f"sha256:{sha256 or sha256_of_file(path)}"
     size = path.stat().st_size
     return Descriptor(media_type=_OCTETS, digest=digest, size=size), path
 
 
+def add_native(inputs: Inputs, tools: NativeTools, entries: Sequence[Entry]) -> None:
+    """Add native tools; `entries` are all that they consist of."""
+    files = {
+        content: input_file(tools.root / path, content)
+        for path, mode, content in entries
+        if stat.S_ISREG(mode)
+    }
+    about = {"name": tools.name, "digest": tools.digest, "made": tools.made}
+    listed = {"entries": [list(entry) for entry in entries]}
+    inputs.add(NATIVE, tools.digest, {**about, **listed}, files)
+
+
+def add_build(
+    inputs: Inputs, build: str, downloads: Iterable[ServedFile], journals: Journals
+) -> None:
+    """Add the downloads of a build, by the build's name in journals."""
+    served = sorted(downloads, key=lambda download: download.url)
+    files = {download.file: input_file(journals.cache / download.file) for download in served}
+    about = {"build": build, "index": journals.index, "given": [*map(asdict, served)]}
+    inputs.add(PACKAGES, build, about, files)
+
+
 _CHECKS = "tests/images"
 _OWN = "site.yaml"  # says what this machine's site has; another has its own
 
 
-def inputs_of(
-    project: Path,
-    images: Sequence[tuple[PlannedImage, Ready]],
+def gather_inputs(
     inputs: Inputs,
+    project: Path,
+    images: Iterable[Ready],
     source: Callable[[str], Source],
 ) -> None:
-    """Gather the inputs of images; raises `MissingPrerequisite` that names all that is not here.
+    """Add the inputs of images; raises `MissingPrerequisite` that names all that is not here.
 
     `source` gives the repository of a base as the specs name it, for one that the store lacks.
     """
     home = Home.of_environment()
+    journals, store = Journals(cache=home.packages), SourceStore(path=home.sources)
+    sources: dict[str, tuple[Descriptor, Path]] = {}
     lacking: list[str] = []
-    for planned, image in images:
-        record = image.record.inputs
+    for image in images:
+        planned, record = image.planned, image.record.inputs
+        reasons: list[str] = []
         if planned.is_bootstrapped:
-            lacking += _base(image, record.base, inputs)
+            reasons += _base(image, record.base, inputs)
         for name, at in planned.registry_bases.items():
-            lacking += _registry_base(image, name, planned.cell.arch, partial(source, at), inputs)
-        lacking += _sources(image, record.sources or {}, SourceStore(path=home.sources), inputs)
-        lacking += _native(image, record.native_tools, home, inputs)
-        lacking += _builds(image, record.stages, Journals(cache=home.packages), inputs)
+            reasons += _registry_base(name, image.arch, partial(source, at), inputs)
+        reasons += _sources(record.sources or {}, store, sources)
+        reasons += _native(record.native_tools, home, inputs)
+        reasons += _builds(image, record.stages, journals, inputs)
+        lacking += [f"{planned.identifier}: {reason}" for reason in reasons]
     if lacking:
         lines = ["what these images were built from is not here; nothing was written:", *lacking]
         raise MissingPrerequisite(
             "\n".join(dict.fromkeys(lines)),
             hint="build-images --no-cache builds them anew, and notes it; --no-inputs does without",
         )
-    inputs.project |= {name: project / name for name in _declaring(project)}
+    if sources:
+        inputs.add(SOURCES, "", {"sources": sorted(sources)}, sources)
+    files = {name: input_file(project / name) for name in _declaring(project)}
+    inputs.add(PROJECT, "", {"files": sorted(files)}, files)
 
 
 def _declaring(project: Path) -> Iterator[str]:
@@ -299,84 +280,84 @@ def _declaring(project: Path) -> Iterator[str]:
 
 
 def _registry_base(
-    image: Ready, name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
+    name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
 ) -> Iterator[str]:
-    """Look up a base by its digest: in the store, where `load` puts it, else in the registry."""
+    """Add a base by its digest: from the store, where `load` puts it, else from the registry."""
     digest = Reference.parse(name).digest
     if not digest:
-        remedy = "run build-images lock, and build it again"
-        yield f"{image.identifier}: its base {name} is not locked: {remedy}"
+        yield f"its base {name} is not locked: run build-images lock, and build it again"
         return
-    if digest in inputs.registry_bases:
+    if (REGISTRY_BASE, digest) in inputs.by_name:
         return
     try:
         stored = kept_base(name, store=Home.of_environment().bases)
-        inputs.registry_bases[digest] = (
+        base = (
             base_of_store(stored, name) if stored else read_base(repository(), name, arch, digest)
         )
     except WrongContent:
         raise
     except RegistryFailed as error:
-        yield f"{image.identifier}: its base {name} is not in the store: {error.args[0]}"
+        yield f"its base {name} is not in the store: {error.args[0]}"
+    else:
+        inputs.by_name[REGISTRY_BASE, digest] = base
 
 
 def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
     archive = image.folder / f"{base.name}-{image.arch}.oci.tar"
     if not archive.is_file():
-        yield f"{image.identifier}: its base, {archive.name}, does not lie in its folder"
+        yield f"its base, {archive.name}, does not lie in its folder"
         return
-    record = {
+    name = f"{archive.name} {base.digest}"
+    about = {
         "key": base.key,
         "digest": base.digest,
         "made": base.created,
         "name": base.image,
         "arch": image.arch,
     }
-    inputs.bases[f"{archive.name} {base.digest}"] = BaseFile(record=record, archive=archive)
+    if (BASE, name) not in inputs.by_name:
+        inputs.add(BASE, name, about, {archive.name: input_file(archive)})
 
 
 def _sources(
-    image: Ready, sources: Mapping[str, str], store: SourceStore, inputs: Inputs
+    digests: Mapping[str, str], store: SourceStore, files: dict[str, tuple[Descriptor, Path]]
 ) -> Iterator[str]:
-    for url, digest in sources.items():
+    for url, digest in digests.items():
         sha256 = digest.partition(":")[2]
         if store.place(sha256).is_file():
-            inputs.sources[sha256] = store.place(sha256)
+            files[sha256] = input_file(store.place(sha256), sha256)
         else:
-            yield f"{image.identifier}: its source {url} is not in the store"
+            yield f"its source {url} is not in the store"
 
 
-def _native(image: Ready, digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
-    if not digest or digest in inputs.native:
+def _native(digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
+    if not digest or (NATIVE, digest) in inputs.by_name:
         return
     tools = next((stored for stored in stored_tools(home.native) if stored.digest == digest), None)
     entries = entries_of(tools.root) if tools else []
     if tools and digest_of(entries) == digest:
-        inputs.native[digest] = ToolFiles(tools=tools, entries=entries)
+        add_native(inputs, tools, entries)
     else:
-        yield f"{image.identifier}: its native tools are not in the store, or not as they were"
+        yield "its native tools are not in the store, or not as they were"
 
 
 def _builds(
     image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
-    """Look up the builds of an image's stages; the last one has the image's own name."""
+    """Add the builds of an image's stages; the last one has the image's own name."""
     last = image.record.cell.flavour
     if last not in stages:
-        yield f"{image.identifier}: an earlier version built it, and did not note its stages"
+        yield "an earlier version built it, and did not note its stages"
         return
     names = {target: stage_tag(key) for target, key in stages.items()}
-    names[last] = image_tag(image.identifier, image.record.content_key)
+    names[last] = image_tag(image.planned.identifier, image.record.content_key)
     for target, name in names.items():
         build = build_id(name)
         downloads = list(journals.of(build).values())
-        files = [journals.cache / download.file for download in downloads]
-        absent = [file for file in files if not file.is_file()]
+        absent = [entry for entry in downloads if not (journals.cache / entry.file).is_file()]
         if not journals.is_complete(build):
-            yield f"{image.identifier}: {target}: it was not noted what its build downloaded"
+            yield f"{target}: it was not noted what its build downloaded"
         elif absent:
-            yield f"{image.identifier}: {target}: {len(absent)} packages were removed since"
-        else:
-            inputs.builds[build] = Build(
-                name=build, packages=downloads, cache=journals.cache, index=journals.index
-            )
+            yield f"{target}: {len(absent)} packages were removed since"
+        elif (PACKAGES, build) not in inputs.by_name:
+            add_build(inputs, build, downloads, journals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from builder.distribute.bundle import Bundle, releases_of
 from builder.distribute.publish.mirror import File, Mirrored, found_release
@@ -40,27 +40,22 @@ def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
     return images
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BundledReleases:
-    """All releases of an archive: `reasons` say why some cannot be loaded."""
-
-    images: Sequence[Judged]
-    releases: Sequence[Mirrored]
-    reasons: Sequence[str]
-
-    def proven(self) -> set[File]:
-        """The SIFs and tarballs that were judged, and not refused."""
-        return {
-            (image.remote.image.digest, image.request.format, image.artifact.digest)
-            for image in self.images
-            if image.artifact and not image.judgement.refused
-        }
+def proven_files(images: Sequence[Judged]) -> set[File]:
+    """Return the SIFs and tarballs that were judged, and not refused."""
+    return {
+        (image.remote.image.digest, image.request.format, image.artifact.digest)
+        for image in images
+        if image.artifact and not image.judgement.refused
+    }
 
 
 def all_releases(
     archive: Bundle, site: PullRequest, to: Callable[[str], Registry]
-) -> BundledReleases:
-    """Judge every image of an archive, as one of the registry that it goes to."""
+) -> tuple[list[Judged], list[Mirrored], list[str]]:
+    """Judge every image of an archive, as one of the registry that it goes to.
+
+    Return the images, the releases, and the reasons why some cannot be loaded.
+    """
     images: list[Judged] = []
     releases: list[Mirrored] = []
     reasons: list[str] = []
@@ -74,7 +69,7 @@ def all_releases(
         release, why = found_release(source, recipe, tags, ())
         releases += [release] if release else []
         reasons += why
-    return BundledReleases(images=images, releases=releases, reasons=reasons)
+    return images, releases, reasons
 
 
 def _architectures(source: Source, index: str) -> list[str]:

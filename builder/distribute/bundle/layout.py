@@ -8,11 +8,16 @@ the annotation `build-images.repository`, its tag in `org.opencontainers.image.r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.distribute.bundle.archive import INDEX_FILE, LAYOUT, Archive, open_archive
+from builder.distribute.bundle.archive import (
+    INDEX_FILE,
+    LAYOUT,
+    MOST_MANIFESTS,
+    Archive,
+    open_archive,
+)
 from builder.model.errors import BadInput
 from builder.registry import (
     INDEXES,
@@ -32,10 +37,6 @@ from builder.system.web import printable
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
 BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
-# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
-_LARGEST_INDEX = 32 << 20
-_MOST = 50_000
-_MOST_VALUES = 20 * _MOST
 _DEPTH = 2  # of indexes; none that is made here has another below it
 _OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
 
@@ -62,12 +63,6 @@ class Bundle:
         return BundledRepository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
-
-    def check(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
-        """Read every blob against its digest."""
-        for digest in self.archive.blobs:
-            for piece in self.archive.pieces(digest):
-                on_bytes(len(piece))
 
 
 @dataclass(slots=True)
@@ -97,15 +92,13 @@ class BundledRepository(Source):
             return descriptor, self.small_blob(descriptor)
         if not is_digest(target) or target not in self.archive.blobs:
             raise NotThere(f"{self.name}: {target} is not in the archive")
-        content = small(self.archive, target)
+        content = self.archive.small(target)
         media_type = str(json_object(content, target).get("mediaType", ""))
         return Descriptor.of(content, media_type), content
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
         self.archive.check_size(blob)
-        if blob.size > limit:
-            raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
-        return b"".join(self.archive.pieces(blob.digest))
+        return self.archive.small(blob.digest, limit)
 
     def read_blob(self, blob: Descriptor, path: Path) -> None:
         self.archive.check_size(blob)
@@ -133,29 +126,31 @@ def opened(path: Path) -> Bundle:
     Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
     """
     archive = open_archive(path)
-    if json_of(archive, LAYOUT).get("imageLayoutVersion") != "1.0.0":
+    if archive.document(LAYOUT).get("imageLayoutVersion") != "1.0.0":
         raise BadInput(f"{path}: its {LAYOUT} names no version of image layouts that is known")
-    index = json_of(archive, INDEX_FILE)
+    index = archive.document(INDEX_FILE)
     if index.get("artifactType") != BUNDLE:
         hint = "build-images bundle writes them; skopeo copies other archives"
         raise BadInput(f"{path}: this is no bundle, but another image layout", hint=hint)
     entries = index.get("manifests")
-    if not isinstance(entries, list) or len(entries) > _MOST:
-        raise archive.wrong(f"its {INDEX_FILE} has no list of manifests, or more than {_MOST}")
-    known: dict[str, _Manifest] = {}
+    if not isinstance(entries, list) or len(entries) > MOST_MANIFESTS:
+        raise archive.wrong(
+            f"its {INDEX_FILE} has no list of manifests, or more than {MOST_MANIFESTS}"
+        )
+    known: dict[str, tuple[str, str]] = {}
     listed: dict[tuple[str, str], Listed] = {}
     for entry in entries:
         descriptor = Descriptor.read(entry, f"{path}: {INDEX_FILE}")
         repository, tag = _place(archive, descriptor)
-        manifest = _checked(archive, descriptor, known)
+        kind, subject = _checked(archive, descriptor, known)
         key = repository, tag or descriptor.digest
         if key in listed:
             raise archive.wrong(f"{repository}: {key[1]} is in it twice")
         listed[key] = Listed(
-            descriptor=dataclasses.replace(descriptor.bare(), artifact_type=manifest.artifact_type),
+            descriptor=dataclasses.replace(descriptor.bare(), artifact_type=kind),
             repository=repository,
             tag=tag,
-            subject=manifest.subject,
+            subject=subject,
         )
     return Bundle(archive=archive, listed=tuple(listed.values()))
 
@@ -179,45 +174,24 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     return repository, tag
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Manifest:
-    """Type and subject of a manifest that was read, however often it is listed."""
-
-    artifact_type: str
-    subject: str
-
-
 def _checked(
-    archive: Archive, descriptor: Descriptor, known: dict[str, _Manifest], depth: int = 0
-) -> _Manifest:
-    """Check that a manifest has its blobs, and those of the images that an index names."""
+    archive: Archive, descriptor: Descriptor, known: dict[str, tuple[str, str]], depth: int = 0
+) -> tuple[str, str]:
+    """Return a manifest's artifact type and its subject's digest; each is read once.
+
+    Its blobs have to be there, and those of the images that an index names.
+    """
     digest = descriptor.digest
     if depth > _DEPTH:
         raise archive.wrong(f"{digest} is below more than {_DEPTH} indexes")
     archive.check_size(descriptor)
     if checked := known.get(digest):
         return checked
-    manifest = json_object(small(archive, digest), digest)
+    manifest = json_object(archive.small(digest), digest)
     for blob in blobs_of(manifest, digest):
         archive.check_size(blob)
     for below in descriptors(manifest, "manifests", digest):
         _checked(archive, below, known, depth + 1)
-    subject = manifest.get("subject")
-    known[digest] = _Manifest(
-        artifact_type=str(manifest.get("artifactType") or ""),
-        subject=Descriptor.read(subject, digest).digest if subject else "",
-    )
+    kind, subject = str(manifest.get("artifactType") or ""), manifest.get("subject")
+    known[digest] = kind, Descriptor.read(subject, digest).digest if subject else ""
     return known[digest]
-
-
-def small(archive: Archive, digest: str) -> bytes:
-    """Return the bytes of a manifest."""
-    if archive.place(digest).size > LARGEST_MANIFEST:
-        raise archive.wrong(f"the manifest {digest} has more than {LARGEST_MANIFEST} bytes")
-    return b"".join(archive.pieces(digest))
-
-
-def json_of(archive: Archive, name: str) -> dict[str, object]:
-    """Return one of the two files of a layout that are no blobs."""
-    content = archive.file(name, _LARGEST_INDEX)
-    return json_object(content, f"{archive.path}: {name}", _MOST_VALUES)

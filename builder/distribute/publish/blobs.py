@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.distribute.threads import in_threads
 from builder.registry import Descriptor, Registry, Source
 from builder.system.files import unnamed
 from builder.system.home import Home
+from builder.system.threads import in_threads
 
 THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 
@@ -65,22 +65,21 @@ def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = 
 
     The first failure ends all of it, and is raised.
     """
-    once = {(transfer.registry.name, transfer.blob.digest): transfer for transfer in transfers}
-    largest_first = sorted(once.values(), key=lambda transfer: -transfer.blob.size)
-    by_digest: dict[str, list[BlobTransfer]] = {}
-    for transfer in largest_first:
-        by_digest.setdefault(transfer.blob.digest, []).append(transfer)
-    groups = list(by_digest.values())
+    by_digest: dict[str, dict[str, BlobTransfer]] = {}
+    for transfer in transfers:
+        by_digest.setdefault(transfer.blob.digest, {})[transfer.registry.name] = transfer
+    groups = [list(group.values()) for group in by_digest.values()]
+    groups.sort(key=lambda group: -group[0].blob.size)
 
     def stop() -> None:
-        for transfer in largest_first:
+        for transfer in itertools.chain(*groups):
             transfer.stop()
 
     traffic = Traffic()
     ways = in_threads(partial(_bring, only_look=only_look), groups, jobs=jobs, stop=stop)
     for group, outcomes in zip(groups, ways, strict=True):
-        for transfer, how in zip(group, outcomes, strict=True):
-            traffic.note(how, transfer.blob.size)
+        for how in outcomes:
+            traffic.note(how, group[0].blob.size)
     return traffic
 
 
@@ -90,21 +89,20 @@ def _bring(group: Sequence[BlobTransfer], *, only_look: bool) -> list[str]:
     Where the first repository lacks it, the others are likely to: they mount it without a question.
     """
     ways: list[str] = []
-    first, digest = group[0], group[0].blob.digest
+    first, digest = group[0].registry.repository, group[0].blob.digest
     for transfer in group:
         registry, was_lacking = transfer.registry, bool(ways) and ways[0] != THERE
-        at = [first.registry.repository] if ways else []
-        if was_lacking and not only_look and registry.mount_blob(digest, at[0]):
+        if was_lacking and not only_look and registry.mount_blob(digest, first):
             ways.append(MOUNTED)
             continue
         if registry.has_blob(digest):
             ways.append(THERE)
             continue
-        relatives = (r for r in transfer.relatives if registry.sibling(r).has_blob(digest))
-        at = at or list(itertools.islice(relatives, 1))
+        relatives = (name for name in transfer.relatives if registry.sibling(name).has_blob(digest))
+        at = first if ways else next(relatives, "")
         if only_look:
             ways.append(MOUNTED if at else MISSING)
-        elif not was_lacking and any(registry.mount_blob(digest, name) for name in at):
+        elif at and not was_lacking and registry.mount_blob(digest, at):
             ways.append(MOUNTED)
         else:
             transfer.send()

@@ -11,16 +11,16 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.distribute.publish.attachments import attach
-from builder.distribute.publish.proof import Attest, attest_with
+from builder.distribute.publish.proof import attach, attest_with, read_or_none
 from builder.distribute.publish.releases import Declared, finished, has_failed, is_test_result
 from builder.model import PlannedImage
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.predicates import result_of
-from builder.registry import NotThere, Registry
+from builder.registry import Registry
 from builder.system.process import Processes
 
 _UNSIGNED = "; nobody signed it, so no policy counts it: name a key with --key"
@@ -58,43 +58,33 @@ def attach_failures(
     A failure to attach some is such a line, too, and stops no other.
     """
     attest = functools.cache(lambda: attest_with(key, processes))
+    note = "" if key else _UNSIGNED
     lines = []
     for image in _failed_images(declared, out):
         registry = to(image.recipe)
         evidence = f"{registry.name}@{image.digest}: {', '.join(image.evidence)}"
         try:
-            done = _attach(registry, image, attest, dry_run=dry_run)
+            published = read_or_none(registry, image.digest)
+            if published is None:
+                continue
+            if not dry_run:
+                statements = list(image.evidence.values())
+                prove = partial(attest(), registry, published[0], statements, image.finished)
+                attach(registry, image.digest, prove)
         except Interrupted:
             raise
         except BuildImagesError as error:
             reason = str(error.args[0]).splitlines()[0]
             lines.append(f"{image.label}: could not be attached to {evidence}: {reason}")
         else:
-            note = "" if key else _UNSIGNED
-            lines += [f"{image.label}: {done} to {evidence}{note}"] if done else []
+            done = "would be attached" if dry_run else "attached"
+            lines.append(f"{image.label}: {done} to {evidence}{note}")
     return lines
 
 
 def any_failing(declared: Sequence[Declared], out: Path) -> bool:
     """Return whether there is evidence that an image fails."""
-    return next(_failed_images(declared, out), None) is not None
-
-
-def _attach(
-    registry: Registry, image: _FailedImage, attest: Callable[[], Attest], *, dry_run: bool
-) -> str:
-    """Attach the evidence of an image; return the outcome, empty if it is not published."""
-    try:
-        published = registry.resolve(image.digest)
-    except NotThere:
-        return ""
-    if dry_run:
-        return "would be attached"
-    make, statements = attest(), list(image.evidence.values())
-    attach(
-        registry, published.digest, lambda: make(registry, published, statements, image.finished)
-    )
-    return "attached"
+    return any(True for _ in _failed_images(declared, out))
 
 
 def _failed_images(declared: Sequence[Declared], out: Path) -> Iterator[_FailedImage]:

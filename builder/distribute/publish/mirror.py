@@ -6,13 +6,18 @@ to an image, and the proof with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from builder.distribute.publish.attachments import check_listed, overwritten, proof_lock
-from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
-from builder.distribute.publish.publisher import Done, lost_architectures
-from builder.distribute.threads import in_threads
+from builder.distribute.publish.blobs import BlobTransfer
+from builder.distribute.publish.proof import (
+    check_listed,
+    overwritten,
+    proof_lock,
+    read_or_none,
+)
+from builder.distribute.publish.publisher import ReleaseSender
 from builder.model.architectures import architecture
 from builder.model.errors import Refused
 from builder.model.exact_json import part
@@ -140,7 +145,7 @@ def found_release(
     content = source.manifest(descriptor)
     release = Mirrored(
         recipe=recipe,
-        tags=tuple(tag for tag in tags if _read_or_none(source, tag) == (descriptor, content)),
+        tags=tuple(tag for tag in tags if read_or_none(source, tag) == (descriptor, content)),
         index=Copied(descriptor=descriptor, content=content),
         proof=_referring(source, descriptor),
     )
@@ -185,129 +190,80 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
 
 
 def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
-    manifest = _read_or_none(source, tag)
-    return manifest and Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
+    if manifest := read_or_none(source, tag):
+        return Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
+    return None
 
 
-def _read_or_none(source: Source, tag: str) -> tuple[Descriptor, bytes] | None:
-    try:
-        return source.read(tag)
-    except NotThere:
-        return None
+@dataclass(kw_only=True)
+class ReleaseMirror(ReleaseSender[Mirrored]):
+    """Copies releases from another namespace, where `source` gives a recipe's repository."""
 
+    source: Callable[[str], Source]
 
-class ReleaseMirror:
-    """Copies releases from one namespace to another; `target` gives a recipe's repository there."""
+    def index(self, release: Mirrored) -> tuple[bytes, str]:
+        return release.index.content, release.index.descriptor.media_type
 
-    def __init__(
-        self,
-        source: Callable[[str], Source],
-        target: Callable[[str], Registry],
-        *,
-        jobs: int,
-        say: Callable[[str], object] = lambda _: None,
-    ) -> None:
-        self._source, self._target, self._jobs, self._say = source, target, jobs, say
+    def digests(self, release: Mirrored) -> Mapping[str, Mapping[str, str]]:
+        images: dict[str, dict[str, str]] = {}
+        for oci, image in release.images.items():
+            known = architecture(oci)
+            arch = known.name if known else oci
+            images[arch] = {"oci": image.descriptor.digest, **release.files(image.descriptor)}
+        return images
 
-    def narrowed(self, releases: Sequence[Mirrored]) -> list[str]:
-        """Return a line for each tag of the target that would lose an architecture."""
-        return [
-            reason
-            for item in releases
-            for reason in lost_architectures(self._target(item.recipe), item.tags, {*item.images})
-        ]
-
-    def missing(self, releases: Sequence[Mirrored]) -> Traffic:
-        """Return the traffic of a copy; nothing is changed."""
-        return send_all(self._transfers(releases), jobs=self._jobs, only_look=True)
-
-    def copy(self, releases: Sequence[Mirrored]) -> tuple[list[Done], Traffic]:
-        """Copy releases, in the order in which they are published."""
-        traffic = send_all(self._transfers(releases), jobs=self._jobs)
+    def transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
         for release in releases:
-            self._write(release)
-        for release in releases:
-            self._check_proof(release)
-        for release in releases:
-            target = self._target(release.recipe)
-            for tag in release.tags:
-                self._say(f"{target.name}:{tag}: {release.index.descriptor.digest}")
-                target.write_manifest(
-                    release.index.content, release.index.descriptor.media_type, tag
-                )
-        return [self.described(release) for release in releases], traffic
-
-    def _transfers(self, releases: Sequence[Mirrored]) -> Iterator[BlobTransfer]:
-        for release in releases:
-            source, target = self._source(release.recipe), self._target(release.recipe)
-            is_same = isinstance(source, Registry) and (
-                source.transport.registry == target.transport.registry
-            )
-            relatives = (source.repository,) if is_same else ()  # type: ignore
+            source, target = self.source(release.recipe), self.target(release.recipe)
+            relatives: tuple[str, ...] = ()
+            at = target.transport.registry
+            if isinstance(source, Registry) and source.transport.registry == at:
+                relatives = (source.repository,)
             for copied in release.everything:
                 for blob in copied.blobs():
                     yield BlobTransfer(
                         registry=target, blob=blob, origin=source, relatives=relatives
                     )
 
-    def _write(self, release: Mirrored) -> None:
-        target = self._target(release.recipe)
-        for copied in (*release.images.values(), release.index):
-            self._say(f"{target.name}: {copied.descriptor.digest}")
-            target.write_manifest(copied.content, copied.descriptor.media_type)
-        in_threads(
-            lambda proof: self._attach(target, proof),
-            release.proof,
-            jobs=self._jobs,
-            stop=target.stop,
-        )
+    def write(self, releases: Sequence[Mirrored]) -> None:
+        for release in releases:
+            target = self.target(release.recipe)
+            for copied in (*release.images.values(), release.index):
+                self.say(f"{target.name}: {copied.descriptor.digest}")
+                target.write_manifest(copied.content, copied.descriptor.media_type)
+            self.each(partial(_attach, target), release.proof, releases)
+        for release in releases:
+            _check_proof(self.target(release.recipe), release.proof)
 
-    def _check_proof(self, release: Mirrored) -> None:
-        """Check that all proof is there, whatever other clients wrote meanwhile."""
-        target = self._target(release.recipe)
-        for proof in release.proof:
-            if proof.tag and _lacking(proof, _tagged(target, proof.tag, proof.subject)):
-                raise overwritten(target, proof.tag)
-        referring = [proof for proof in release.proof if not proof.tag]
-        for subject in dict.fromkeys(proof.subject for proof in referring):
-            attached = [proof.descriptor for proof in referring if proof.subject == subject]
-            check_listed(target, subject, attached)
 
-    def _attach(self, target: Registry, proof: Copied) -> None:
+def _attach(target: Registry, proof: Copied) -> None:
+    if not proof.tag:
+        target.attach(proof.content, proof.descriptor.media_type)
+        return
+    with proof_lock(target, proof.subject):
+        existing = _tagged(target, proof.tag, proof.subject)
+        if existing and (lost := _lacking(existing, proof)):
+            where = f"{target.name}:{proof.tag}"
+            raise Refused(
+                f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
+                hint="remove the tag there, or copy into another namespace",
+            )
+        target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
+
+
+def _check_proof(target: Registry, proofs: Sequence[Copied]) -> None:
+    """Check that all proof is there, whatever other clients wrote meanwhile."""
+    referring: dict[str, list[Descriptor]] = {}
+    for proof in proofs:
         if not proof.tag:
-            target.attach(proof.content, proof.descriptor.media_type)
-            return
-        with proof_lock(target, proof.subject):
-            _check_retained(target, proof)
-            target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
-
-    def described(self, release: Mirrored) -> Done:
-        """Describe a release as it is in the target, or would be."""
-        images: dict[str, dict[str, str]] = {}
-        for oci, image in release.images.items():
-            known = architecture(oci)
-            arch = known.name if known else oci
-            images[arch] = {"oci": image.descriptor.digest, **release.files(image.descriptor)}
-        return Done(
-            repository=self._target(release.recipe).name,
-            tag=release.tags[0],
-            floating=release.tags[1:],
-            digest=release.index.descriptor.digest,
-            images=images,
-        )
+            referring.setdefault(proof.subject, []).append(proof.descriptor)
+        elif _lacking(proof, _tagged(target, proof.tag, proof.subject)):
+            raise overwritten(target, proof.tag)
+    for subject, attached in referring.items():
+        check_listed(target, subject, attached)
 
 
 def _lacking(proof: Copied, other: Copied | None) -> set[str]:
     """Return the layers of some proof that another one lacks."""
     digests = {layer.digest for layer in other.layers()} if other else set()
     return {layer.digest for layer in proof.layers()} - digests
-
-
-def _check_retained(target: Registry, proof: Copied) -> None:
-    existing = _tagged(target, proof.tag, proof.subject)
-    if existing and (lost := _lacking(existing, proof)):
-        where = f"{target.name}:{proof.tag}"
-        raise Refused(
-            f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
-            hint="remove the tag there, or copy into another namespace",
-        )

@@ -2,6 +2,11 @@
 
 A key is a file, `env://NAME`, or what cosign understands; `keyless` stands for the identity of a
 CI system's job.
+
+Proof is attached to an image by `subject`, or under cosign's tags. A tag is read and written, and a
+registry compares nothing in between: two clients that write one at the same time overwrite each
+other's proof. So what is at a tag is merged until ours is there to stay, and looked at again before
+any tag of a release is set.
 """
 
 from __future__ import annotations
@@ -9,15 +14,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from builder.distribute.publish.releases import Ready, Release
+from builder.distribute.publish.releases import Ready, ReadyRelease
 from builder.distribute.pull.proof import attachments_of
+from builder.model.digests import digest_of
+from builder.model.errors import Refused
 from builder.model.predicates import UNSIGNED_NOTE
-from builder.registry import Descriptor, Source
-from builder.registry.manifests import CYCLONEDX, INDEX, STATEMENT, referrer
+from builder.registry import (
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    NotThere,
+    Registry,
+    RegistryFailed,
+    Source,
+)
+from builder.registry.failures import Transient
+from builder.registry.manifests import CYCLONEDX, EMPTY_CONTENT, STATEMENT, referrer
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
@@ -34,7 +51,7 @@ Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[Pro
 Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
 
-def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> Prove:
+def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes) -> Prove:
     """Return what makes the proof of releases, signed with a key if one is named.
 
     All statements are made at once, so that what cannot be proven is known before anything is sent.
@@ -42,9 +59,9 @@ def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> P
     """
     if not key:
         return unsigned
-    path, signer = _signer(key, processes)
+    attest = _signing(key, processes, signs_image=True)
     statements = {
-        image.identifier: statements_of(
+        image.planned.identifier: statements_of(
             image.folder, image.record, builder_id=builder_of(os.environ)
         )
         for release in releases
@@ -53,49 +70,41 @@ def prove_with(key: str, releases: Sequence[Release], processes: Processes) -> P
 
     def prove(
         registry: Source, image: Descriptor, images: Sequence[Ready]
-    ) -> tuple[ProofManifest, ...]:
-        own = () if image.media_type == INDEX else statements[images[0].identifier]
-        subject = _subject(image)
-        created = max(image.proven for image in images)
-        if signer is None:
-            own = (signature_statement(image.digest), *own)
-            return keyless_attestations(subject, own, processes, created=created, path=path)
-        make = partial(proofs, subject, reference=registry.name, created=created)
-        return _new_attachments(make, registry, image, own, signer)
+    ) -> Sequence[ProofManifest]:
+        own = () if image.media_type == INDEX else statements[images[0].planned.identifier]
+        return attest(registry, image, own, max(image.proven for image in images))
 
     return prove
 
 
 def attest_with(key: str, processes: Processes) -> Attest:
     """Return what attests statements about an image, signed with a key if one is named."""
-    if not key:
-        return _unsigned_statements
-    path, signer = _signer(key, processes)
+    return _signing(key, processes, signs_image=False) if key else _unsigned_statements
+
+
+def _signing(key: str, processes: Processes, *, signs_image: bool) -> Attest:
+    """Return what signs statements about an image, and the image itself if that is wanted."""
+    path = Home.of_environment().search_path()
+    signer: Signer | None = None  # the identity of a job
+    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
+        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
+    if key != KEYLESS:
+        signer = signer_of(key, os.environ, processes, path=path)
 
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
     ) -> tuple[ProofManifest, ...]:
-        subject = _subject(image)
+        subject = BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
         if signer is None:
-            return keyless_attestations(subject, statements, processes, created=created, path=path)
-        make = partial(attestations, subject, created=created)
-        return _new_attachments(make, registry, image, statements, signer)
+            signature = (signature_statement(image.digest),) if signs_image else ()
+            own = (*signature, *statements)
+            return keyless_attestations(subject, own, processes, created=created, path=path)
+        make: Callable[..., tuple[ProofManifest, ...]] = partial(attestations, created=created)
+        if signs_image:
+            make = partial(proofs, reference=registry.name, created=created)
+        return _new_attachments(partial(make, subject), registry, image, statements, signer)
 
     return attest
-
-
-def _signer(key: str, processes: Processes) -> tuple[str, Signer | None]:
-    """Return the PATH for programs, and the signer: None for the identity of a job."""
-    path = Home.of_environment().search_path()
-    if key == KEYLESS:
-        return path, None
-    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
-        path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
-    return path, signer_of(key, os.environ, processes, path=path)
-
-
-def _subject(image: Descriptor) -> BlobDescriptor:
-    return BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
 
 
 def _new_attachments(
@@ -145,3 +154,116 @@ def _attachment(
     layer = Descriptor.of(content, kind)
     manifest = referrer(layer, image, artifact_type=kind, annotations=notes)
     return ProofManifest(manifest=manifest, blobs={layer.digest: content})
+
+
+# ---- To a registry ----
+
+_EMPTY = digest_of(EMPTY_CONTENT)
+_AGAIN = "run the same command again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proven:
+    """Attachments of an image or an index: proof that has a tag, and other manifests."""
+
+    registry: Registry
+    digest: str
+    tagged: Sequence[ProofManifest]
+    referring: Sequence[bytes]
+
+
+def attach(
+    registry: Registry,
+    digest: str,
+    prove: Callable[[], Sequence[ProofManifest]],
+    files: Sequence[bytes] = (),
+) -> Proven:
+    """Attach files and proof to an image or an index, and see that the registry lists them.
+
+    What has a tag may hold what was there before, so `prove` is asked when it is our turn.
+    """
+    with proof_lock(registry, digest):
+        proof = prove()
+        _send_blobs(registry, proof)
+        tagged = [attached for attached in proof if attached.tag]
+        for attached in tagged:
+            _write_merged(registry, attached)
+        referring = [*files, *(attached.manifest for attached in proof if not attached.tag)]
+        check_listed(registry, digest, registry.attach_all(referring))
+        if replaced := {digest for attached in proof for digest in attached.replaces}:
+            registry.detach(digest, replaced)
+    return Proven(registry=registry, digest=digest, tagged=tagged, referring=referring)
+
+
+def is_settled(proven: Proven) -> bool:
+    """Return whether the registry still has all of it; attach anew what was written over.
+
+    Raises `RegistryFailed` where they go on doing so.
+    """
+    registry = proven.registry
+    with proof_lock(registry, proven.digest):
+        written = [attached for attached in proven.tagged if _write_merged(registry, attached)]
+        listed = _listed(registry, proven.digest) if proven.referring else set()
+        lost = [manifest for manifest in proven.referring if digest_of(manifest) not in listed]
+        if lost:
+            check_listed(registry, proven.digest, registry.attach_all(lost))
+    return not (written or lost)
+
+
+def _send_blobs(registry: Registry, proof: Sequence[ProofManifest]) -> None:
+    sent: set[str] = set()
+    for attached in proof:
+        for blob in attached.blobs.keys() - sent:
+            missing = attached.fresh and blob != _EMPTY  # which is in every bundle
+            registry.write_blob(attached.blobs[blob], digest=blob, missing=missing)
+        sent.update(attached.blobs)
+
+
+def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
+    """Merge proof into what is under its tag; return whether it had to be written."""
+    retries, written = registry.transport.retries(), 0
+    while True:
+        current = read_or_none(registry, proof.tag)
+        merged = proof.merged(current[1] if current else b"")
+        if merged is None:
+            return bool(written)
+        if written:
+            retries.wait(Transient(overwritten(registry, proof.tag)))
+        for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
+            registry.write_blob(merged.blobs[blob], digest=blob)
+        registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
+        written += 1
+
+
+def read_or_none(source: Source, target: str) -> tuple[Descriptor, bytes] | None:
+    """Return a manifest and its bytes, if it is there."""
+    try:
+        return source.read(target)
+    except NotThere:
+        return None
+
+
+def proof_lock(registry: Registry, digest: str) -> AbstractContextManager[None]:
+    """Lock the tags of an image's proof against other clients of this machine."""
+    return registry.transport.write_lock(f"the proof of {registry.name}@{digest}")
+
+
+def overwritten(registry: Registry, tag: str) -> RegistryFailed:
+    """The failure for proof that is not under its tag any more."""
+    problem = "another client wrote over this proof; no tag was set"
+    return RegistryFailed(f"{registry.name}:{tag}: {problem}", hint=_AGAIN)
+
+
+def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
+    """Refuse to go on unless all that was attached is found by who looks for it."""
+    listed = _listed(registry, digest) if attached else set()
+    if lost := [descriptor.digest for descriptor in attached if descriptor.digest not in listed]:
+        raise Refused(
+            f"{registry.name}@{digest}: the registry does not list what was attached: "
+            f"{', '.join(lost)}; no tag was set",
+            hint=_AGAIN,
+        )
+
+
+def _listed(registry: Registry, digest: str) -> set[str]:
+    return {descriptor.digest for descriptor in registry.referrers(digest)}

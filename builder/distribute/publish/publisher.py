@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from builder.distribute.publish.attachments import Proven, attach, is_settled
 from builder.distribute.publish.blobs import BlobTransfer, Traffic, send_all
-from builder.distribute.publish.proof import Prove
-from builder.distribute.publish.releases import Ready, Release
-from builder.distribute.threads import in_threads
+from builder.distribute.publish.proof import Prove, Proven, attach, is_settled
+from builder.distribute.publish.releases import Ready, ReadyRelease
 from builder.model.digests import digest_of
 from builder.registry import Descriptor, NotThere, Registry, RegistryFailed
 from builder.registry.manifests import (
@@ -23,8 +22,11 @@ from builder.registry.manifests import (
     MANIFEST,
     TITLE,
     as_bytes,
+    descriptors,
+    json_object,
     referrer,
 )
+from builder.system.threads import in_threads
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,159 +45,186 @@ class Done:
     images: Mapping[str, Mapping[str, str]]
 
 
-class Publisher:
-    """Publishes below a namespace of a registry.
+class _Sendable(Protocol):
+    @property
+    def recipe(self) -> str: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
 
-    `prove` makes what is attached as proof. `repository` gives a recipe's repository. `say` tells
-    how far it is; `stop` ends what `prove` has under way.
+
+AnyRelease = TypeVar("AnyRelease", bound=_Sendable)
+
+
+@dataclass(kw_only=True)
+class ReleaseSender(ABC, Generic[AnyRelease]):
+    """Sends releases below a namespace of a registry; tags are set last.
+
+    `target` gives a recipe's repository there. `say` gets progress; `stop` ends other work.
     """
 
-    def __init__(
-        self,
-        repository: Callable[[str], Registry],
-        prove: Prove,
-        *,
-        jobs: int,
-        say: Callable[[str], object] = lambda _: None,
-        stop: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._repository, self._prove = repository, prove
-        self._jobs, self._say, self._stop = jobs, say, stop
+    target: Callable[[str], Registry]
+    jobs: int
+    say: Callable[[str], object] = lambda _: None
+    stop: Callable[[], object] = lambda: None
 
-    def narrowed(self, releases: Sequence[Release]) -> list[str]:
+    @abstractmethod
+    def index(self, release: AnyRelease) -> tuple[bytes, str]:
+        """Return a release's index of images, and its media type."""
+
+    @abstractmethod
+    def digests(self, release: AnyRelease) -> Mapping[str, Mapping[str, str]]:
+        """Return the digests of manifests by format, for each architecture."""
+
+    @abstractmethod
+    def transfers(self, releases: Sequence[AnyRelease]) -> Iterator[BlobTransfer]:
+        """Yield the blobs that releases need."""
+
+    @abstractmethod
+    def write(self, releases: Sequence[AnyRelease]) -> None:
+        """Write all manifests, and look whether their proof is there to stay."""
+
+    def narrowed(self, releases: Sequence[AnyRelease]) -> list[str]:
         """Return a line for each tag that would lose an architecture in the registry."""
 
-        def lost(release: Release) -> list[str]:
-            retained = {str(image.image.platform.get("architecture")) for image in release.images}
-            registry = self._repository(release.recipe)
-            return lost_architectures(registry, (release.tag, *release.floating), retained)
+        def lost(release: AnyRelease) -> list[str]:
+            registry = self.target(release.recipe)
+            index = json_object(self.index(release)[0], registry.name)
+            return _lost_architectures(registry, release.tags, _architectures(index, registry.name))
 
-        return [reason for reasons in self._each(lost, releases, releases) for reason in reasons]
+        return [reason for reasons in self.each(lost, releases, releases) for reason in reasons]
 
-    def missing(self, releases: Sequence[Release]) -> Traffic:
-        """Return the traffic of a publication; nothing is changed."""
-        return send_all(self._transfers(releases), jobs=self._jobs, only_look=True)
+    def missing(self, releases: Sequence[AnyRelease]) -> Traffic:
+        """Return the traffic of sending releases; nothing is changed."""
+        return send_all(self.transfers(releases), jobs=self.jobs, only_look=True)
 
-    def publish(self, releases: Sequence[Release]) -> tuple[list[Done], Traffic]:
-        """Publish releases; a rerun after any failure sends what is missing.
-
-        The order is the promise: images by digest, then their files and proof, which are looked for
-        once more, then indexes with theirs, and tags when all of it is there to stay.
-        """
-        traffic = send_all(self._transfers(releases), jobs=self._jobs)
-        images = [(self._repository(r.recipe), image) for r in releases for image in r.images]
-        proven = self._each(lambda pair: self._image(*pair), images, releases)
-        proven += self._each(self._index, releases, releases)
-        self._settle(proven, releases)
-        self._each(self._tag, releases, releases)
+    def send(self, releases: Sequence[AnyRelease]) -> tuple[list[Done], Traffic]:
+        """Send releases; a rerun after any failure sends what is missing."""
+        traffic = send_all(self.transfers(releases), jobs=self.jobs)
+        self.write(releases)
+        self.each(self._tag, releases, releases)
         return [self.described(release) for release in releases], traffic
 
-    def _each(
-        self, work: Callable[[T], R], things: Iterable[T], releases: Iterable[Release]
+    def each(
+        self, work: Callable[[T], R], items: Iterable[T], releases: Iterable[AnyRelease]
     ) -> list[R]:
-        """Return the result of `work` for each thing; several are done at once."""
+        """Return the result of `work` for each item; several are done at once."""
 
         def stop() -> None:
-            self._stop()
+            self.stop()
             for release in releases:
-                self._repository(release.recipe).transport.sleep.stop()
+                self.target(release.recipe).stop()
 
-        return in_threads(work, things, jobs=self._jobs, stop=stop)
+        return in_threads(work, items, jobs=self.jobs, stop=stop)
 
-    def described(self, release: Release) -> Done:
+    def described(self, release: AnyRelease) -> Done:
         """Describe a release as it is in the registry, or would be."""
-        kinds = {image.arch: file_manifests(image) for image in release.images}
         return Done(
-            repository=self._repository(release.recipe).name,
-            tag=release.tag,
-            floating=release.floating,
-            digest=digest_of(index_of(release)),
-            images={
-                image.arch: {
-                    "oci": image.image.digest,
-                    **{name: digest_of(content) for name, content in kinds[image.arch].items()},
-                }
-                for image in release.images
-            },
+            repository=self.target(release.recipe).name,
+            tag=release.tags[0],
+            floating=release.tags[1:],
+            digest=digest_of(self.index(release)[0]),
+            images=self.digests(release),
         )
 
-    def _transfers(self, releases: Sequence[Release]) -> Iterator[BlobTransfer]:
-        now = {(r.recipe, r.tag) for r in releases}  # it is known what these will have
+    def _tag(self, release: AnyRelease) -> None:
+        """Set the tags of a release whose index is there; the floating ones follow its own."""
+        registry, (content, media_type) = self.target(release.recipe), self.index(release)
+        for tag in release.tags:
+            self.say(f"{registry.name}:{tag}: {digest_of(content)}")
+            registry.write_manifest(content, media_type, tag)
+
+
+@dataclass(kw_only=True)
+class Publisher(ReleaseSender[ReadyRelease]):
+    """Publishes releases of the output folder; `prove` makes what is attached as proof.
+
+    The order is the promise: images by digest, then their files and proof, which are looked for
+    once more, then indexes with theirs, and tags when all of it is there to stay.
+    """
+
+    prove: Prove
+
+    def index(self, release: ReadyRelease) -> tuple[bytes, str]:
+        return index_of(release), INDEX
+
+    def digests(self, release: ReadyRelease) -> Mapping[str, Mapping[str, str]]:
+        return {
+            image.arch: {
+                "oci": image.image.digest,
+                **{name: digest_of(content) for name, content in file_manifests(image).items()},
+            }
+            for image in release.images
+        }
+
+    def transfers(self, releases: Sequence[ReadyRelease]) -> Iterator[BlobTransfer]:
+        now = {(release.recipe, release.tags[0]) for release in releases}
         for release in releases:
-            registry = self._repository(release.recipe)
+            registry = self.target(release.recipe)
             relatives = tuple(
-                self._repository(name).repository
+                self.target(name).repository
                 for name, tag in release.relatives
-                if (name, tag) not in now
+                if (name, tag) not in now  # it is known what these will have
             )
             empty = Descriptor.of(EMPTY_CONTENT, EMPTY)
             yield BlobTransfer(registry=registry, blob=empty, origin=EMPTY_CONTENT)
             for image in release.images:
-                for blob in (*image.blobs, *image.files.values()):
+                for blob, path in (*image.blobs, *image.files.values()):
                     yield BlobTransfer(
-                        registry=registry,
-                        blob=blob.descriptor,
-                        origin=blob.path,
-                        relatives=relatives,
+                        registry=registry, blob=blob, origin=path, relatives=relatives
                     )
 
-    def _settle(self, proven: Sequence[Proven], releases: Sequence[Release]) -> None:
+    def write(self, releases: Sequence[ReadyRelease]) -> None:
+        images = [(self.target(r.recipe), image) for r in releases for image in r.images]
+        proven = self.each(lambda pair: self._write_image(*pair), images, releases)
+        proven += self.each(self._write_index, releases, releases)
         for _ in range(_ROUNDS):
-            if all(self._each(is_settled, proven, releases)):
+            if all(self.each(is_settled, proven, releases)):
                 return
         raise RegistryFailed("other clients go on writing over the proof; no tag was set")
 
-    def _image(self, registry: Registry, image: Ready) -> Proven:
-        self._say(f"{registry.name}: {image.arch}: {image.image.digest}")
+    def _write_image(self, registry: Registry, image: Ready) -> Proven:
+        self.say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
-        prove = partial(self._prove, registry, image.image.bare(), (image,))
+        prove = partial(self.prove, registry, image.image.bare(), (image,))
         return attach(registry, image.image.digest, prove, list(file_manifests(image).values()))
 
-    def _index(self, release: Release) -> Proven:
-        registry = self._repository(release.recipe)
+    def _write_index(self, release: ReadyRelease) -> Proven:
+        registry = self.target(release.recipe)
         index = registry.write_manifest(index_of(release), INDEX)
-        return attach(registry, index.digest, partial(self._prove, registry, index, release.images))
-
-    def _tag(self, release: Release) -> None:
-        """Set the tags of a release whose index is there; the floating ones follow its own."""
-        registry, content = self._repository(release.recipe), index_of(release)
-        for tag in (release.tag, *release.floating):
-            self._say(f"{registry.name}:{tag}: {digest_of(content)}")
-            registry.write_manifest(content, INDEX, tag)
+        return attach(registry, index.digest, partial(self.prove, registry, index, release.images))
 
 
 def file_manifests(image: Ready) -> dict[str, bytes]:
     """Return the manifests of an image's SIF and tarball, by format."""
     manifests = {}
-    for name, blob in image.files.items():
+    for name, (blob, path) in image.files.items():
         kind = ARTIFACT_TYPES[name]
-        layer = Descriptor(
-            media_type=kind,
-            digest=blob.descriptor.digest,
-            size=blob.descriptor.size,
-            annotations={TITLE: f"{image.identifier}{''.join(blob.path.suffixes)}"},
-        )
+        title = f"{image.planned.identifier}{''.join(path.suffixes)}"
+        layer = replace(blob, media_type=kind, annotations={TITLE: title})
         manifests[name] = referrer(layer, image.image, artifact_type=kind, annotations={})
     return manifests
 
 
-def lost_architectures(registry: Registry, tags: Sequence[str], retained: set[str]) -> list[str]:
+def _lost_architectures(registry: Registry, tags: Sequence[str], retained: set[str]) -> list[str]:
     """Return a line for each tag with architectures, spelt as OCI does, not in `retained`."""
     lines = []
     for tag in tags:
+        where = f"{registry.name}:{tag}"
         try:
-            manifests = registry.document(tag)[1].get("manifests")
+            published = _architectures(registry.document(tag)[1], where)
         except NotThere:
             continue
-        entries = manifests if isinstance(manifests, list) else []
-        platforms = [Descriptor.read(entry, f"{registry.name}:{tag}").platform for entry in entries]
-        published = {platform.get("architecture", "") for platform in platforms} - {""}
         if lost := sorted(published - retained):
-            lines.append(f"{registry.name}:{tag}: it is there for {', '.join(lost)}, too")
+            lines.append(f"{where}: it is there for {', '.join(lost)}, too")
     return lines
 
 
-def index_of(release: Release) -> bytes:
+def _architectures(index: Mapping[str, object], where: str) -> set[str]:
+    platforms = [entry.platform for entry in descriptors(index, "manifests", where)]
+    return {platform.get("architecture", "") for platform in platforms} - {""}
+
+
+def index_of(release: ReadyRelease) -> bytes:
     """Return the index of a release's images, with the annotations that all of them have."""
     manifests = [json.loads(image.manifest) for image in release.images]
     first, *others = [manifest.get("annotations") or {} for manifest in manifests]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
 
 from builder.artifacts.manifests import artifact_path, read_manifest, read_statements
 from builder.artifacts.oci import blob_path, read_layout
@@ -39,12 +40,7 @@ from builder.verify.targets import harness_digests, harness_of, within
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Blob:
-    """A blob, and the file that holds it."""
-
-    descriptor: Descriptor
-    path: Path
+BlobFile: TypeAlias = "tuple[Descriptor, Path]"  # a blob, and the file that holds it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,39 +51,45 @@ class Ready:
     last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
     """
 
-    identifier: str
-    arch: str
+    planned: PlannedImage
     folder: Path
     record: Manifest
     image: Descriptor
     manifest: bytes
-    blobs: tuple[Blob, ...]
-    files: Mapping[str, Blob]
+    blobs: tuple[BlobFile, ...]
+    files: Mapping[str, BlobFile]
     statements: tuple[bytes, ...]
     bill: bytes
     proven: str
 
+    @property
+    def arch(self) -> str:
+        """Its architecture, as this project spells it."""
+        return self.planned.cell.arch
+
+
+AnyImage = TypeVar("AnyImage")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
-    """The images under one tag of a recipe's repository, and the floating tags that point there.
+class Release(Generic[AnyImage]):
+    """The images under one tag of a recipe's repository, one for each architecture.
 
-    `relatives` are recipes and tags whose images may have the same layers: those of its ancestors.
+    `tags` are its own, and the floating ones that point there. `relatives` are recipes and tags
+    whose images may have the same layers: those of its ancestors.
     """
 
     recipe: str
-    tag: str
-    floating: tuple[str, ...]
-    images: tuple[Ready, ...]
+    tags: tuple[str, ...]
+    images: tuple[AnyImage, ...]
     relatives: tuple[tuple[str, str], ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.recipe}:{self.tags[0]}"
 
-class NotReady(Exception):
-    """The reasons why an image may not be published, a line each."""
 
-    def __init__(self, reasons: Sequence[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = tuple(reasons)
+Declared: TypeAlias = Release[PlannedImage]
+ReadyRelease: TypeAlias = Release[Ready]
 
 
 def ready(
@@ -95,60 +97,41 @@ def ready(
     folder: Path,
     manifest: Manifest | None,
     harness: Mapping[str, str] | None = None,
-) -> Ready:
-    """Return an image from its output folder, and the `manifest` of that, None without one.
+) -> tuple[Ready | None, list[str]]:
+    """Return an image from its output folder, or every reason why it may not be published.
 
-    `harness` has the digests of the scripts that ran its checks, by their paths in the image.
-    Raises `NotReady` with every reason.
+    `manifest` is that of the folder, None without one. `harness` has the digests of the scripts
+    that ran its checks, by their paths in the image.
     """
     if manifest is None:
-        damaged = "its manifest.json is damaged, or another version wrote it"
-        lacking = "it is not built: its folder has no manifest.json"
-        raise NotReady([damaged if os.path.lexists(folder / "manifest.json") else lacking])
-    reasons = [
-        reason
-        for is_wrong, reason in (
-            (manifest.image != image.identifier, f"its folder holds {manifest.image}"),
-            (
-                manifest.content_key != image.content_key,
-                "it was built from other inputs than today's: build it again",
-            ),
-            (
-                manifest.cell != image.cell,
-                f"its manifest is of another cell: {asdict(manifest.cell)}",
-            ),
-            (manifest.outcome != "verified", f"it is not verified: {manifest.outcome}"),
-        )
-        if is_wrong
-    ]
+        if os.path.lexists(folder / "manifest.json"):
+            return None, ["its manifest.json is damaged, or another version wrote it"]
+        return None, ["it is not built: its folder has no manifest.json"]
+    reasons = list(_differences(image, manifest))
     try:
         descriptor, content, blobs = _image(image, folder)
         files = {
             name: _blob(
-                Descriptor.read(
-                    {"mediaType": name, "digest": artifact.digest, "size": artifact.size}, name
-                ),
+                Descriptor(media_type=name, digest=artifact.digest, size=artifact.size),
                 artifact_path(folder, artifact),
             )
             for name, artifact in manifest.artifacts.items()
             if name != "oci"
         }
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
-        raise NotReady([*reasons, f"it is not whole: {error}"]) from error
+        return None, [*reasons, f"it is not whole: {error}"]
     if descriptor.digest != manifest.artifacts["oci"].digest:
         reasons.append(f"its OCI layout holds {descriptor.digest}, not what was verified")
     statements, faults = _evidence(image, folder, manifest, harness or {})
     reasons += faults
-    bill = b""
     try:
         bill = read_bound(folder, manifest, manifest.sbom)
     except BadInput as error:
         reasons.append(f"its bill of materials: {error.args[0]}")
     if reasons:
-        raise NotReady(reasons)
-    return Ready(
-        identifier=image.identifier,
-        arch=image.cell.arch,
+        return None, reasons
+    proven_image = Ready(
+        planned=image,
         folder=folder,
         record=manifest,
         image=descriptor,
@@ -159,9 +142,21 @@ def ready(
         bill=bill,
         proven=max(map(finished, statements)),
     )
+    return proven_image, []
 
 
-def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[Blob, ...]]:
+def _differences(image: PlannedImage, manifest: Manifest) -> Iterator[str]:
+    if manifest.image != image.identifier:
+        yield f"its folder holds {manifest.image}"
+    if manifest.content_key != image.content_key:
+        yield "it was built from other inputs than today's: build it again"
+    if manifest.cell != image.cell:
+        yield f"its manifest is of another cell: {asdict(manifest.cell)}"
+    if manifest.outcome != "verified":
+        yield f"it is not verified: {manifest.outcome}"
+
+
+def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[BlobFile, ...]]:
     """Return the manifest of the OCI layout, its bytes and its blobs.
 
     Manifest and configuration are checked against their digests.
@@ -181,11 +176,11 @@ def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[
     return descriptor, content, blobs
 
 
-def _blob(descriptor: Descriptor, path: Path) -> Blob:
+def _blob(descriptor: Descriptor, path: Path) -> BlobFile:
     size = path.stat().st_size
     if size != descriptor.size:
         raise StepFailed(f"{path.name} has {size} bytes, expected {descriptor.size}")
-    return Blob(descriptor=descriptor, path=path)
+    return descriptor, path
 
 
 def _evidence(
@@ -204,27 +199,23 @@ def _evidence(
     runs, formats = required_runs(manifest.checks), set[str]()
     for name, statement in evidence.items():
         try:
-            failures = _failures(statement) if statement else []
+            result = result_of(statement or {})
+            failures = _failures(result.lists)
             if failures and Path(name).stem not in runs:
                 continue
             reasons += [f"{name}: {failure}" for failure in failures]
-            content = read_bound(folder, manifest, name)
-            formats.add(
-                json.loads(content)["predicate"]["configuration"][0]["annotations"]["format"]
-            )
-            finished(content)
-            statements.append(content)
+            statements.append(read_bound(folder, manifest, name))
+            formats.add(result.run.format)
         except BadInput as error:
             reasons.append(str(error.args[0]))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
-            continue  # it is among the reasons, or optional
+        except (ValueError, LookupError, TypeError, AttributeError):
+            continue  # it is among the reasons
     for lacking in sorted(manifest.artifacts.keys() - formats):
         reasons.append(f"no evidence of a run of its checks as {lacking}")
     return statements, reasons
 
 
-def _failures(statement: Mapping[str, object]) -> list[str]:
-    lists = result_of(statement).lists
+def _failures(lists: TestLists) -> list[str]:
     if has_failed(lists):
         return [f"{lists.result}: {', '.join(lists.failed)}"]
     return [] if lists.passed else ["no check passed"]
@@ -250,25 +241,6 @@ BUILD_HINT = "build-images, with the same selectors, builds and verifies what is
 NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
-    """A release as the project declares it: `images` are those of all its architectures."""
-
-    recipe: str
-    tag: str
-    floating: tuple[str, ...]
-    images: tuple[PlannedImage, ...]
-    relatives: tuple[tuple[str, str], ...]
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """Spelt as OCI does."""
-        return tuple(ARCHITECTURES[image.cell.arch].oci for image in self.images)
-
-    def __str__(self) -> str:
-        return f"{self.recipe}:{self.tag}"
-
-
 def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     """The releases that have a selected cell.
 
@@ -291,10 +263,9 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
             groups.setdefault(key, []).append(image)
     _check_floating(project, {cell.recipe for cell in chosen})
     return [
-        Declared(
+        Release(
             recipe=cell.recipe,
-            tag=cell.tag,
-            floating=tuple(tag.tag for tag in project.matrix.tags if _means(tag, cell)),
+            tags=(cell.tag, *(tag.tag for tag in project.matrix.tags if _means(tag, cell))),
             images=tuple(sorted(images, key=lambda image: image.cell.arch)),
             relatives=_relatives(project, cell),
         )
@@ -304,25 +275,22 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
 
 def ready_releases(
     releases: Sequence[Declared], out: Path, project: Path
-) -> tuple[list[Release], list[str]]:
+) -> tuple[list[ReadyRelease], list[str]]:
     """The releases from the output folder, and why some may not be published, a line a reason."""
-    complete: list[Release] = []
+    complete: list[ReadyRelease] = []
     reasons: list[str] = []
     for release in releases:
         images: list[Ready] = []
         for image in release.images:
             folder = out / image.identifier
-            try:
-                harness = within(harness_of(harness_digests(image, project)))
-                images.append(ready(image, folder, read_manifest(folder), harness))
-            except NotReady as error:
-                where = f"{release}: {image.cell.arch}"
-                reasons += [f"{where}: {reason}" for reason in error.reasons]
+            harness = within(harness_of(harness_digests(image, project)))
+            proven, faults = ready(image, folder, read_manifest(folder), harness)
+            images += [proven] if proven else []
+            reasons += [f"{release}: {image.cell.arch}: {fault}" for fault in faults]
         complete.append(
             Release(
                 recipe=release.recipe,
-                tag=release.tag,
-                floating=release.floating,
+                tags=release.tags,
                 images=tuple(images),
                 relatives=release.relatives,
             )

@@ -33,6 +33,7 @@ from builder.distribute.threads import AT_ONCE, Coming
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked
+from builder.system.threads import AT_ONCE, Coming
 from builder.system.workers import Workers, workers
 
 LISTED = ("oci", "charliecloud")  # formats whose layers are read, and not written out

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from builder.distribute.threads import in_threads
 from builder.model.errors import Refused
 from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
+from builder.system.threads import in_threads
 from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import OTHER, SIGNATURE, Claim
 from builder.trust.proof.attachments import MAX_CLAIMS, BlobDescriptor, ProofManifest, Unusable

@@ -18,7 +18,7 @@ from builder.build.native.files import Entry, digest_of, entries_of, put_togethe
 from builder.build.native.tools import RECORD, NativeTools, kept_tools, stored_tools
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
-from builder.distribute.bundle.inputs import Inputs, ToolFiles, add_inputs
+from builder.distribute.bundle.inputs import Inputs, add_native
 from builder.registry import WrongContent
 from builder.system.home import Home
 
@@ -41,24 +41,26 @@ def put_tools(store: Path, number: int = 1, *, name: str = "trixie-ppc64le") -> 
     return NativeTools(root=root, **about)
 
 
-def carried(folder: Path, some: ToolFiles) -> Home:
+def carried(folder: Path, tools: NativeTools, entries: list[Entry]) -> Home:
     """The home that is filled from an archive with these tools."""
-    contents, home = ArchiveContents(), Home(path=folder / "other")
-    add_inputs(contents, Inputs(native={some.tools.digest: some}))
-    write_archive(folder / "site.tar", contents)
+    inputs, home = Inputs(contents=ArchiveContents()), Home(path=folder / "other")
+    add_native(inputs, tools, entries)
+    inputs.add_index()
+    write_archive(folder / "site.tar", inputs.contents)
     repository, index = index_of_inputs(opened(folder / "site.tar"))
-    assert fill_home(repository, inputs_of(repository, index), home).native == [some.tools.name]
+    [carried_tools] = inputs_of(repository, index)
+    assert len(carried_tools.files) == 2
+    assert carried_tools.size == len("program 1")
+    fill_home(repository, [carried_tools], home)
     return home
 
 
 def test_they_are_the_same_in_another_home(tmp_path: Path) -> None:
     tools = put_tools(tmp_path / "native")
-    some = ToolFiles(tools=tools, entries=entries_of(tools.root))
-    assert len(some.files) == 2
-    assert some.size == len("program 1")
+    entries = entries_of(tools.root)
     before = os.umask(0o077)
     try:
-        home = carried(tmp_path, some)
+        home = carried(tmp_path, tools, entries)
     finally:
         os.umask(before)
     [there] = stored_tools(home.native)
@@ -68,10 +70,10 @@ def test_they_are_the_same_in_another_home(tmp_path: Path) -> None:
     assert (there.root / "usr/bin/sh").readlink() == Path("bash")
     assert [one for one in home.native.iterdir() if "partial" in one.name] == []
     (there.root / "usr/bin/bash").write_text("another")
-    carried(tmp_path, some)  # what is not as it was signed is replaced
+    carried(tmp_path, tools, entries)  # what is not as it was signed is replaced
     assert digest_of(entries_of(there.root)) == tools.digest
     (there.root.parent / RECORD).unlink()
-    carried(tmp_path, some)  # tools without a record are found by nobody
+    carried(tmp_path, tools, entries)  # tools without a record are found by nobody
     assert [one.digest for one in stored_tools(home.native)] == [tools.digest]
 
 

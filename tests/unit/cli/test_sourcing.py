@@ -16,6 +16,8 @@ from builder.cli import main
 from builder.host import doctor
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
 
+Capture = pytest.CaptureFixture[str]
+
 UP = "https://upstream.example"
 LIBRARY = """\
 recipe: library
@@ -85,7 +87,7 @@ def empty_store(folder: Path) -> None:
 
 
 def test_lock_then_fetch_then_spec(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, upstream: dict[str, bytes], capsys: Capture, tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     assert capsys.readouterr().out.startswith("lock.yaml: 2 sources; 2 new, 0 changed, 0 gone\n")
@@ -105,7 +107,7 @@ def test_lock_then_fetch_then_spec(
 
 
 def test_a_changed_file_is_refused_until_it_is_accepted(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, upstream: dict[str, bytes], capsys: Capture, tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     before = (project / "lock.yaml").read_text()
@@ -124,7 +126,7 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
 
 @pytest.mark.usefixtures("upstream")
 def test_offline_names_what_is_missing_and_asks_nobody(
-    project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, capsys: Capture, tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     empty_store(tmp_path)
@@ -136,7 +138,7 @@ def test_offline_names_what_is_missing_and_asks_nobody(
 
 
 def test_what_could_be_locked_is_written(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+    project: Path, upstream: dict[str, bytes], capsys: Capture
 ) -> None:
     del upstream["two-2.0.tar.gz"]
     assert run(project, "lock", "--quiet") == 4
@@ -152,7 +154,7 @@ def test_what_could_be_locked_is_written(
 
 
 def test_a_lock_that_does_not_match_is_a_fault(
-    project: Path, upstream: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+    project: Path, upstream: dict[str, bytes], capsys: Capture
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     recipe = project / "recipes" / "library.yaml"
@@ -168,7 +170,7 @@ def test_a_lock_that_does_not_match_is_a_fault(
 
 @pytest.mark.usefixtures("upstream")
 def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: Capture
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     old, new = (project / "recipes" / f"{name}.yaml" for name in ("library", "other"))
@@ -182,10 +184,7 @@ def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
 
 @pytest.mark.usefixtures("upstream")
 def test_a_build_offline_is_refused_before_anything_is_built(
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
     empty_store(tmp_path)

@@ -25,6 +25,8 @@ from builder.distribute.bundle.judgements import with_fix
 from builder.model.digests import HashedWriter
 from builder.trust.policy.records import refused
 
+Capture = pytest.CaptureFixture[str]
+
 PROOF = ROOT / "tests/data/proof"
 HOST = str(ROOT / "tests/data/hosts/dgx.json")  # asking this machine takes longer
 TAG = "1.0-sample"
@@ -114,7 +116,7 @@ def test_it_is_a_layout_that_others_read(whole: Path) -> None:
 
 
 def test_what_is_loaded_is_what_is_published(
-    made: Path, whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    made: Path, whole: Path, policy: Path, fake: Fake, capsys: Capture
 ) -> None:
     assert loaded(whole, policy, fake, "--dry-run") == 0
     assert fake.manifests == {}
@@ -131,7 +133,7 @@ def test_what_is_loaded_is_what_is_published(
 
 
 def test_another_key_is_refused_and_nothing_is_sent(
-    whole: Path, policy: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, capsys: Capture
 ) -> None:
     shutil.copy(PROOF / "ed25519.pub", policy.parent)
     policy.write_text(json.dumps({**POLICY, "keys": ["ed25519.pub"]}))
@@ -144,17 +146,16 @@ def test_another_key_is_refused_and_nothing_is_sent(
 
 
 def test_a_tag_of_another_image_is_refused(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     """Who carries the archive may have renamed what is in it."""
 
-    def renamed(files: Files) -> None:
-        index = json.loads(files.named("index.json"))
+    @on_index
+    def renamed(index: dict[str, Any]) -> None:
         for one in index["manifests"]:
             notes = one["annotations"]
             if notes.get("org.opencontainers.image.ref.name") == "tools:latest":
                 notes["org.opencontainers.image.ref.name"] = "tools:9.0-sample"
-        files.replace("index.json", json.dumps(index).encode())
 
     assert loaded(changed(whole, tmp_path / "x.tar", renamed), policy, fake) == 5
     assert "identity" in capsys.readouterr().err
@@ -172,7 +173,7 @@ def test_a_folder_is_filled_as_pull_does_it(whole: Path, policy: Path, tmp_path:
 
 
 def test_images_that_nobody_noted_the_inputs_of_are_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     words = ["bundle", "--project", str(made), "--output", str(tmp_path / "site.tar")]
     assert main(words) == 4
@@ -180,18 +181,13 @@ def test_images_that_nobody_noted_the_inputs_of_are_refused(
     assert not (tmp_path / "site.tar").exists()
 
 
-def test_images_alone_do_not_fill_a_home(
-    whole: Path, policy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_alone_do_not_fill_a_home(whole: Path, policy: Path, capsys: Capture) -> None:
     assert main(["load", str(whole), "--policy", str(policy), "--home", "--host", HOST]) == 4
     assert "it holds images alone" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_nothing(
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(contents, "_check_target", lambda *_: None)
     target = tmp_path / "full.tar"
@@ -205,9 +201,7 @@ def _full(_self: object, _data: bytes) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_that_changed_is_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_changed_is_refused(made: Path, tmp_path: Path, capsys: Capture) -> None:
     project = Path(shutil.copytree(made, tmp_path / "project"))
     sif = next((project / "out").glob("tools-*/image.sif"))
     content = bytearray(sif.read_bytes())
@@ -282,38 +276,35 @@ def _shorter(files: Files) -> None:
     files.replace(name, files.named(name)[:-1])
 
 
-def _no_list(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    files.replace("index.json", json.dumps({**index, "manifests": {}}).encode())
+def on_index(change: Callable[[dict[str, Any]], object]) -> Callable[[Files], object]:
+    """What changes `index.json`."""
+
+    def changed_index(files: Files) -> None:
+        index = json.loads(files.named("index.json"))
+        change(index)
+        files.replace("index.json", json.dumps(index).encode())
+
+    return changed_index
 
 
-def _nowhere(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    del index["manifests"][0]["annotations"]
-    files.replace("index.json", json.dumps(index).encode())
-
-
-def _listed_twice(files: Files) -> None:
-    index = json.loads(files.named("index.json"))
-    files.replace("index.json", json.dumps({**index, "manifests": index["manifests"] * 2}).encode())
-
-
-def _tagged_often(files: Files) -> None:
+@on_index
+def _tagged_often(index: dict[str, Any]) -> None:
     """Each tag would be judged, in each format."""
-    index = json.loads(files.named("index.json"))
     release = next(one for one in index["manifests"] if "index" in one["mediaType"])
     name = release["annotations"]["build-images.repository"]
     for number in range(101):
         notes = {**release["annotations"], layout.REF_NAME: f"{name}:x{number}"}
         index["manifests"].append({**release, "annotations": notes})
-    files.replace("index.json", json.dumps(index).encode())
 
 
 FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a wrong byte": (_wrong_byte, "holds sha256:"),
     "a blob is missing": (_missing, "it lacks the blob sha256:"),
     "a name twice": (_twice, "is in it twice"),
-    "a manifest twice": (_listed_twice, "is in it twice"),
+    "a manifest twice": (
+        on_index(lambda index: index["manifests"].extend(index["manifests"])),
+        "is in it twice",
+    ),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
     "a shorter blob": (_shorter, "bytes, expected"),
     "a path that leads out": (
@@ -342,20 +333,18 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda files: files.replace("index.json", b"{"),
         "it is not valid JSON",
     ),
-    "no list": (_no_list, "has no list of manifests"),
-    "a manifest of no repository": (_nowhere, "is of no repository"),
+    "no list": (on_index(lambda index: index.update(manifests={})), "has no list of manifests"),
+    "a manifest of no repository": (
+        on_index(lambda index: index["manifests"][0].pop("annotations")),
+        "is of no repository",
+    ),
     "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "not valid JSON"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_damaged_archive_is_refused_in_one_error(
-    name: str,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    name: str, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     change, expected = FAULTS[name]
     archive = changed(whole, tmp_path / "bad.tar", change)
@@ -372,12 +361,7 @@ def test_a_damaged_archive_is_refused_in_one_error(
 
 @pytest.mark.parametrize("after", [b"x", bytes(5000) + b"x", bytes(2 << 20)])
 def test_what_stands_after_the_end_is_refused(
-    after: bytes,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    after: bytes, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     longer = tmp_path / "longer.tar"
     longer.write_bytes(whole.read_bytes() + after)
@@ -391,45 +375,31 @@ def test_a_manifest_that_is_listed_often_is_read_once(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[str]()
-    small = layout.small
+    small = archives.Archive.small
 
     def noted(archive: archives.Archive, digest: str) -> bytes:
         read.append(digest)
         return small(archive, digest)
 
-    monkeypatch.setattr(layout, "small", noted)
+    monkeypatch.setattr(archives.Archive, "small", noted)
     layout.opened(changed(whole, tmp_path / "often.tar", _tagged_often))
     assert len(read) == len(set(read))
 
 
-@pytest.mark.parametrize("kept", [0.2, 0.9, 0.999])
+@pytest.mark.parametrize("cut", [0.8, 0.1, 0.001, archives.BLOCK])
 def test_an_archive_that_breaks_off(
-    kept: float,
-    whole: Path,
-    policy: Path,
-    fake: Fake,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cut: float, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
-    cut = tmp_path / "cut.tar"
-    content = whole.read_bytes()
-    cut.write_bytes(content[: int(len(content) * kept)])
-    assert loaded(cut, policy, fake) == 5
+    """Also in the two blocks at its end."""
+    content, short = whole.read_bytes(), tmp_path / "cut.tar"
+    short.write_bytes(content[: -int(cut if cut > 1 else len(content) * cut)])
+    assert loaded(short, policy, fake) == 5
     assert "it breaks off before its end" in capsys.readouterr().err
-
-
-def test_the_two_blocks_at_the_end_are_needed(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = tmp_path / "cut.tar"
-    cut.write_bytes(whole.read_bytes()[: -archives.BLOCK])
-    assert loaded(cut, policy, fake) == 5
-    assert "it breaks off" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar", b"x" * 5000, bytes(5000)])
 def test_what_is_no_archive(
-    content: bytes, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     assert loaded(tmp_path / "x.tar", policy, fake) == 2
@@ -449,13 +419,9 @@ def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
 
 
 def test_another_layout_is_no_bundle(
-    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
-    def other(files: Files) -> None:
-        index = json.loads(files.named("index.json"))
-        del index["artifactType"]
-        files.replace("index.json", json.dumps(index).encode())
-
+    other = on_index(lambda index: index.pop("artifactType"))
     assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
     assert "this is no bundle" in capsys.readouterr().err
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -32,10 +31,10 @@ from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import index_of_inputs, inputs_of
-from builder.distribute.bundle.inputs import Inputs, add_inputs, read_base
+from builder.distribute.bundle.inputs import Inputs, read_base
 from builder.model.cells import image_tag
 from builder.registry import Reference, WrongContent, connect
-from builder.registry.manifests import INDEX, MANIFEST
+from builder.registry.manifests import INDEX, MANIFEST, REGISTRY_BASE
 from builder.registry.repository import DOCKER_MANIFEST
 from builder.sources.journals import Journals, build_id
 from builder.system.home import Home
@@ -277,9 +276,10 @@ def test_what_is_said_of_a_base_has_to_be_so(
     digest = push(fake)
     name = f"{fake.host}/{REPOSITORY}@{digest}"
     base = read_base(connect(Reference.parse(name)), name, "x86_64", digest)
-    contents = ArchiveContents()
-    add_inputs(contents, Inputs(registry_bases={digest: dataclasses.replace(base, **changes)}))
-    write_archive(tmp_path / "site.tar", contents)
+    inputs = Inputs(contents=ArchiveContents())
+    inputs.add(REGISTRY_BASE, digest, {**base.about, **changes}, base.files)
+    inputs.add_index()
+    write_archive(tmp_path / "site.tar", inputs.contents)
     repository, index = index_of_inputs(opened(tmp_path / "site.tar"))
     with pytest.raises(WrongContent, match=re.escape(expected)):
         inputs_of(repository, index)

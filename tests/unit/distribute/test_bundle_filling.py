@@ -21,11 +21,13 @@ from test_bundle import (  # noqa: F401 - fixtures
 
 from builder.cli import main
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
-from builder.distribute.bundle.home import Input, fill_home, index_of_inputs, inputs_of
-from builder.distribute.bundle.inputs import BaseFile, Build, Inputs, add_inputs, add_proof
+from builder.distribute.bundle.contents import INPUTS
+from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
+from builder.distribute.bundle.inputs import Input, Inputs, add_build, input_file
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
+from builder.registry.manifests import BASE, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof.attachments import BlobDescriptor
@@ -45,14 +47,17 @@ def archive_of(
     (cache / file).write_bytes(SIGNED)
     source.write_bytes(SIGNED)
     given = [ServedFile(url="http://mirror/x.deb", file=file)]
-    names = [f"{number:032x}" for number in range(builds)]
-    inputs = Inputs(
-        sources={SHA256: source},
-        builds={who: Build(name=who, packages=given, cache=cache) for who in names},
-    )
-    contents = ArchiveContents()
-    add_inputs(contents, inputs)
-    write_archive(folder / "site.tar", contents)
+    inputs = Inputs(contents=ArchiveContents())
+    inputs.add(SOURCES, "", {"sources": [SHA256]}, {SHA256: input_file(source)})
+    for number in range(builds):
+        add_build(inputs, f"{number:032x}", given, Journals(cache=cache))
+    return written(inputs, folder)
+
+
+def written(inputs: Inputs, folder: Path) -> tuple[BundledRepository, list[Input]]:
+    """The inputs as an archive has them."""
+    inputs.add_index()
+    write_archive(folder / "site.tar", inputs.contents)
     repository, index = index_of_inputs(opened(folder / "site.tar"))
     return repository, inputs_of(repository, index)
 
@@ -75,11 +80,10 @@ def test_a_base_counts_if_it_is_the_one_that_was_signed(tmp_path: Path) -> None:
     archive = tmp_path / "debian13-x86_64.oci.tar"
     archive.write_bytes(SIGNED)
     record = {"name": "debian13", "arch": "x86_64", "digest": f"sha256:{'5' * 64}"}
-    contents = ArchiveContents()
-    add_inputs(contents, Inputs(bases={"one": BaseFile(record=record, archive=archive)}))
-    write_archive(tmp_path / "site.tar", contents)
-    repository, index = index_of_inputs(opened(tmp_path / "site.tar"))
-    inputs, home = inputs_of(repository, index), Home(path=tmp_path / "other")
+    base = Inputs(contents=ArchiveContents())
+    base.add(BASE, "", record, {archive.name: input_file(archive)})
+    repository, inputs = written(base, tmp_path)
+    home = Home(path=tmp_path / "other")
     there = home.bases / f"debian13-x86_64-{'5' * 12}"
     for before in (SIGNED, OTHER):  # whole, then damaged
         fill_home(repository, inputs, home)
@@ -134,14 +138,17 @@ def signed_archive(folder: Path) -> Path:
     """An archive of a project's files, and a source, signed by the policy's key."""
     for name in ("matrix.yaml", "source"):
         (folder / name).write_bytes(SIGNED)
-    project = {"matrix.yaml": folder / "matrix.yaml", "recipes/x.yaml": folder / "matrix.yaml"}
-    contents = ArchiveContents()
-    index = add_inputs(contents, Inputs(project=project, sources={SHA256: folder / "source"}))
+    inputs = Inputs(contents=ArchiveContents())
+    project = dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), input_file(folder / "matrix.yaml"))
+    inputs.add(PROJECT, "", {"files": sorted(project)}, project)
+    inputs.add(SOURCES, "", {"sources": [SHA256]}, {SHA256: input_file(folder / "source")})
+    index = inputs.add_index()
     image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
     time = "2026-01-01T00:00:00Z"
-    add_proof(contents, proofs(image, (), key, reference="inputs", created=time))
-    write_archive(folder / "inputs.tar", contents)
+    proof = proofs(image, (), key, reference="inputs", created=time)
+    inputs.contents.add_attached(INPUTS, proof)
+    write_archive(folder / "inputs.tar", inputs.contents)
     return folder / "inputs.tar"
 
 

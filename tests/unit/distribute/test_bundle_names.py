@@ -18,6 +18,7 @@ from test_bundle import (  # noqa: F401 - fixtures
     changed,
     loaded,
     made_once,
+    on_index,
     one_archive,
     registry_in_memory,
 )
@@ -29,23 +30,17 @@ from builder.registry.manifests import ARTIFACT_TYPES, INDEX
 IMAGE = "a" * 64
 
 
-def listed(files: Files, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the entries of index.json."""
-    index = json.loads(files.named("index.json"))
-    for one in index["manifests"]:
-        change(one)
-    files.replace("index.json", json.dumps(index).encode())
-
-
 def renamed(whole: Path, target: Path, repository: str, tag: str) -> Path:
     """An archive whose `tools:latest` has another name."""
 
-    def change(entry: dict[str, Any]) -> None:
-        if entry["annotations"].get(REF_NAME) == "tools:latest":
-            assert entry["mediaType"] == INDEX
-            entry["annotations"] = {REPOSITORY: repository, REF_NAME: f"{repository}:{tag}"}
+    @on_index
+    def change(index: dict[str, Any]) -> None:
+        for entry in index["manifests"]:
+            if entry["annotations"].get(REF_NAME) == "tools:latest":
+                assert entry["mediaType"] == INDEX
+                entry["annotations"] = {REPOSITORY: repository, REF_NAME: f"{repository}:{tag}"}
 
-    return changed(whole, target, lambda files: listed(files, change))
+    return changed(whole, target, change)
 
 
 @pytest.mark.parametrize(

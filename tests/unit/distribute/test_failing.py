@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import proof_samples
 import pytest
-from fake_registry import Fake, Fault, fake_registry
-from made_releases import make_images, make_project
+from fake_registry import Fake, Fault
 from proof_samples import NOW
 from samples import ROOT, private_file
+from test_publishing import made_once, registry_in_memory  # noqa: F401 - fixtures
 
 from builder.artifacts.manifests import write_manifest
 from builder.artifacts.oci import read_layout
@@ -27,6 +26,8 @@ from builder.trust.proof.keys import boxed, generated, public_key
 from builder.trust.proof.verification import TrustedKey, verified
 from builder.verify.finished_images import finished
 
+Capture = pytest.CaptureFixture[str]
+
 DATA = ROOT / "tests/data/proof"
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 TAG = "1.0-sample"
@@ -34,25 +35,9 @@ WHERE = f"app:{TAG}: x86_64: "
 LATER = "2026-02-01T00:00:00+00:00"
 
 
-@pytest.fixture(scope="module", name="made")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = make_project(tmp_path_factory.mktemp("made") / "project", recipes=["tools", "app"])
-    make_images(project, size=2000)
-    return project
-
-
 @pytest.fixture(name="project")
 def own_project(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "project"))
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
-    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "none.json"))
-    with fake_registry() as fake:
-        yield fake
 
 
 def publish(fake: Fake, project: Path, *more: str) -> int:
@@ -112,7 +97,7 @@ def results(verdict: VerifiedProof) -> list[str]:
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_later_failure_is_attached_and_nothing_else_is_touched(
-    listed: bool, project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    listed: bool, project: Path, fake: Fake, capsys: Capture
 ) -> None:
     fake.referrers = listed
     key = ("--key", str(private_file("cosign")))
@@ -140,7 +125,7 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
 
 
 def test_what_failed_on_one_machine_makes_no_published_image_worse_unasked(
-    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    project: Path, fake: Fake, capsys: Capture
 ) -> None:
     words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
     assert main(words) == 0
@@ -207,7 +192,7 @@ def test_who_tells_of_a_failure_does_not_sign_the_image(
 
 
 def test_without_a_key_it_is_said_that_nobody_counts_it(
-    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    project: Path, fake: Fake, capsys: Capture
 ) -> None:
     assert publish(fake, project) == 0
     digest = fail(project, "charliecloud")
@@ -217,9 +202,7 @@ def test_without_a_key_it_is_said_that_nobody_counts_it(
     assert len(repository(fake).referrers(digest, STATEMENT)) == count + 1
 
 
-def test_a_dry_run_attaches_nothing(
-    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_attaches_nothing(project: Path, fake: Fake, capsys: Capture) -> None:
     assert publish(fake, project) == 0
     digest = fail(project, "oci")
     fake.asked.clear()
@@ -228,9 +211,7 @@ def test_a_dry_run_attaches_nothing(
     assert not fake.requests("^(PUT|POST|PATCH)")
 
 
-def test_what_is_not_published_is_not_told_of(
-    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_published_is_not_told_of(project: Path, fake: Fake, capsys: Capture) -> None:
     fail(project, "oci")
     assert publish(fake, project) == 5
     said = capsys.readouterr().err
@@ -240,7 +221,7 @@ def test_what_is_not_published_is_not_told_of(
 
 
 def test_evidence_of_other_inputs_counts_and_of_another_image_does_not(
-    project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    project: Path, fake: Fake, capsys: Capture
 ) -> None:
     assert publish(fake, project) == 0
     digest = fail(project, "oci", "sif", "charliecloud")
@@ -264,7 +245,7 @@ def test_evidence_of_other_inputs_counts_and_of_another_image_does_not(
     ],
 )
 def test_what_goes_wrong_with_it_is_said_with_the_rest(
-    fault: Fault, why: str, project: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+    fault: Fault, why: str, project: Path, fake: Fake, capsys: Capture
 ) -> None:
     assert publish(fake, project) == 0
     digest = fail(project, "oci")
@@ -278,7 +259,7 @@ def test_what_goes_wrong_with_it_is_said_with_the_rest(
 
 
 def test_a_key_that_cannot_be_read_hides_no_reason(
-    project: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert publish(fake, project) == 0
     fail(project, "oci")

@@ -7,15 +7,15 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake, fake_registry
+from fake_registry import Fake
+from test_publishing import registry_in_memory  # noqa: F401 - fixture
 
-from builder.distribute.publish.attachments import proof_lock
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
+from builder.distribute.publish.proof import proof_lock
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
@@ -30,13 +30,6 @@ from builder.registry import (
 from builder.registry.manifests import SIF, referrer
 
 LACKING = "no evidence refers to it"
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    with fake_registry() as fake:
-        yield fake
 
 
 def repository(fake: Fake, name: str = "site/a") -> Registry:
@@ -109,7 +102,7 @@ def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
         source.attach(some)
         release, _ = found_release(source, "a", ["1.0"], ["amd64"])
         assert release is not None
-        mirror = ReleaseMirror(lambda _: source, lambda _: source, jobs=1)
+        mirror = ReleaseMirror(source=lambda _: source, target=lambda _: source, jobs=1)
         [(_, told)] = mirror.described(release).images.items()
         assert ("sif" in told) is named
         assert told["oci"] == image.digest
@@ -118,7 +111,7 @@ def test_of_several_files_of_a_format_none_is_named(fake: Fake) -> None:
 def mirror_to(source: Registry, target: Registry) -> None:
     release, _ = found_release(source, "a", ["1.0"], ["amd64"])
     assert release is not None
-    ReleaseMirror(lambda _: source, lambda _: target, jobs=2).copy([release])
+    ReleaseMirror(source=lambda _: source, target=lambda _: target, jobs=2).send([release])
 
 
 def test_tags_of_proof_are_written_when_it_is_their_turn(fake: Fake) -> None:

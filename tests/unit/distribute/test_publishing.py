@@ -19,8 +19,7 @@ from samples import private_file
 from builder.distribute.publish import proof
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
-from builder.distribute.publish.releases import Release, declared_releases, ready_releases
-from builder.distribute.threads import in_threads
+from builder.distribute.publish.releases import ReadyRelease, declared_releases, ready_releases
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
@@ -28,6 +27,7 @@ from builder.registry import RegistryFailed
 from builder.registry.client import namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
+from builder.system.threads import in_threads
 from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
 
 KEY = private_file("cosign")
@@ -45,11 +45,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def registry_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "none.json"))
     with fake_registry() as fake:
         yield fake
 
 
-def releases_of(project: Path) -> list[Release]:
+def releases_of(project: Path) -> list[ReadyRelease]:
     declared = declared_releases(load_project(project), Selection())
     releases, reasons = ready_releases(declared, project / "out", project)
     assert reasons == []
@@ -57,10 +58,10 @@ def releases_of(project: Path) -> list[Release]:
 
 
 def publish(
-    fake: Fake, releases: Sequence[Release], prove: Prove = unsigned, jobs: int = 4
+    fake: Fake, releases: Sequence[ReadyRelease], prove: Prove = unsigned, jobs: int = 4
 ) -> None:
     to = namespace(f"{fake.host}/site", ())
-    Publisher(to, prove, jobs=jobs).publish(releases)
+    Publisher(target=to, prove=prove, jobs=jobs).send(releases)
 
 
 @pytest.mark.parametrize("listed", [True, False])

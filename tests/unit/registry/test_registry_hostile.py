@@ -279,7 +279,7 @@ def test_a_configuration_that_two_would_read_differently_is_refused(
     with pytest.raises(Refused, match="its configuration is no image's"):
         find(registry, "1.0", "x86_64")
     asked = Registries(credentials=Credentials(files=()))
-    with pytest.raises(RegistryFails, match="cannot be pinned"):
+    with pytest.raises(RegistryFails, match="it is not valid JSON"):
         asked.digest(f"{fake.host}/site/a:1.0", "x86_64")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import urllib3
+from web_server import Answering, serving
 
 from builder.registry import Credentials, Login
 from builder.sources.base_digests import (
@@ -73,55 +72,46 @@ class Told:
         return self.url.removeprefix("http://")
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        told: Told = self.server.told  # type: ignore[attr-defined]
-        authorization = self.headers.get("Authorization", "")
+class Handler(Answering):
+    told: Told
+
+    def get(self) -> None:
+        told, authorization = self.told, self.headers.get("Authorization", "")
         told.asked.append((self.path, authorization))
         if told.busy:
             told.busy -= 1
-            self._send(429, b"")
+            self.send(429, b"")
         elif self.path.startswith("/token"):
             known = authorization == f"Basic {PASSWORD}"
-            self._send(200 if known else 403, json.dumps(told.token).encode())
+            self.send(200 if known else 403, json.dumps(told.token).encode())
         elif told.needs and authorization != told.needs:
             scheme = told.needs.partition(" ")[0]
             where = f'{scheme} realm="{told.url}/token",service="reg",scope="repository:a:pull"'
-            self._send(401, b"", {"WWW-Authenticate": where})
-        elif found := told.files.get(self.path):
-            self._send(200, found[0], {"Content-Type": found[1]})
+            self.send(401, b"", WWW_Authenticate=where)
+        elif self.path in told.files:
+            content, kind = told.files[self.path]
+            self.send(200, content, Content_Type=kind)
         else:
-            self._send(404, b"{}")
+            self.send(404, b"{}")
 
-    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        length = len(content) + self.server.told.withheld  # type: ignore[attr-defined]
-        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def send(self, status: int, content: bytes, **headers: str) -> None:
+        length = str(len(content) + self.told.withheld)
+        self.close_connection = bool(self.told.withheld)
+        self.answer(content, status, Content_Length=length, **headers)
 
 
 @pytest.fixture(name="registry")
 def small_registry() -> Iterator[Told]:
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told = Told(url=f"http://127.0.0.1:{http.server_address[1]}")
-    told.files = {
-        "/v2/library/both/manifests/1": (BOTH, INDEX),
-        "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
-        f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
-        f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
-    }
-    http.told = told  # type: ignore[attr-defined]
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield told
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    told = Told(
+        files={
+            "/v2/library/both/manifests/1": (BOTH, INDEX),
+            "/v2/library/single/manifests/latest": (SINGLE, MANIFEST),
+            f"/v2/library/single/blobs/{digest(CONFIG)}": (CONFIG, "application/octet-stream"),
+            f"/v2/hub/library/both/manifests/{digest(BOTH)}": (BOTH, INDEX),
+        }
+    )
+    with serving(Handler, told=told) as told.url:
+        yield told
 
 
 def test_an_index_is_resolved_for_each_architecture(registry: Told) -> None:
@@ -167,16 +157,16 @@ def test_a_namespaces_mirror_is_asked_before_its_registrys(
     mirrors = {"docker.io": "127.0.0.1:9/hub", "docker.io/nvidia": f"{registry.host}/nv"}
     registries = Registries(mirrors=mirrors)
     assert registries.digest("docker.io/nvidia/cuda:1", "ppc64le") == digest(POWER)
-    found = pin_references(
+    references, failures = pin_references(
         [("docker.io/nvidia/cuda:1", "x86_64"), ("docker.io/library/a:1", "x86_64")],
         {},
         registries,
         update=False,
     )
-    assert found.references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
-    [failure] = found.failures
+    assert references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
+    [failure] = failures
     assert "not asked for: docker.io/library/a:1\n" in str(failure)
-    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], mirrors)
+    lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], registries)
     assert [one.server for one in lost] == ["127.0.0.1:9"]
 
 
@@ -219,6 +209,7 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     assert caught.value.exit_code == 4
 
 
+NO_DIGEST = "a descriptor without sha256"
 LINUX = {"os": "linux", "architecture": "amd64"}
 
 
@@ -229,16 +220,22 @@ LINUX = {"os": "linux", "architecture": "amd64"}
         ("x", "it is not a JSON object"),
         (None, "it is not a JSON object"),
         ({"mediaType": "text/html", "schemaVersion": 1}, "its media type is not"),
-        ({"config": []}, "cannot be pinned"),
-        ({"config": {"digest": "../../other/blobs/x"}}, "cannot be pinned"),
-        ({"manifests": 3}, "cannot be pinned"),
-        ({"manifests": [3]}, "cannot be pinned"),
-        ({"manifests": [{"platform": 3}]}, "cannot be pinned"),
+        ({"config": []}, "(a descriptor is missing|there is nothing)"),
+        ({"config": {"digest": "../../x"}}, "(a descriptor without sha256|there is nothing)"),
+        ({"manifests": 3}, "its manifests are no list"),
+        ({"manifests": [3]}, "a descriptor is missing"),
+        ({"manifests": [{"platform": 3}]}, NO_DIGEST),
         ({"manifests": [{"platform": None, **described(SINGLE)}]}, "there is nothing"),
-        ({"manifests": [{"platform": LINUX}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": 3}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": "sha256:00"}]}, "cannot be pinned"),
-        ({"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]}, "cannot be pinned"),
+        ({"manifests": [{"platform": LINUX}]}, NO_DIGEST),
+        ({"manifests": [{"platform": LINUX, "digest": 3}]}, NO_DIGEST),
+        (
+            {"manifests": [{"platform": LINUX, "digest": "sha256:00"}]},
+            NO_DIGEST,
+        ),
+        (
+            {"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]},
+            NO_DIGEST,
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", [INDEX, MANIFEST])
@@ -277,6 +274,7 @@ def test_only_this_machine_is_asked_without_tls(monkeypatch: pytest.MonkeyPatch)
 def test_registries_without_an_answer_are_told_once(registry: Told) -> None:
     registry.needs = "Bearer granted"  # a refusal is an answer
     names = ["debian:13", "nvidia/cuda:1", "quay.io/a:1"]
-    found = unreachable(names, {"docker.io": "127.0.0.1:9", "quay.io": registry.host})
+    mirrors = {"docker.io": "127.0.0.1:9", "quay.io": registry.host}
+    found = unreachable(names, Registries(mirrors=mirrors))
     assert [(one.registry, one.server) for one in found] == [("docker.io", "127.0.0.1:9")]
-    assert unreachable([], {}) == []
+    assert unreachable([], Registries()) == []

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import requests
+from web_server import Answering, client, serving
 
 from builder.sources.journals import (
     Journals,
@@ -28,41 +27,27 @@ from builder.sources.package_proxy import package_cache
 ONE, OTHER = build_id("localhost/build-images/stage:1"), build_id("localhost/build-images/stage:2")
 
 
-class Mirror(BaseHTTPRequestHandler):
+class Mirror(Answering):
     """Serves what its contents are now, under every name."""
 
     content: ClassVar[bytes] = b""
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         status = 404 if "missing" in self.path else 200
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(self.content)))
-        self.send_header("Content-Type", "text/plain")
-        self.end_headers()
-        self.wfile.write(self.content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(Mirror.content, status, Content_Type="text/plain")
 
 
 @pytest.fixture(name="mirror")
-def a_mirror() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def a_mirror() -> Iterator[str]:
+    with serving(Mirror) as url:
+        yield url
 
 
-def get(cache: PackageCache, server: ThreadingHTTPServer, path: str, who: str) -> requests.Response:
-    session = requests.Session()
-    session.trust_env = False
-    proxies = {"http": as_build(cache.url, who)}
-    return session.get(f"http://127.0.0.1:{server.server_port}{path}", proxies=proxies, timeout=10)
+def get(cache: PackageCache, mirror: str, path: str, who: str) -> requests.Response:
+    return client(as_build(cache.url, who)).get(f"{mirror}{path}", timeout=10)
 
 
-def noted(folder: Path, server: ThreadingHTTPServer, who: str, content: bytes) -> None:
+def noted(folder: Path, server: str, who: str, content: bytes) -> None:
     """A build that is given an index, a package, and no translation."""
     Mirror.content = content
     with package_cache(folder) as cache:
@@ -72,7 +57,7 @@ def noted(folder: Path, server: ThreadingHTTPServer, who: str, content: bytes) -
         cache.journals.end(who, built=["0123456789a"], taken=(), well=True)
 
 
-def test_a_build_is_given_the_same_again(tmp_path: Path, mirror: ThreadingHTTPServer) -> None:
+def test_a_build_is_given_the_same_again(tmp_path: Path, mirror: str) -> None:
     noted(tmp_path, mirror, ONE, b"yesterday")
     Mirror.content = b"today"
     with package_cache(tmp_path, offline=True) as cache:
@@ -86,11 +71,10 @@ def test_a_build_is_given_the_same_again(tmp_path: Path, mirror: ThreadingHTTPSe
 
 
 def test_where_no_server_answers_the_last_that_was_noted_counts(
-    tmp_path: Path, mirror: ThreadingHTTPServer
+    tmp_path: Path,
 ) -> None:
-    noted(tmp_path, mirror, ONE, b"yesterday")
-    mirror.shutdown()
-    mirror.server_close()
+    with serving(Mirror) as mirror:
+        noted(tmp_path, mirror, ONE, b"yesterday")
     with package_cache(tmp_path, offline=True) as cache:
         for who in (ONE, OTHER):
             assert get(cache, mirror, "/InRelease", who).content == b"yesterday"
@@ -99,16 +83,12 @@ def test_where_no_server_answers_the_last_that_was_noted_counts(
         assert get(cache, mirror, "/InRelease", ONE).status_code == 502
 
 
-def test_what_is_for_one_client_alone_is_not_noted(
-    tmp_path: Path, mirror: ThreadingHTTPServer
-) -> None:
+def test_what_is_for_one_client_alone_is_not_noted(tmp_path: Path, mirror: str) -> None:
     Mirror.content = b"secret"
     with package_cache(tmp_path) as cache:
-        session = requests.Session()
-        url = f"http://127.0.0.1:{mirror.server_port}/x"
-        proxies = {"http": as_build(cache.url, ONE)}
+        session = client(as_build(cache.url, ONE))
         for header in ("Authorization", "Cookie", "Range"):
-            session.get(url, proxies=proxies, headers={header: "x"}, timeout=10)
+            session.get(f"{mirror}/x", headers={header: "x"}, timeout=10)
         get(cache, mirror, "/x", "run")
         assert cache.journals.of(ONE) == {}
         assert not (tmp_path / "answers").exists()
@@ -175,7 +155,7 @@ def test_pip_is_known_as_a_build(tmp_path: Path) -> None:
     assert (own / "pip.conf").read_text() == f"index-url = http://{ONE}:{key}@127.0.0.1:1/via/x\n"
 
 
-def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: ThreadingHTTPServer) -> None:
+def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: str) -> None:
     """A step that takes another build's name writes into no journal but its own."""
     with package_cache(tmp_path) as cache:
         mine = as_build(cache.url, ONE)
@@ -183,17 +163,14 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: ThreadingH
         assert cache.secret not in mine
         assert get(cache, mirror, "/a.deb", ONE).status_code == 200
         for name in (OTHER, "run", "", "x"):
-            session = requests.Session()
-            session.trust_env = False
-            proxies = {"http": cache.url.replace(f"run:{cache.secret}", f"{name}:{key}")}
-            url = f"http://127.0.0.1:{mirror.server_port}/b.deb"
-            assert session.get(url, proxies=proxies, timeout=10).status_code == 407
+            proxy = cache.url.replace(f"run:{cache.secret}", f"{name}:{key}")
+            assert client(proxy).get(f"{mirror}/b.deb", timeout=10).status_code == 407
         assert cache.journals.of(ONE)
         assert not cache.journals.of(OTHER)
 
 
 def test_an_answer_is_noted_before_it_has_ended(
-    tmp_path: Path, mirror: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build that ends with its last download is noted in full, on a slow disk, too."""
     note = Journals.note

@@ -55,7 +55,7 @@ def locking(root: Path, project: Path) -> Locking:
 def test_it_is_locked_and_stored_by_its_checksum(tmp_path: Path) -> None:
     project = project_with_archive(tmp_path)
     how = locking(tmp_path, project)
-    [found] = lock_sources([SourceRequest(urls=(URL,), recipes=("core",))], Lock(), how).sources
+    [found], _ = lock_sources([SourceRequest(urls=(URL,), recipes=("core",))], Lock(), how)
     assert (found.url, found.size) == (URL, len(CONTENT))
     assert how.store.place(found.sha256).read_bytes() == CONTENT
     again = SourceStore(path=tmp_path / "other", project=project)

@@ -9,18 +9,18 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import requests
+from requests.auth import _basic_auth_str
+from web_server import Answering, client, serving
 
 from builder.model.errors import Interrupted, StepFailed
 from builder.sources import upstream
@@ -37,56 +37,34 @@ from builder.system.process import Completed, Processes
 CONTENT = bytes(range(256)) * 1000
 
 
-class Mirror(BaseHTTPRequestHandler):
+class Mirror(Answering):
     """Serves CONTENT under every name; names say what goes wrong."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
     asked: list[str]
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self.asked.append(self.path)
         if "whoami" in self.path:
             self.answer(self.headers.get("Authorization", "").encode())
-            return
-        if "missing" in self.path:
+        elif "missing" in self.path:
             self.send_error(404)
-            return
-        if self.headers.get("If-Modified-Since"):
+        elif self.headers.get("If-Modified-Since"):
             self.send_response(304)
             self.end_headers()
-            return
-        self.send_response(200)
-        size = len(CONTENT)
-        if "endless" in self.path:
+        elif "endless" in self.path:
+            self.close_connection = True
+            self.send_response(200)
             self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(CONTENT)
+        elif "broken" in self.path:
             self.close_connection = True
+            self.answer(CONTENT[: len(CONTENT) // 2], Content_Length=str(len(CONTENT)))
         else:
-            self.send_header("Content-Length", str(size))
-        self.end_headers()
-        self.wfile.write(CONTENT[: size // 2] if "broken" in self.path else CONTENT)
-        if "broken" in self.path:
-            self.close_connection = True
+            self.answer(CONTENT)
 
-    def do_POST(self) -> None:
-        if length := self.headers.get("Content-Length"):
-            self.answer(self.rfile.read(int(length)))
-            return
-        body = b""
-        while size := int(self.rfile.readline(), 16):
-            body += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        self.answer(body)
-
-    def answer(self, content: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def post(self) -> None:
+        self.answer(self.rfile.read(int(self.headers["Content-Length"])))
 
 
 @pytest.fixture
@@ -96,11 +74,8 @@ def asked() -> list[str]:
 
 @pytest.fixture
 def mirror(asked: list[str]) -> Iterator[str]:
-    handler = type("Handler", (Mirror,), {"asked": asked})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(Mirror, asked=asked) as url:
+        yield url
 
 
 @pytest.fixture
@@ -109,17 +84,8 @@ def cache(tmp_path: Path) -> Iterator[PackageCache]:
         yield cache
 
 
-def session_of(cache: PackageCache) -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"http": cache.url}
-    return session
-
-
 def get(cache: PackageCache, url: str, **headers: str) -> requests.Response:
-    session = requests.Session()
-    session.trust_env = False
-    return session.get(url, proxies={"http": cache.url}, headers=headers, timeout=10)
+    return client(cache.url).get(url, headers=headers, timeout=10)
 
 
 @pytest.mark.parametrize("name", ["a_1.0_amd64.deb", "b-1.x86_64.rpm", "c-1-py3-none-any.whl"])
@@ -245,9 +211,7 @@ def test_a_step_that_ends_well_or_is_interrupted_drops_nothing(
 
 def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) -> None:
     """dnf's sends nothing before it is asked: https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1"""
-    session = session_of(cache)
-    session.proxies = {"http": cache.address}
-    answer = session.get(f"{mirror}/a.deb", timeout=10)
+    answer = client(cache.address).get(f"{mirror}/a.deb", timeout=10)
     assert (answer.status_code, answer.headers["Proxy-Authenticate"]) == (
         407,
         'Basic realm="one run"',
@@ -269,40 +233,28 @@ def test_a_server_that_is_away_is_said_to_be(cache: PackageCache) -> None:
 
 def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
     session = requests.Session()
-    session.headers["Proxy-Authorization"] = cache.key
+    session.headers["Proxy-Authorization"] = _basic_auth_str("run", cache.secret)
     assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
 
 
-def test_it_is_for_those_alone_who_were_told_of_it(cache: PackageCache, mirror: str) -> None:
-    address = cache.url.rpartition("@")[2]
-    session = requests.Session()
-    session.trust_env = False
-    answer = session.get(f"{mirror}/a.deb", proxies={"http": f"http://{address}"}, timeout=10)
-    assert answer.status_code == 407
-
-
-def test_bodies_are_passed_on(cache: PackageCache, mirror: str) -> None:
-    for body in (b"some text", iter([b"some ", b"text"])):
-        answer = session_of(cache).post(f"{mirror}/echo", data=body, timeout=10)
-        assert answer.content == b"some text"
+def test_a_body_of_known_length_is_passed_on(cache: PackageCache, mirror: str) -> None:
+    for body, status in ((b"some text", 200), (iter([b"some ", b"text"]), 411)):
+        answer = client(cache.url).post(f"{mirror}/echo", data=body, timeout=10)
+        assert answer.status_code == status
+        assert status == 411 or answer.content == b"some text"
 
 
 def test_a_body_that_breaks_off_reaches_no_end(cache: PackageCache, mirror: str) -> None:
-    host, _, port = mirror.removeprefix("http://").partition(":")
-    for body in (
-        "Content-Length: 90\r\n\r\nsome",
-        "Transfer-Encoding: chunked\r\n\r\n-1\r\nsome",
-        "Transfer-Encoding: chunked\r\n\r\n9\r\nsome",
-    ):
-        at = urlsplit(cache.address)
-        with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as client:
-            request = (
-                f"POST {mirror}/echo HTTP/1.1\r\nHost: {host}:{port}\r\n"
-                f"Proxy-Authorization: {cache.key}\r\n{body}"
-            )
-            client.sendall(request.encode())
-            client.shutdown(socket.SHUT_WR)
-            assert b"200 OK" not in b"".join(iter(lambda: client.recv(1 << 16), b""))
+    at = urlsplit(cache.address)
+    request = (
+        f"POST {mirror}/echo HTTP/1.1\r\nHost: {urlsplit(mirror).netloc}\r\n"
+        f"Proxy-Authorization: {_basic_auth_str('run', cache.secret)}\r\n"
+        "Content-Length: 90\r\n\r\nsome"
+    )
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=10) as caller:
+        caller.sendall(request.encode())
+        caller.shutdown(socket.SHUT_WR)
+        assert b"200 OK" not in b"".join(iter(lambda: caller.recv(1 << 16), b""))
 
 
 def peak_of(work: Callable[[], object]) -> int:
@@ -315,32 +267,26 @@ def peak_of(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-class Endless(Mirror):
+class Endless(Answering):
     """Takes a body of any length, and gives a page of the length that its path says."""
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         size = int(self.path.rpartition("/")[2])
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(size))
-        self.end_headers()
+        self.answer(Content_Type="text/html", Content_Length=str(size))
         for _ in range(size >> 16):
             self.wfile.write(b" " * (1 << 16))
 
-    def do_POST(self) -> None:
-        left = total = int(self.headers["Content-Length"])
-        while left:
-            left -= len(self.rfile.read(min(left, 1 << 16)))
+    def post(self) -> None:
+        remaining = total = int(self.headers["Content-Length"])
+        while remaining:
+            remaining -= len(self.rfile.read(min(remaining, 1 << 16)))
         self.answer(str(total).encode())
 
 
 @pytest.fixture
 def endless() -> Iterator[str]:
-    handler = type("Handler", (Endless,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(Endless) as url:
+        yield url
 
 
 def test_no_body_is_held_whole(cache: PackageCache, endless: str, tmp_path: Path) -> None:
@@ -349,7 +295,7 @@ def test_no_body_is_held_whole(cache: PackageCache, endless: str, tmp_path: Path
         body.truncate(size)
 
         def post() -> None:
-            answer = session_of(cache).post(f"{endless}/", data=body, timeout=30)
+            answer = client(cache.url).post(f"{endless}/", data=body, timeout=30)
             assert answer.content == str(size).encode()
 
         assert peak_of(post) < size >> 1
@@ -360,10 +306,8 @@ def test_a_page_that_is_too_long_is_an_error(
 ) -> None:
     monkeypatch.setattr(upstream, "_MOST_PAGE", 1 << 20)
     assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
-    session = requests.Session()
-    session.trust_env = False
     url = via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
-    assert session.get(url, timeout=10).status_code == 502
+    assert client().get(url, timeout=10).status_code == 502
 
 
 def test_the_user_s_own_credentials_are_not_added(
@@ -378,31 +322,22 @@ def test_the_user_s_own_credentials_are_not_added(
 class Leading(Mirror):
     """A mirror that also leads elsewhere: /to/URL."""
 
-    def do_GET(self) -> None:
-        if not self.path.startswith("/to/"):
-            super().do_GET()
-            return
-        self.send_response(302)
-        self.send_header("Location", self.path.removeprefix("/to/"))
-        self.send_header("Content-Length", "4")
-        self.end_headers()
-        self.wfile.write(b"gone")
+    def get(self) -> None:
+        if self.path.startswith("/to/"):
+            self.answer(b"gone", 302, Location=self.path.removeprefix("/to/"))
+        else:
+            super().get()
 
 
 @pytest.fixture
 def leading() -> Iterator[str]:
-    handler = type("Handler", (Leading,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(Leading, asked=[]) as url:
+        yield url
 
 
 def by_index(cache: PackageCache, url: str) -> bytes:
     """What is got as pip gets it: by the cache's own address."""
-    session = requests.Session()
-    session.trust_env = False
-    return session.get(via(url, cache.url), timeout=10).content
+    return client().get(via(url, cache.url), timeout=10).content
 
 
 BASIC = b"Basic " + base64.b64encode(b"me:secret")
@@ -441,22 +376,18 @@ def test_a_redirect_is_sent_no_login_of_the_user_s(
 
 
 def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
-    session = requests.Session()
-    session.trust_env = False
-    answer = session.get(via(f"{mirror}/missing", cache.url), timeout=10)
+    answer = client().get(via(f"{mirror}/missing", cache.url), timeout=10)
     assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
 
 
 def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:
-    session = requests.Session()
-    session.trust_env = False
     url = via(f"{leading}/to/loop", cache.url)
-    assert session.get(url, timeout=10).status_code == 502
+    assert client().get(url, timeout=10).status_code == 502
 
 
 def test_a_redirect_of_a_mirror_is_passed_on_whole(cache: PackageCache, leading: str) -> None:
     url = f"{leading}/to/{leading}/a.deb"
-    answer = session_of(cache).get(url, allow_redirects=False, timeout=10)
+    answer = client(cache.url).get(url, allow_redirects=False, timeout=10)
     assert (answer.status_code, answer.content) == (302, b"gone")
 
 
@@ -504,41 +435,27 @@ def wheel() -> bytes:
     return buffer.getvalue()
 
 
-class Index(BaseHTTPRequestHandler):
+class Index(Answering):
     """Serves one package, whose page has a link of the kind that `links` says, for a login."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
     asked: list[str]
     links: str
     content = wheel()
     sha256 = hashlib.sha256(content).hexdigest()
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         self.asked.append(self.path)
-        if self.headers.get("Authorization") != "Basic " + base64.b64encode(b"me:secret").decode():
+        if self.headers.get("Authorization") != BASIC.decode():
             self.send_error(401)
-            return
-        if self.path.endswith(".whl"):
-            self.answer(self.content, "application/octet-stream")
+        elif self.path.endswith(".whl"):
+            self.answer(self.content, Content_Type="application/octet-stream")
         elif self.path == "/simple/tiny/":
-            here = {"absolute": f"http://{self.headers['Host']}", "rooted": ""}.get(
-                self.links, "../.."
-            )
-            link = f"{here}/files/tiny-1.0-py3-none-any.whl#sha256={self.sha256}"
-            self.answer(f'<a href="{link}">tiny</a>'.encode(), "text/html; charset=utf-8")
+            here = {"absolute": f"http://{self.headers['Host']}", "rooted": ""}
+            link = f"{here.get(self.links, '../..')}/files/tiny-1.0-py3-none-any.whl"
+            page = f'<a href="{link}#sha256={self.sha256}">tiny</a>'
+            self.answer(page.encode(), Content_Type="text/html; charset=utf-8")
         else:
             self.send_error(404)
-
-    def answer(self, content: bytes, kind: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 class OwnIndex(Processes):
@@ -571,11 +488,9 @@ def download(config: Path, target: Path, **environment: str) -> str:
 def test_pip_downloads_a_wheel_once(
     links: str, by_proxy: bool, asked: list[str], cache: PackageCache, tmp_path: Path
 ) -> None:
-    handler = type("Handler", (Index,), {"asked": asked, "links": links})
     environment = {"http_proxy": cache.url} if by_proxy else {}
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+    with serving(Index, asked=asked, links=links) as url:
+        index = OwnIndex(f"{url.replace('//', '//me:secret@')}/simple")
         with pip_configuration(cache, tmp_path / "tmp", index) as folder:
             config = Path(folder) / "pip.conf"
             assert "secret" not in config.read_text()
@@ -586,7 +501,6 @@ def test_pip_downloads_a_wheel_once(
                 assert (tmp_path / name / "tiny-1.0-py3-none-any.whl").read_bytes() == Index.content
             secret = cache.url.partition("run:")[2].partition("@")[0]
             assert secret not in said  # it is in the log of the build
-        server.shutdown()
     assert [one.rpartition("/")[2] for one in asked].count("tiny-1.0-py3-none-any.whl") == 1
     assert (cache.taken, cache.fetched) == (1, 1)
     assert not Path(folder).exists()
@@ -595,13 +509,10 @@ def test_pip_downloads_a_wheel_once(
 def test_pip_refuses_a_wheel_of_another_checksum(
     asked: list[str], cache: PackageCache, tmp_path: Path
 ) -> None:
-    handler = type("Handler", (Index,), {"asked": asked, "links": "rooted", "sha256": "0" * 64})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        index = OwnIndex(f"http://me:secret@127.0.0.1:{server.server_address[1]}/simple")
+    with serving(Index, asked=asked, links="rooted", sha256="0" * 64) as url:
+        index = OwnIndex(f"{url.replace('//', '//me:secret@')}/simple")
         with pip_configuration(cache, tmp_path / "tmp", index) as folder:
             said = download(Path(folder) / "pip.conf", tmp_path, http_proxy=cache.url)
-        server.shutdown()
     assert "DO NOT MATCH THE HASHES" in said
 
 

@@ -8,70 +8,21 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from web_server import Answering, serving
 
 from builder.model.errors import Interrupted
 from builder.model.inputs import Lock, LockedSource
 from builder.sources.download import ATTEMPTS, Downloader, Fetched, NotFetched, digest_of
-from builder.sources.locking import LockedAll, Locking, SourceRequest, lock_sources
+from builder.sources.locking import Locking, SourceRequest, lock_sources
 from builder.sources.store import Changed, SourceStore, Unfetched, fetch_all
 
 CONTENT = bytes(range(256)) * 2000
 OTHER = CONTENT[:-1] + b"!"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Serves what the test's `Server` says; answers ranges as RFC 9110 wants it."""
-
-    server: _Http
-
-    def do_GET(self) -> None:
-        server = self.server.told
-        server.asked.append((self.path, self.headers.get("Range", "")))
-        if statuses := server.statuses.get(self.path):
-            self.send_response(statuses.pop(0))
-            self.end_headers()
-            return
-        if location := server.redirects.get(self.path):
-            self.send_response(302)
-            self.send_header("Location", location)
-            self.end_headers()
-            return
-        content = server.files.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        self._send(content, server)
-
-    def _send(self, content: bytes, server: Server) -> None:
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
-        if start and start >= len(content):
-            self.send_response(416)
-            self.send_header("Content-Range", f"bytes */{len(content)}")
-            self.end_headers()
-            return
-        whole = start == 0 or not server.ranges
-        part = content if whole else content[start:]
-        self.send_response(200 if whole else 206)
-        if not whole:
-            last = len(content) - 1
-            self.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
-        self.send_header("Content-Length", str(len(part)))
-        self.end_headers()
-        cut = server.cuts.pop(0) if server.cuts else len(part)
-        self.wfile.write(part[:cut])
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class _Http(ThreadingHTTPServer):
-    told: Server
 
 
 @dataclass
@@ -87,16 +38,43 @@ class Server:
     asked: list[tuple[str, str]] = field(default_factory=list)
 
 
+class Handler(Answering):
+    """Serves what the test's `Server` says; answers ranges as RFC 9110 wants it."""
+
+    protocol_version = "HTTP/1.0"
+    told: Server
+
+    def get(self) -> None:
+        told = self.told
+        told.asked.append((self.path, self.headers.get("Range", "")))
+        if statuses := told.statuses.get(self.path):
+            self.answer(status=statuses.pop(0))
+        elif location := told.redirects.get(self.path):
+            self.answer(status=302, Location=location)
+        elif self.path in told.files:
+            self._send(told.files[self.path], told)
+        else:
+            self.send_error(404)
+
+    def _send(self, content: bytes, told: Server) -> None:
+        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        end = len(content)
+        if start and start >= end:
+            self.answer(status=416, Content_Range=f"bytes */{end}")
+            return
+        part = content[start:] if told.ranges else content
+        cut = told.cuts.pop(0) if told.cuts else len(part)
+        length = {"Content_Length": str(len(part))}
+        if start and told.ranges:
+            length["Content_Range"] = f"bytes {start}-{end - 1}/{end}"
+        self.answer(part[:cut], 206 if start and told.ranges else 200, **length)
+
+
 @pytest.fixture(name="server")
 def http_server() -> Iterator[Server]:
-    http = _Http(("127.0.0.1", 0), Handler)
-    http.told = Server(url=f"http://127.0.0.1:{http.server_address[1]}")
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield http.told
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    told = Server()
+    with serving(Handler, told=told) as told.url:
+        yield told
 
 
 def source(url: str, content: bytes = CONTENT, *, mirrors: tuple[str, ...] = ()) -> LockedSource:
@@ -111,6 +89,12 @@ def source(url: str, content: bytes = CONTENT, *, mirrors: tuple[str, ...] = ())
 
 def downloader(waits: list[float] | None = None) -> Downloader:
     return Downloader(wait=(waits if waits is not None else []).append)
+
+
+def ensured(server: Server, folder: Path, waits: list[float] | None = None) -> bytes:
+    """The file of the server's /a.tgz, from a store."""
+    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=folder)
+    return store.ensure(wanted, downloader=downloader(waits)).read_bytes()
 
 
 def leftovers(store: Path) -> list[str]:
@@ -159,22 +143,20 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
 def test_a_longer_file_is_another_file(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT + b"more"
     with pytest.raises(Changed, match=f"{len(CONTENT) + 4} bytes"):
-        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        ensured(server, tmp_path)
 
 
 def test_what_breaks_off_is_resumed(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts = [300_000, 100_000]
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    ensured(server, tmp_path)
     assert [asked for _, asked in server.asked] == ["", "bytes=300000-", "bytes=400000-"]
 
 
 def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     server.cuts, server.ranges = [300_000], False
-    store = SourceStore(path=tmp_path)
-    path = store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
-    assert path.read_bytes() == CONTENT
+    assert ensured(server, tmp_path) == CONTENT
 
 
 def test_a_killed_download_is_never_taken_for_whole(server: Server, tmp_path: Path) -> None:
@@ -199,10 +181,8 @@ def test_a_part_of_another_file_does_no_harm(server: Server, tmp_path: Path) -> 
     wanted = source(f"{server.url}/a.tgz")
     for stale in (b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)):
         (tmp_path / f".{wanted.sha256}.partial").write_bytes(stale)
-        store = SourceStore(path=tmp_path)
-        place = store.ensure(wanted, downloader=downloader())
-        assert place.read_bytes() == CONTENT
-        place.unlink()
+        assert ensured(server, tmp_path) == CONTENT
+        SourceStore(path=tmp_path).place(wanted.sha256).unlink()
 
 
 def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
@@ -211,7 +191,7 @@ def test_a_whole_file_whose_end_was_not_seen_is_not_fetched_again(
     server.files["/a.tgz"] = CONTENT
     wanted = source(f"{server.url}/a.tgz")
     (tmp_path / f".{wanted.sha256}.partial").write_bytes(CONTENT)
-    SourceStore(path=tmp_path).ensure(wanted, downloader=downloader())
+    ensured(server, tmp_path)
     assert [asked for _, asked in server.asked] == [f"bytes={len(CONTENT)}-"]
 
 
@@ -229,13 +209,13 @@ def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_pat
     server.files["/a.tgz"] = CONTENT
     server.statuses["/a.tgz"] = [503, 429]
     waits: list[float] = []
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader(waits))
+    ensured(server, tmp_path, waits)
     assert waits == [0.5, 1.0]
 
 
 def test_a_definitive_no_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     with pytest.raises(Unfetched, match="answers 404"):
-        SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+        ensured(server, tmp_path)
     assert len(server.asked) == 1
 
 
@@ -252,7 +232,7 @@ def test_a_server_that_stays_away_is_tried_once_more_only(server: Server, tmp_pa
 def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     server.files["/real.tgz"] = CONTENT
     server.redirects["/a.tgz"] = "/real.tgz"
-    SourceStore(path=tmp_path).ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    ensured(server, tmp_path)
 
 
 def test_redirects_end(server: Server, tmp_path: Path) -> None:
@@ -297,9 +277,9 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
 
 def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    wanted, store = source(f"{server.url}/a.tgz"), SourceStore(path=tmp_path)
-    store.ensure(wanted, downloader=downloader()).write_bytes(OTHER)
-    assert store.ensure(wanted, downloader=downloader()).read_bytes() == CONTENT
+    ensured(server, tmp_path)
+    SourceStore(path=tmp_path).place(source("").sha256).write_bytes(OTHER)
+    assert ensured(server, tmp_path) == CONTENT
 
 
 def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:
@@ -362,11 +342,11 @@ def test_two_runs_that_lock_one_source_do_not_mix(tmp_path: Path) -> None:
     begun = threading.Semaphore(0)
     url = "https://up.example/a.tgz"
 
-    def run(content: bytes) -> LockedAll:
+    def run(content: bytes) -> list[LockedSource]:
         slow, store = SlowDownloader(begun, content), SourceStore(path=tmp_path)
         how = Locking(store=store, downloader=slow, resolve=lambda _: source(url))
-        return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)
+        return lock_sources([SourceRequest(urls=(url,), recipes=())], Lock(), how)[0]
 
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(run, [b"1", b"2"]))
-    assert [one.sources for one in found] == [(source(url, b"11"),), (source(url, b"22"),)]
+    assert found == [[source(url, b"11")], [source(url, b"22")]]

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import requests
+from web_server import Answering, client, serving
 
 from builder.model.errors import StepFailed
 from builder.sources.journals import as_build, build_id
@@ -61,33 +61,21 @@ class Site:
                 self.files[f"{folder}/main/binary-{arch}/by-hash/SHA256/{digest}"] = index
 
 
+class Handler(Answering):
+    site: Site
+
+    def get(self) -> None:
+        self.site.asked.append(f"{self.command} {self.path}")
+        content = self.site.files.get(self.path)
+        self.answer(content or b"", self.site.status if content is None else 200)
+
+
 @pytest.fixture
 def mirror() -> Iterator[Site]:
     site = Site()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
-
-        def do_GET(self) -> None:
-            site.asked.append(f"{self.command} {self.path}")
-            content = site.files.get(self.path)
-            self.send_response(site.status if content is None else 200)
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content or b"")
-
-        do_HEAD = do_GET  # noqa: N815 - as http.server calls it
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        site.url = f"http://127.0.0.1:{server.server_address[1]}/debian"
+    with serving(Handler, site=site) as url:
+        site.url = f"{url}/debian"
         yield site
-        server.shutdown()
 
 
 Get = Callable[[str], requests.Response]
@@ -116,9 +104,7 @@ def cache(tmp_path: Path, suites: Suites) -> Iterator[PackageCache]:
 @pytest.fixture
 def get(cache: PackageCache, mirror: Site) -> Get:
     def asked(path: str) -> requests.Response:
-        session = requests.Session()
-        session.trust_env = False
-        return session.get(f"{mirror.url}/{path}", proxies={"http": cache.url}, timeout=10)
+        return client(cache.url).get(f"{mirror.url}/{path}", timeout=10)
 
     return asked
 
@@ -188,27 +174,14 @@ def test_a_state_that_apt_would_refuse_is_not_taken(
     )
 
 
-def test_the_security_archive_names_its_components_otherwise(
-    mirror: Site, get: Get, said: list[str]
-) -> None:
-    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
-    mirror.has("trixie", torn, OLD)
-    mirror.has("stable", WHOLE, OLD)
-    assert get("dists/trixie/InRelease").content == WHOLE
-    assert len(said) == 1
-
-
 def test_which_state_a_build_was_told_of_is_known(
     mirror: Site, cache: PackageCache, tmp_path: Path
 ) -> None:
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
     who = build_id("localhost/build-images/stage:1")
-    session = requests.Session()
-    session.trust_env = False
-    proxies = {"http": as_build(cache.url, who)}
     for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}"):
-        session.get(f"{mirror.url}/{path}", proxies=proxies, timeout=10)
+        client(as_build(cache.url, who)).get(f"{mirror.url}/{path}", timeout=10)
     [state] = cache.index_states(who)
     assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
     assert state.date == "2026-09-12T07:55:41+00:00"
@@ -216,8 +189,8 @@ def test_which_state_a_build_was_told_of_is_known(
     assert state.behind_days == 70
     assert cache.journals.states(who) == (state,)
     with package_cache(tmp_path / "packages", offline=True) as again:
-        url, proxies = f"{mirror.url}/dists/trixie/InRelease", {"http": as_build(again.url, who)}
-        assert session.get(url, proxies=proxies, timeout=10).content == WHOLE
+        url, proxy = f"{mirror.url}/dists/trixie/InRelease", as_build(again.url, who)
+        assert client(proxy).get(url, timeout=10).content == WHOLE
         assert [one.sha256 for one in again.index_states(who)] == [state.sha256]
 
 
@@ -228,14 +201,6 @@ def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
     assert state.sha256 == hashlib.sha256(WHOLE).hexdigest()
     assert state_beside(mirror.url, "forky") is None
     assert state_beside("http://127.0.0.1:9/debian", "trixie") is None
-
-
-def test_a_suite_that_is_asked_for_as_stable_is_found_by_its_codename(
-    mirror: Site, get: Get
-) -> None:
-    mirror.has("stable", TORN, OLD)
-    mirror.has("trixie", WHOLE, OLD)
-    assert get("dists/stable/InRelease").content == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -261,12 +226,34 @@ def test_without_a_whole_state_everything_stays_as_it_is(
     assert said == []
 
 
-def test_an_index_that_is_missing_altogether_is_missed(mirror: Site, get: Get) -> None:
+def _security(mirror: Site) -> None:
+    """The security archive names its components otherwise."""
+    torn = TORN.replace(b"Components: main", b"Components: updates/main updates")
+    mirror.has("trixie", torn, OLD)
+
+
+def _by_its_codename(mirror: Site) -> None:
+    mirror.has("trixie", WHOLE, OLD)
+    mirror.has("stable", TORN, OLD)
+
+
+def _missing_altogether(mirror: Site) -> None:
     mirror.has("trixie", TORN, NEW)
-    mirror.has("stable", WHOLE, OLD)
-    for path in [one for one in mirror.files if "/trixie/" in one and "ppc64el" in one]:
+    for path in [path for path in mirror.files if "/trixie/" in path and "ppc64el" in path]:
         del mirror.files[path]
-    assert get("dists/trixie/InRelease").content == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("change", "suite"),
+    [(_security, "trixie"), (_by_its_codename, "stable"), (_missing_altogether, "trixie")],
+)
+def test_the_whole_state_is_taken(
+    change: Callable[[Site], None], suite: str, mirror: Site, get: Get, said: list[str]
+) -> None:
+    mirror.has("stable", WHOLE, OLD)
+    change(mirror)
+    assert get(f"dists/{suite}/InRelease").content == WHOLE
+    assert len(said) == 1
 
 
 def test_an_architecture_that_nobody_wants_may_be_missing(
@@ -301,10 +288,8 @@ def test_offline_nothing_is_asked(tmp_path: Path, mirror: Site, suites: Suites) 
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
     with package_cache(tmp_path / "packages", offline=True, suites=suites) as cache:
-        session = requests.Session()
-        session.trust_env = False
         url = f"{mirror.url}/dists/trixie/InRelease"
-        assert session.get(url, proxies={"http": cache.url}, timeout=10).content == TORN
+        assert client(cache.url).get(url, timeout=10).content == TORN
     assert mirror.asked == ["GET /debian/dists/trixie/InRelease"]
 
 

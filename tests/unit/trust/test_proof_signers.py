@@ -26,7 +26,7 @@ from builder.system.process import Completed, Processes
 from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, BlobDescriptor
 from builder.trust.proof.attestations import classic_signature
 from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import PublicKey, public_key
+from builder.trust.proof.keys import PublicKey
 from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
@@ -227,6 +227,7 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    _, signer = proof._signer(TOKEN, Processes())
-    assert signer is not None
-    assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem
+    proof.attest_with(TOKEN, Processes())
+    (tmp_path / "key.pub").write_text("")
+    with pytest.raises((BadInput, StepFailed), match="pkcs11"):
+        proof.attest_with(TOKEN, Processes())

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from builder.distribute.threads import Coming, in_threads
+from builder.system.threads import Coming, in_threads
 
 
 @pytest.mark.parametrize("way", ["in threads", "coming"])
