@@ -15,10 +15,10 @@ from builder.model.digests import digest_of
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof.attachments import (
     MANIFEST,
-    Attestation,
     BlobDescriptor,
     ProofManifest,
     VerifiedProof,
+    VerifiedStatement,
 )
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import PrivateKey, generated, private_key
@@ -89,7 +89,7 @@ def judged(
     return verified(digest, manifests, keys or [trusted()], now=NOW)
 
 
-def results(verdict: VerifiedProof) -> list[Attestation]:
+def results(verdict: VerifiedProof) -> list[VerifiedStatement]:
     """The test results of a verdict, each payload once."""
     attestations = {
         original.payload: original

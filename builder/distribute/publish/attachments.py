@@ -17,6 +17,7 @@ from builder.registry import MANIFEST, Descriptor, NotThere, Registry, RegistryF
 from builder.registry.failures import Transient
 from builder.registry.manifests import EMPTY_CONTENT
 from builder.trust.proof.attachments import ProofManifest
+from builder.trust.proof.attestations import merged
 
 _EMPTY = digest_of(EMPTY_CONTENT)
 _AGAIN = "run the same command again"
@@ -87,13 +88,13 @@ def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
             current = registry.manifest(proof.tag)
         except NotThere:
             current = b""
-        if (merged := proof.merged(current)) is None:
+        if (complete := merged(proof, current)) is None:
             return bool(written)
         if written:
             retries.wait(Transient(overwritten(registry, proof.tag)))
-        for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
-            registry.write_blob(merged.blobs[blob], digest=blob)
-        registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
+        for blob in complete.blobs.keys() - proof.blobs.keys():  # its list of layers
+            registry.write_blob(complete.blobs[blob], digest=blob)
+        registry.write_manifest(complete.manifest, MANIFEST, proof.tag)
         written += 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -108,12 +107,8 @@ def _new_attachments(
     """Make the attachments that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
     existing = ExistingProof(image.digest, attached, signer.public)
-    new, before = existing.new_statements(statements), existing.before(statements)
-    needed = existing.needed(make(new, signer, before=before))
-    if not needed:
-        return ()
-    *others, last = [replace(proof, fresh=not attached) for proof in needed]
-    return (*others, replace(last, replaces=existing.replaced(statements)))
+    new = existing.new_statements(statements)
+    return tuple(existing.completed(make(new, signer, before=existing.tagged), statements))
 
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from builder.model import exact_json
 from builder.model.digests import digest_of
@@ -65,8 +65,8 @@ class ProofManifest:
 
     `tag` is where the classic format has it (`sha256-….sig`); a referrer has none, is written by
     its digest, and names the image as its `subject`. `replaces` are the digests of manifests to
-    delete afterwards. `fresh` is True if the image had no proof at all. `drops` are the digests of
-    layers that were left out of what was at the tag.
+    delete afterwards. `fresh` is True if the image had no proof at all. Of what is at the tag
+    already, all remains but the layers with the digests in `drops`.
     """
 
     manifest: bytes
@@ -76,17 +76,6 @@ class ProofManifest:
     replaces: tuple[str, ...] = ()
     fresh: bool = False
     drops: frozenset[str] = frozenset()
-    merge: Callable[[bytes], ProofManifest | None] | None = field(
-        default=None, compare=False, repr=False
-    )
-
-    def merged(self, manifest: bytes) -> ProofManifest | None:
-        """Return this proof with what others wrote to its tag, `manifest` (empty if nothing).
-
-        None if nothing has to be added. Raises `Refused` for what is no proof.
-        """
-        assert self.merge is not None  # whatever has a tag can be merged
-        return self.merge(manifest)
 
     @property
     def digest(self) -> str:
@@ -98,37 +87,26 @@ class ProofManifest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Signature:
-    """A signature of the image itself, by the trusted keys named in `keys`.
+class VerifiedStatement:
+    """A signature of the image, or an attestation of it, by the trusted keys named in `keys`.
 
-    `signer` is the identity in a certificate, if there is one; several keys of a policy may mean
-    it. `reference` is the name that the signer gave to the image, in the classic format. `source`
-    is the digest of the manifest that has it; `format` is classic or bundle.
-    """
-
-    keys: tuple[str, ...]
-    source: str
-    format: str
-    reference: str = ""
-    signer: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attestation:
-    """An in-toto statement about the image that the trusted keys named in `keys` signed.
-
-    `payload` is what was signed, byte for byte.
+    `payload` is what was signed, byte for byte, and `statement` its JSON: an in-toto statement, or
+    the claim of a classic signature. `signer` is the identity in a certificate, if there is one;
+    several keys of a policy may mean it. `source` is the digest of the manifest that has it as its
+    `layer`, a digest, too; `format` is classic or bundle.
     """
 
     statement: Mapping[str, object]
     payload: bytes
     keys: tuple[str, ...]
     source: str
+    layer: str
     format: str
+    signer: str = ""
 
     @property
     def predicate_type(self) -> str:
-        return str(self.statement["predicateType"])
+        return str(self.statement.get("predicateType"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +121,8 @@ class Rejection:
 class VerifiedProof:
     """The part of an image's proof that trusted keys vouch for, and what was rejected."""
 
-    signatures: tuple[Signature, ...] = ()
-    attestations: tuple[Attestation, ...] = ()
+    signatures: tuple[VerifiedStatement, ...] = ()
+    attestations: tuple[VerifiedStatement, ...] = ()
     rejected: tuple[Rejection, ...] = ()
 
 

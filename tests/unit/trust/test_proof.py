@@ -46,6 +46,7 @@ from builder.trust.proof.attestations import (
     bundle,
     bundled,
     classic_attestations,
+    merged,
     proofs,
     signature_tag,
 )
@@ -74,7 +75,8 @@ def test_what_we_make_we_accept_in_both_formats() -> None:
         ("bundle", ("site",)),
         ("classic", ("site",)),
     ]
-    assert verdict.signatures[1].reference == REFERENCE
+    claim = verdict.signatures[1].statement
+    assert member(claim, "critical", "identity", "docker-reference") == REFERENCE
     assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
     [proof] = results(verdict)
     assert (proof.payload, member(proof.statement, "predicate", "passedTests")) == (
@@ -112,25 +114,23 @@ def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
     digest, proof = by_cosign()
     image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
     before = {item.tag: item for item in proof if item.tag}
-    manifests = proofs(
-        image, [evidence(digest)], our_key(), reference="r", created="", before=before
-    )
-    for item in manifests:
+    statements = [evidence(digest)]
+    for item in proofs(image, statements, our_key(), reference="r", created="", before=before):
         if item.tag:
-            layers = layers_of(item.manifest)
-            assert layers[: len(layers_of(before[item.tag].manifest))] == layers_of(
-                before[item.tag].manifest
-            )
-    again = {item.tag: item for item in manifests if item.tag}
-    twice = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=again)
-    assert [item.manifest for item in twice] == [item.manifest for item in manifests]
+            existing = before[item.tag].manifest
+            both = merged(item, existing)
+            assert both
+            layers = layers_of(both.manifest)
+            assert layers[: len(layers_of(existing))] == layers_of(existing)
+            assert merged(item, both.manifest) is None
 
 
 def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
-    tag = signature_tag(IMAGE.digest)
-    existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
-    with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
-        proofs(IMAGE, [], our_key(), reference="r", created="", before=existing)
+    for tag_of in (signature_tag, attestation_tag):
+        tag = tag_of(IMAGE.digest)
+        existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
+        with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
+            proofs(IMAGE, [evidence()], our_key(), reference="r", created="", before=existing)
 
 
 def test_the_tags_are_cosigns() -> None:

@@ -23,10 +23,16 @@ from builder.model.errors import BadInput, Interrupted, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, BlobDescriptor
-from builder.trust.proof.attestations import classic_signature
+from builder.trust.proof.attachments import (
+    DSSE,
+    SIGNATURE_NOTE,
+    SIMPLE_SIGNING,
+    BlobDescriptor,
+    ProofManifest,
+)
+from builder.trust.proof.attestations import classic_signature, merged
 from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import PublicKey, public_key
+from builder.trust.proof.keys import PublicKey, Signer, public_key
 from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
@@ -114,13 +120,21 @@ def test_signing_again_adds_no_signature() -> None:
     token = Token()
     signer = signer_of(TOKEN, {}, token)
     first = classic_signature(IMAGE.digest, NAME, signer)
-    again = classic_signature(IMAGE.digest, NAME, signer, before=first)
-    assert again.manifest == first.manifest
-    elsewhere = classic_signature(IMAGE.digest, f"{NAME}-2", signer, before=again)
+    assert classic_signature(IMAGE.digest, NAME, signer, existing=first).manifest == first.manifest
+    elsewhere = signed_over(first, f"{NAME}-2", signer)
     assert len(layers_of(elsewhere.manifest)) == 2
-    other = classic_signature(IMAGE.digest, NAME, signer_of(TOKEN, {}, Token()), before=elsewhere)
+    other = signed_over(elsewhere, NAME, signer_of(TOKEN, {}, Token()))
     assert len(layers_of(other.manifest)) == 3
-    assert other.manifest == classic_signature(IMAGE.digest, NAME, signer, before=other).manifest
+    again = classic_signature(IMAGE.digest, NAME, signer, existing=other)
+    assert merged(again, other.manifest) is None
+
+
+def signed_over(existing: ProofManifest, name: str, signer: Signer) -> ProofManifest:
+    """What is at the tag after one more signature."""
+    signature = classic_signature(IMAGE.digest, name, signer, existing=existing)
+    written = merged(signature, existing.manifest)
+    assert written
+    return written
 
 
 def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +168,7 @@ def test_what_others_would_refuse_is_signed_anew(
     [layer] = manifest["layers"]
     manifest["layers"] = [{**layer, **changed(layer)}]
     crafted = replace(ours, manifest=json.dumps(manifest).encode())
-    signed_manifest = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
+    signed_manifest = signed_over(crafted, NAME, signer)
     last = layers_of(signed_manifest.manifest)[-1]
     notes = {SIGNATURE_NOTE: note(last)}
     good = BlobDescriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
