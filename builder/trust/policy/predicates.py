@@ -36,7 +36,6 @@ from builder.trust.policy.records import (
     PackageIndices,
     Provenance,
 )
-from builder.trust.proof.statements import run_of
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
@@ -64,11 +63,14 @@ def _content(kind: str, statement: Mapping[str, object]) -> Content | None:
 
 def evidence_of(statement: Mapping[str, object]) -> Evidence:
     """Read a test result of `build-images verify`; raises `LookupError` or `ValueError`."""
-    run, result = run_of(statement), result_of(statement)
+    result = result_of(statement)
+    run = result.run
     if faults := run_faults(result):
         raise ValueError("; ".join(faults))
     if run.format not in FORMATS:
         raise ValueError(f"format {run.format}")
+    if run.launcher is None or run.gpu is None or run.host.driver is None:
+        raise ValueError("launcher, gpu or driver is missing")
     gpus = run.host.gpus if run.gpu.handed_over else ()
     return Evidence(
         started=time_of(run.started),

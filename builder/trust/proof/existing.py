@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from builder.model.exact_json import part
-from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT, TestLists
-from builder.model.records import plain, read
+from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT, RunFacts, result_of
+from builder.model.records import plain
 from builder.trust.proof.attachments import ProofManifest, VerifiedStatement
 from builder.trust.proof.keys import PublicKey
 from builder.trust.proof.manifests import manifest_of
-from builder.trust.proof.statements import SIGN, run_of
+from builder.trust.proof.statements import SIGN
 from builder.trust.proof.verification import BUNDLED, CLASSIC, TrustedKey, verified
 
 
@@ -118,10 +118,11 @@ def _topic(content: bytes) -> _Topic:
     finished, topic = "", predicate
     try:
         if kind == TEST_RESULT:
-            run, lists = run_of(statement), read(TestLists, predicate)
+            result = result_of(statement)
+            run, lists = result.run, result.lists
             time = dt.datetime.fromisoformat(run.finished).astimezone(dt.timezone.utc)
             names = [sorted(checks) for checks in (lists.passed, lists.skipped, lists.failed)]
-            topic = [names, plain(replace(run, started="", finished="", indices=None))]
+            topic = [names, plain(_setting(run))]
             finished = time.isoformat()
         else:
             details = {**predicate["runDetails"], "metadata": None}
@@ -131,6 +132,18 @@ def _topic(content: bytes) -> _Topic:
     subjects = sorted(json.dumps(one.get("digest"), sort_keys=True) for one in statement["subject"])
     text = json.dumps([kind, subjects, topic], sort_keys=True)
     return _Topic(text=text, finished=finished)
+
+
+def _setting(run: RunFacts) -> RunFacts:
+    """Return what policies choose evidence by, and nothing else of a run."""
+    launcher = run.launcher
+    if launcher:
+        machines = tuple(replace(machine, cpu="", os="") for machine in launcher.machines)
+        launcher = replace(launcher, machines=machines)
+    runner, host = replace(run.runner, version=""), replace(run.host, cpu="", os="")
+    return replace(
+        run, started="", finished="", indices=None, runner=runner, host=host, launcher=launcher
+    )
 
 
 def _predicate_type(attachment: ProofManifest) -> object:

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import member, part
+from builder.model.exact_json import part
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import SLSA, STATEMENT
-from builder.model.records import read
 from builder.trust.proof.attachments import (
     MAX_PAYLOAD,
     Unusable,
@@ -58,63 +57,6 @@ class Envelope:
             "payloadType": self.payload_type,
             "signatures": [{"sig": base64.b64encode(one).decode()} for one in self.signatures],
         }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunMachine:
-    """A machine of a run, as far as policies choose evidence by it."""
-
-    arch: str
-    driver: str
-    gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLauncher:
-    """The program that started a run's ranks; 0 ranks or nodes are as many as it likes."""
-
-    name: str
-    product: str = ""
-    ranks: int = 0
-    nodes: int = 0
-    machines: tuple[RunMachine, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerProgram:
-    """The program that ran the containers."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunGpus:
-    """GPUs of the host were handed over to the containers, or not."""
-
-    handed_over: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TestRun:
-    """The setting of one run of an image's checks, as its test result states it.
-
-    Times are in ISO 8601. `indices` are the states of package indices that the image was made with.
-    """
-
-    format: str
-    runner: ContainerProgram
-    launcher: RunLauncher
-    emulated: bool
-    gpu: RunGpus
-    host: RunMachine
-    finished: str
-    started: str = ""
-    indices: tuple[object, ...] | None = None
-
-
-def run_of(statement: Mapping[str, object]) -> TestRun:
-    """Read the run of a test result; raises `LookupError`, `TypeError` or `ValueError`."""
-    return read(TestRun, member(statement, "predicate", "configuration", 0, "annotations"))
 
 
 def sealed_envelope(payload: bytes, signer: Signer) -> Envelope:

@@ -31,6 +31,7 @@ HOST = {"arch": "x86_64", "cpu": "AMD EPYC", "driver": "", "gpus": [], "kernel":
 LAUNCHER = {"name": "the image's own", "product": "", "ranks": 0, "nodes": 0, "machines": []}
 RUN: dict[str, Any] = {
     "format": "sif",
+    "started": "2026-03-01T00:00:00+00:00",
     "emulated": False,
     "gpu": {"handed_over": False},
     "runner": {"name": "apptainer", "version": "1.4"},
