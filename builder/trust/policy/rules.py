@@ -318,10 +318,11 @@ def _provenances(claims: Iterable[Claim]) -> list[Provenance]:
 
 
 def _times(claim: Claim) -> list[dt.datetime]:
-    if isinstance(claim.content, Evidence):
-        return [claim.content.started, claim.content.finished]
-    if isinstance(claim.content, Provenance) and claim.content.finished:
-        return [claim.content.finished]
+    content = claim.content
+    if isinstance(content, Evidence):
+        return [content.started or content.finished, content.finished]
+    if isinstance(content, Provenance) and content.finished:
+        return [content.finished]
     return []
 
 
