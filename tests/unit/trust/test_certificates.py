@@ -244,7 +244,7 @@ def with_a_log(_: Any, roots: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (with_another_payload, "InvalidSignature"),
+        (with_another_payload, "not by the key in the certificate"),
         (with_another_signature, "not enough sources of verified time"),
         (with_another_stamp, "not enough sources of verified time"),
         (without_a_stamp, "nobody that the trusted root names says when"),
@@ -258,6 +258,25 @@ def test_what_is_not_stamped_and_signed_is_refused(
     change(bundle, roots)
     with pytest.raises(Unusable, match=words):
         judged(bundle, roots)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"certificate": {"rawBytes": 7}}, "malformed at verificationMaterial.certificate.rawByt"),
+        ({"certificate": {"rawBytes": "AAAA"}}, "the bundle is malformed$"),
+        ({"tlogEntries": 7}, "the bundle is malformed$"),
+        ({"tlogEntries": [{"inclusionProof": {}}]}, "malformed at verificationMaterial.tlogEntr"),
+    ],
+)
+def test_a_malformed_bundle_is_refused_in_one_plain_sentence(
+    change: dict[str, Any], words: str
+) -> None:
+    bundle = bundle_of(IN_TOTO)
+    bundle["verificationMaterial"] |= change
+    with pytest.raises(Unusable, match=words) as raised:
+        CertifiedBundle(bundle)
+    assert "validation error" not in str(raised.value)
 
 
 def verdict(*trusted: TrustedIdentity) -> VerifiedProof:
