@@ -14,7 +14,7 @@ from builder.model import Plan
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.records import read, write
 from builder.reports.report.matrix import LeftOutImage
-from builder.reports.report.view import SCHEMA, BuildRun, ReportDocument, report_of
+from builder.reports.report.view import SCHEMA, BuildRun, ReportDocument, page_of
 from builder.reports.templates import page_environment
 
 
@@ -42,11 +42,12 @@ def report_of_run(
 
 def report_files(document: ReportDocument, folder: str) -> dict[str, str]:
     """Return the texts of `report.json` and `report.html`, by their names; `folder` is shown."""
-    report = report_of(document, folder)
-    data = write(replace(document, outcome=report.outcome, totals=report.totals))
+    values = page_of(document, folder)
+    data = write(document)
+    data |= {"outcome": values["outcome"], "totals": values["totals"]}
     texts = map(manifest_text, document.images)  # with their keys in order
     data["images"] = [*map(json.loads, texts)]
-    page = page_environment().get_template("report.html.j2").render(report=report)
+    page = page_environment().get_template("report.html.j2").render(build=document.build, **values)
     return {
         "report.json": json.dumps(data, indent=2, ensure_ascii=False) + "\n",
         "report.html": page,

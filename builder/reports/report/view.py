@@ -46,8 +46,8 @@ class Card:
     """All about one image. One whose build failed has an `error`, and no manifest.
 
     `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
-    time in percent, `artifacts` and `trees` (tree digests, if there are any) by formats' titles,
-    `checks` formats' titles with outcomes, by check: None is one that was not run.
+    time in percent, `artifacts` are by formats' titles, `checks` are formats' titles with outcomes,
+    by check: None is one that was not run.
     """
 
     image: str
@@ -59,12 +59,9 @@ class Card:
     manifest: Manifest | None = None
     badges: tuple[Badge, ...] = ()
     facts: _Pairs = ()
-    digests: _Pairs = ()
     steps: tuple[tuple[str, float, float], ...] = ()
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
-    trees: Mapping[str, str] = field(default_factory=dict)
-    trees_are_equal: bool = False
     plot: Plot | None = None
 
 
@@ -97,49 +94,32 @@ class ReportDocument:
     compiled: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """The page. `left_out` and `compiled` are images by the reasons why they were not built."""
+def page_of(document: ReportDocument, folder: str) -> dict[str, object]:
+    """Return everything on the page beside the document; `outcome` and `totals` are in both.
 
-    outcome: str
-    headline: str
-    totals: Mapping[str, int]
-    build: BuildRun
-    facts: _Pairs
-    folder: str
-    architectures: tuple[str, ...]
-    rows: tuple[Mapping[str, Tile], ...]
-    cards: tuple[Card, ...]
-    left_out: Mapping[tuple[str, ...], Sequence[str]]
-    compiled: Mapping[tuple[str, ...], Sequence[str]]
-
-
-def report_of(document: ReportDocument, folder: str) -> Report:
-    """Return everything on the page. A failed build hides an older manifest of its image."""
-    failures, build = document.failures, document.build
+    `left_out` and `compiled` are images by the reasons why they were not built. A failed build
+    hides an older manifest of its image.
+    """
+    failures, compiled = document.failures, document.compiled
     current = [manifest for manifest in document.images if manifest.image not in failures]
-    tiles = tiles_of(current, document.left_out, failures, document.compiled)
+    tiles = tiles_of(current, document.left_out, failures, compiled)
     totals = _totals(tiles, current)
-    cards = [card_of(manifest) for manifest in current]
-    architectures = {tile.arch for tile in tiles}
-    return Report(
-        outcome=_outcome(totals),
-        headline=_headline(totals),
-        totals=totals,
-        build=build,
-        facts=_machine(build, totals),
-        folder=folder,
-        architectures=tuple(_in_order(sorted(architectures), ARCHITECTURES)),
-        rows=rows_of(tiles),
-        cards=(  # failures first, else in build order
+    cards = map(card_of, current)
+    return {
+        "outcome": _outcome(totals),
+        "totals": totals,
+        "headline": _headline(totals),
+        "facts": _machine(document.build, totals),
+        "folder": folder,
+        "columns": _in_order(sorted({tile.arch for tile in tiles}), ARCHITECTURES),
+        "rows": rows_of(tiles),
+        "cards": [  # failures first, else in build order
             *(_broken(image, text) for image, text in failures.items()),
             *sorted(cards, key=lambda card: card.state != FAILED),
-        ),
-        left_out=_by_reasons({each.image: each.reasons for each in document.left_out}),
-        compiled=_by_reasons(
-            {image: (first_line(text),) for image, text in document.compiled.items()}
-        ),
-    )
+        ],
+        "left_out": _by_reasons({each.image: each.reasons for each in document.left_out}),
+        "compiled": _by_reasons({image: (first_line(text),) for image, text in compiled.items()}),
+    }
 
 
 def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, int]:
@@ -205,7 +185,6 @@ def card_of(manifest: Manifest) -> Card:
     state, mark, word = standing_of(manifest)
     names = _in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
-    trees = {title: artifact.tree_digest for title, artifact in artifacts.items()}
     seconds = manifest.durations_s
     total = sum(seconds.values()) or 1.0
     evidence = [(f"evidence: {file.rpartition('/')[2]}", file) for file in manifest.evidence]
@@ -221,17 +200,12 @@ def card_of(manifest: Manifest) -> Card:
         manifest=manifest,
         badges=tuple(badges_of(manifest)),
         facts=_facts(manifest),
-        digests=_stated(
-            ("content key", manifest.content_key), ("base image", manifest.inputs.base.digest)
-        ),
         steps=tuple(
             (name, seconds[name], 100 * seconds[name] / total)
             for name in _in_order(seconds, _STEPS)
         ),
         artifacts=artifacts,
         checks=_checks(manifest.all_outcomes(), names),
-        trees=trees if any(trees.values()) else {},
-        trees_are_equal=bool(manifest.formats_equal) and len({*trees.values()}) == 1,
         plot=plot_of(manifest.measured),
     )
 
