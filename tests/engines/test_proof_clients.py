@@ -132,8 +132,7 @@ class Image:
             for content in attachment.blobs.values():
                 self.registry.write_blob(content)
             if attachment.tag:
-                manifest, media_type = attachment.manifest, attachment.media_type
-                self.registry.write_manifest(manifest, media_type, attachment.tag)
+                self.registry.write_manifest(attachment.manifest, MANIFEST, attachment.tag)
         self.registry.attach_all([each.manifest for each in attachments if not each.tag])
 
     def attached(self) -> list[ProofManifest]:

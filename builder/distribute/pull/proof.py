@@ -87,7 +87,6 @@ class _Place:
 
     digest: str
     target: Descriptor | str
-    artifact_type: str = ""
 
     @property
     def tag(self) -> str:
@@ -119,7 +118,7 @@ class _ProofReader:
             raise Refused(f"{at}: {len(referrers)} referrers, at most {_MOST} are read")
         return [
             *(
-                _Place(digest=digest, target=referrer, artifact_type=referrer.artifact_type)
+                _Place(digest=digest, target=referrer)
                 for referrer in referrers
                 if referrer.artifact_type not in ARTIFACT_TYPES.values()
             ),
@@ -147,9 +146,7 @@ class _ProofReader:
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
             return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
-        return ProofManifest(
-            manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=place.artifact_type
-        )
+        return ProofManifest(manifest=manifest, blobs=blobs, tag=place.tag)
 
     def _blob(self, layer: BlobDescriptor) -> bytes:
         blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)

@@ -72,7 +72,6 @@ class ProofManifest:
     manifest: bytes
     blobs: Mapping[str, bytes]
     tag: str = ""
-    artifact_type: str = ""
     replaces: tuple[str, ...] = ()
     fresh: bool = False
     drops: frozenset[str] = frozenset()
@@ -80,10 +79,6 @@ class ProofManifest:
     @property
     def digest(self) -> str:
         return digest_of(self.manifest)
-
-    @property
-    def media_type(self) -> str:
-        return MANIFEST
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

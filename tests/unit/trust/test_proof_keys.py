@@ -251,7 +251,7 @@ class FakeKeyless(Processes):
 def test_without_a_key_cosign_signs_statements() -> None:
     cosign = FakeKeyless()
     attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
-    assert [one.artifact_type for one in attested] == [BUNDLE]
+    assert [json.loads(one.manifest)["artifactType"] for one in attested] == [BUNDLE]
     assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
     assert "--key" not in cosign.command
 
