@@ -24,8 +24,7 @@ from builder.trust.proof.attestations import attestations, proofs
 from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import Signer
-from builder.trust.proof.manifests import statements_of
-from builder.trust.proof.statements import builder_of, signature_statement
+from builder.trust.proof.statements import builder_of, signature_statement, statements_of
 
 # Makes the proof of an image, or of an index with all of its images; the source may have some.
 Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"

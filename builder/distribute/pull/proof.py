@@ -14,9 +14,15 @@ from builder.registry import Descriptor, NotThere, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import OTHER, SIGNATURE, Claim
-from builder.trust.proof.attachments import MAX_CLAIMS, BlobDescriptor, ProofManifest, Unusable
+from builder.trust.proof.attachments import (
+    MAX_CLAIMS,
+    BlobDescriptor,
+    ProofManifest,
+    Unusable,
+    embedded,
+    layers_of,
+)
 from builder.trust.proof.attestations import attestation_tag, signature_tag
-from builder.trust.proof.manifests import embedded, layers_of
 from builder.trust.proof.verification import Trusted, verified
 
 _MOST = 1000  # referrers of one image

@@ -1,15 +1,19 @@
-"""Proof in a registry: manifests that refer to an image, and what is verified of them."""
+"""Proof in a registry: manifests that refer to an image, and what is verified of them.
+
+Whoever wrote a manifest, nothing of it is trusted yet.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.model import exact_json
 from builder.model.digests import digest_of
+from builder.model.exact_json import parsed, part
 from builder.model.records import named, optional, read, write
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -17,6 +21,14 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
+# Tuples: a media type to look up in them may be any JSON, also what cannot be hashed.
+BUNDLES = (
+    BUNDLE,
+    "application/vnd.dev.sigstore.bundle+json;version=0.3",
+    "application/vnd.dev.sigstore.bundle+json;version=0.2",
+    "application/vnd.dev.sigstore.bundle+json;version=0.1",
+)
+_PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
 
 SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
 CONTAINER_SIGNATURE = "cosign container image signature"
@@ -28,6 +40,7 @@ MAX_LAYERS = 200  # of one manifest
 MAX_ATTACHMENTS = 1000  # of one image
 MAX_CLAIMS = 2000  # layers of all these manifests: each may take some signatures' checks
 
+_MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
 MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have some hundred
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _USUAL = str.maketrans("-_", "+/")
@@ -135,7 +148,7 @@ def json_object(
     if len(data) > limit:
         raise Unusable(f"{title} has {len(data)} bytes; at most {limit} are read")
     try:
-        value = exact_json.parsed(data, most=most)
+        value = parsed(data, most=most)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be shown
     except ValueError as error:
@@ -166,3 +179,57 @@ def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
     if blob.size > limit:
         raise Unusable(f"{title} has {blob.size} bytes; at most {limit} are read")
     return blob
+
+
+def manifest_of(data: bytes) -> dict[str, object]:
+    """Return an OCI manifest out of its bytes; raises `Unusable`."""
+    manifest = json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
+    layers = manifest.get("layers")
+    if manifest.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
+        raise Unusable("not an OCI manifest")
+    if len(layers) > MAX_LAYERS:
+        raise Unusable(f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+    return manifest
+
+
+def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
+    """Return the layers of a manifest that are proof, whose blobs are needed; raises `Unusable`.
+
+    Empty for the manifest of something else, whatever its size.
+    """
+    return tuple(
+        descriptor(layer, "a layer", limit=MAX_PAYLOAD)
+        for layer in part(manifest_of(manifest), "layers")
+        if part(layer, "mediaType") in _PROOF
+    )
+
+
+def embedded(manifest: bytes) -> dict[str, bytes]:
+    """Return the blobs embedded in their own descriptors, by digest, if they fit digest and size.
+
+    https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
+    """
+    blobs = {}
+    for layer in part(manifest_of(manifest), "layers"):
+        with contextlib.suppress(Unusable):
+            content = base64_bytes(part(layer, "data"), "the content")
+            digest = digest_of(content)
+            if (digest, len(content)) == (layer.get("digest"), layer.get("size")):
+                blobs[digest] = content
+    return blobs
+
+
+def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
+    """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
+    data = attachment.blobs.get(layer.digest)
+    if data is None:
+        raise Unusable(f"the blob {layer.digest} is missing")
+    if len(data) != layer.size or digest_of(data) != layer.digest:
+        raise Unusable(f"the blob {layer.digest} has other bytes")
+    return data
+
+
+def subject_of(manifest: bytes) -> str:
+    """Return the digest of a manifest's subject; empty if it has none. Raises `Unusable`."""
+    subject = manifest_of(manifest).get("subject")
+    return "" if subject is None else descriptor(subject, "the subject", limit=1 << 62).digest

@@ -35,9 +35,9 @@ from builder.trust.proof.attachments import (
     ProofManifest,
     Unusable,
     base64_bytes,
+    layers_of,
 )
 from builder.trust.proof.keys import PublicKey, Signer
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import (
     Envelope,
     as_bytes,

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from builder.model.exact_json import part
 from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT, RunFacts, result_of
 from builder.model.records import plain
-from builder.trust.proof.attachments import ProofManifest, VerifiedStatement
+from builder.trust.proof.attachments import ProofManifest, VerifiedStatement, manifest_of
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.manifests import manifest_of
 from builder.trust.proof.statements import SIGN
 from builder.trust.proof.verification import BUNDLED, CLASSIC, TrustedKey, verified
 
@@ -46,7 +45,7 @@ class ExistingProof:
 
     @property
     def tagged(self) -> dict[str, ProofManifest]:
-        """What is at cosign's tags, by tag."""
+        """The proof at cosign's tags, by tag."""
         return {attachment.tag: attachment for attachment in self._attached if attachment.tag}
 
     def new_statements(self, statements: Sequence[bytes]) -> list[bytes]:

@@ -13,13 +13,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import part
+from builder.model.exact_json import parsed, part
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
-from builder.model.predicates import SLSA, STATEMENT
+from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
+from builder.system.files import read_bound
 from builder.trust.proof.attachments import (
     MAX_PAYLOAD,
     Unusable,
@@ -247,3 +249,34 @@ def _timestamp(text: str) -> str:
     """Return a time as in-toto writes it: in UTC, to the second, with a Z."""
     time = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
     return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
+    """Return the statements to sign: the evidence of each run, bill of materials and provenance.
+
+    `folder` has the image's manifest.json, which `manifest` is. The evidence is taken byte for
+    byte. Raises `BadInput` where a file is missing, malformed, or not the one in the manifest.
+    """
+    evidence = [_read(folder, manifest, path) for path in manifest.evidence]
+    if not evidence:
+        raise BadInput(
+            f"{folder}: there is no evidence, so nothing is proven of this image",
+            hint=f"build-images verify {folder}",
+        )
+    bill = statement(
+        name=f"{manifest.image}/oci",
+        digest=manifest.artifacts["oci"].digest,
+        predicate_type=CYCLONEDX,
+        predicate=json.loads(_read(folder, manifest, manifest.sbom)),
+    )
+    return (*evidence, bill, provenance(manifest, builder_id=builder_id))
+
+
+def _read(folder: Path, manifest: Manifest, name: str) -> bytes:
+    data = read_bound(folder, manifest, name)
+    try:
+        if not isinstance(parsed(data, most=None), dict):
+            raise BadInput(f"{folder / name}: not a JSON object")
+    except ValueError as error:
+        raise BadInput(f"{folder / name}: cannot be read as JSON ({error})") from error
+    return data

@@ -16,6 +16,7 @@ from pathlib import Path
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.trust.proof.attachments import (
+    BUNDLES,
     CONTAINER_SIGNATURE,
     MAX_ATTACHMENTS,
     MAX_CLAIMS,
@@ -29,10 +30,12 @@ from builder.trust.proof.attachments import (
     VerifiedProof,
     VerifiedStatement,
     base64_bytes,
+    content_of,
     json_object,
+    layers_of,
+    subject_of,
 )
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.manifests import BUNDLES, content_of, layers_of, subject_of
 from builder.trust.proof.statements import SIGN, Envelope, envelope_of, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"

@@ -24,6 +24,7 @@ from sigstore.verify import Verifier
 
 from builder.model.errors import BadInput
 from builder.trust.proof.attachments import (
+    BUNDLES,
     MANIFEST,
     BlobDescriptor,
     Unusable,
@@ -32,7 +33,6 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import CertifiedBundle
-from builder.trust.proof.manifests import BUNDLES
 from builder.trust.proof.statements import Envelope, envelope_of
 from builder.trust.proof.verification import TrustedIdentity, read_trusted_root, verified
 

@@ -40,7 +40,13 @@ from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import attachments, statements
-from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, Unusable, VerifiedProof
+from builder.trust.proof.attachments import (
+    BlobDescriptor,
+    ProofManifest,
+    Unusable,
+    VerifiedProof,
+    layers_of,
+)
 from builder.trust.proof.attestations import (
     attestation_tag,
     bundle,
@@ -51,7 +57,6 @@ from builder.trust.proof.attestations import (
     signature_tag,
 )
 from builder.trust.proof.keys import public_key
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.verification import TrustedKey, verified
 
 

@@ -29,11 +29,11 @@ from builder.trust.proof.attachments import (
     SIMPLE_SIGNING,
     BlobDescriptor,
     ProofManifest,
+    layers_of,
 )
 from builder.trust.proof.attestations import classic_signature, merged
 from builder.trust.proof.cosign import signer_of
 from builder.trust.proof.keys import PublicKey, Signer, public_key
-from builder.trust.proof.manifests import layers_of
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"

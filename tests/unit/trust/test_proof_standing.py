@@ -19,11 +19,10 @@ from proof_samples import (
 )
 
 from builder.model.exact_json import member
-from builder.trust.proof.attachments import ProofManifest
+from builder.trust.proof.attachments import ProofManifest, layers_of
 from builder.trust.proof.attestations import attestation_tag, merged, proofs
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import PrivateKey
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import statement
 
 TAG = attestation_tag(IMAGE.digest)

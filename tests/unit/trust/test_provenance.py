@@ -20,8 +20,7 @@ from builder.model import predicates
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.trust.proof import statements
-from builder.trust.proof.manifests import statements_of
-from builder.trust.proof.statements import builder_of, provenance
+from builder.trust.proof.statements import builder_of, provenance, statements_of
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 
