@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from html_pages import Page
 from manifest_samples import record as manifest_record
 from measure_samples import measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
 from samples import compare_with_golden
-from test_report import Page, cell, manifest, render, why
+from test_report import cell, manifest, render, why
 
 from builder.build.run import Run
 from builder.cli import main

@@ -108,18 +108,6 @@ def pod_spec(text: str) -> Any:
     return document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize(("arch", "label"), [("ppc64le", "ppc64le"), ("x86_64", "amd64")])
-def test_pods_go_to_nodes_of_the_architecture(arch: str, label: str) -> None:
-    files = texts(first(arch=arch))
-    expected = {"kubernetes.io/arch": label}
-    assert pod_spec(files["openshift-pod.yaml"])["nodeSelector"] == expected
-    assert pod_spec(files["openshift-job.yaml"])["nodeSelector"] == expected
-    build = yaml.safe_load(files["openshift-build.yaml"])["objects"][-1]
-    assert build["spec"]["nodeSelector"] == expected
-    assert f"--arch={label} " in files["podman.sh"]
-    assert f"!= {arch} " in files["slurm-apptainer.sh"]
-
-
 @pytest.mark.parametrize(
     ("mpi", "slurm", "mpiexec"),
     [
@@ -162,16 +150,6 @@ def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
     assert "#SBATCH --nodes=1\n" in script
     assert "exec srun apptainer exec " in script
     assert "set -- /opt/build-images/run-checks\n" in script
-
-
-def test_the_proof_is_the_images_own_check_on_all_ranks() -> None:
-    proof = at_site("hpc-base-1.0-debian13-openmpi5.0-x86_64").proof
-    assert shlex.split(proof) == [
-        "/opt/build-images/bin/mpi",
-        "$SLURM_NTASKS",
-        "multiple",
-        "Open MPI v5.0.7",
-    ]
 
 
 def test_an_image_that_is_built_is_named_by_its_digest() -> None:
