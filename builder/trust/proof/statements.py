@@ -11,8 +11,8 @@ import base64
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -64,7 +64,7 @@ class Envelope:
 def sealed_envelope(payload: bytes, signer: Signer) -> Envelope:
     """Return a statement signed by one key."""
     unsigned = Envelope(payload=payload, signatures=())
-    return Envelope(payload=payload, signatures=(signer.sign(unsigned.signed),))
+    return replace(unsigned, signatures=(signer.sign(unsigned.signed),))
 
 
 def envelope_of(value: Mapping[str, object]) -> Envelope:
@@ -85,22 +85,19 @@ def statement(
     *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, object]
 ) -> bytes:
     """Return a statement about an image, `sha256:…`, to sign; `name` says what the image is."""
-    subject = {"name": name, "digest": _digest(digest)}
-    return as_bytes(
-        {
-            "_type": STATEMENT,
-            "subject": [subject],
-            "predicateType": predicate_type,
-            "predicate": predicate,
-        }
-    )
+    return _statement([{"name": name, "digest": _digest(digest)}], predicate_type, predicate)
 
 
 def signature_statement(digest: str) -> bytes:
     """Return the statement that cosign signs for a signature in a bundle."""
-    subject = {"digest": _digest(digest), "annotations": {}}
+    return _statement([{"digest": _digest(digest), "annotations": {}}], SIGN, {})
+
+
+def _statement(
+    subjects: Sequence[Mapping[str, object]], kind: str, predicate: Mapping[str, object]
+) -> bytes:
     return as_bytes(
-        {"_type": STATEMENT, "subject": [subject], "predicateType": SIGN, "predicate": {}}
+        {"_type": STATEMENT, "subject": subjects, "predicateType": kind, "predicate": predicate}
     )
 
 
@@ -147,20 +144,15 @@ def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
     Raises `BadInput` where the manifest is of an earlier version, which lacks some of the inputs.
     """
     try:
-        return as_bytes(
-            {
-                "_type": STATEMENT,
-                "subject": [
-                    {"name": f"{manifest.image}/{form}", "digest": _digest(artifact.digest)}
-                    for form, artifact in sorted(manifest.artifacts.items())
-                ],
-                "predicateType": SLSA,
-                "predicate": {
-                    "buildDefinition": _build_definition(manifest),
-                    "runDetails": _run_details(manifest, builder_id),
-                },
-            }
-        )
+        subjects = [
+            {"name": f"{manifest.image}/{form}", "digest": _digest(artifact.digest)}
+            for form, artifact in sorted(manifest.artifacts.items())
+        ]
+        predicate = {
+            "buildDefinition": _build_definition(manifest),
+            "runDetails": _run_details(manifest, builder_id),
+        }
+        return _statement(subjects, SLSA, predicate)
     except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
             f"{manifest.image}: its manifest does not state what it was made from",
