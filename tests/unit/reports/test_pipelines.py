@@ -31,6 +31,11 @@ PROJECT = f"--project={ROOT}"
 GITLABS_OWN = {"stages", "workflow", "default"}
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+
+
 @functools.cache
 def planned(*flavours: str) -> Plan:
     selection = Selection(
@@ -80,13 +85,7 @@ def commands(job: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_what_is_kept_is_what_is_printed(
-    system: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+def test_what_is_kept_is_what_is_printed(system: str, capsys: pytest.CaptureFixture[str]) -> None:
     stored = (ROOT / "ci" / f"{system}.yml").read_text()
     assert main(["ci", system, PROJECT]) == 0
     assert capsys.readouterr().out == stored, f"build-images ci {system} > ci/{system}.yml"
@@ -98,12 +97,8 @@ def test_what_is_kept_is_what_is_printed(
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_head_has_the_command_with_all_that_decided(
-    system: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
     options = "--recipe=hpc-base --arch=ppc64le --base=debian13 --mpi=openmpi"
     options += " --flavour=development --native-runner=ppc64le=power9"
     assert main(["ci", system, PROJECT, *options.split()]) == 0

@@ -268,27 +268,19 @@ def test_mpich_is_started_by_its_own_launcher_and_no_mpi_by_none(tmp_path: Path)
     assert "mpiexec" not in lines
 
 
-def test_tree_digests_that_differ_are_each_shown(tmp_path: Path) -> None:
-    sample = manifest(cell(), formats_equal=False, outcome="failed")
-    sample["artifacts"]["sif"]["tree_digest"] = "sha256:other"
-    page = render(tmp_path, sample)
-    assert "sha256:other" in page.text("tree", "differ")
-    assert page.text("tree", "equal") == ""
-    assert "✗ formats differ" in page.text("matrix", "tile", "failed")
-
-
-def test_equal_is_not_believed_when_the_digests_differ(tmp_path: Path) -> None:
-    sample = manifest(cell())
-    sample["artifacts"]["sif"]["tree_digest"] = "sha256:other"
-    assert "sha256:other" in render(tmp_path, sample).text("tree", "differ")
-
-
-def test_equal_digests_are_not_called_equal_when_the_manifest_says_otherwise(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("of_sif", "formats_equal"), [("other", False), ("other", True), ("tree", False)]
+)
+def test_trees_are_equal_only_if_digests_and_manifest_say_so(
+    tmp_path: Path, of_sif: str, formats_equal: bool
 ) -> None:
-    page = render(tmp_path, manifest(cell(), formats_equal=False, outcome="failed"))
+    sample = manifest(cell(), formats_equal=formats_equal, outcome="failed")
+    sample["artifacts"]["sif"]["tree_digest"] = f"sha256:{of_sif}"
+    page = render(tmp_path, sample)
+    assert f"sha256:{of_sif}" in page.text("tree", "differ")
     assert page.text("tree", "equal") == ""
-    assert "sha256:tree" in page.text("tree", "differ")
+    expected = "✗ failed" if formats_equal else "✗ formats differ"
+    assert expected in page.text("matrix", "tile", "failed")
 
 
 def test_a_manifest_with_gaps_is_still_shown(tmp_path: Path) -> None:

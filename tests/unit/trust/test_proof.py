@@ -59,6 +59,9 @@ from builder.trust.proof.attestations import (
 from builder.trust.proof.keys import public_key
 from builder.trust.proof.verification import TrustedKey, verified
 
+[BUNDLE] = [item for item in attached() if not item.tag]
+[LAYER] = layers_of(BUNDLE.manifest)
+
 
 def by_cosign() -> tuple[str, list[ProofManifest]]:
     """An image's digest, and what cosign attached to it."""
@@ -148,21 +151,18 @@ def test_a_statement_about_another_image_is_not_signed() -> None:
         attached(evidence(OTHER))
 
 
-def test_another_key_vouches_for_nothing() -> None:
+def test_another_key_and_none_vouch_for_nothing() -> None:
     verdict = judged(attached(evidence(), key=other_key()))
     assert (verdict.signatures, verdict.attestations) == ((), ())
     assert kinds(verdict) == [WRONG_KEY]
+    verdict = verified(IMAGE.digest, attached(evidence()), [], now=NOW)
+    assert (verdict.signatures, verdict.attestations) == ((), ())
 
 
 def test_one_of_several_keys_is_enough_and_is_named() -> None:
     other = dataclasses.replace(trusted(other_key()), name="other")
     verdict = judged(attached(evidence()), other, trusted())
     assert {item.keys for item in verdict.attestations} == {("site",)}
-
-
-def test_no_key_vouches_for_nothing() -> None:
-    verdict = verified(IMAGE.digest, attached(evidence()), [], now=NOW)
-    assert (verdict.signatures, verdict.attestations) == ((), ())
 
 
 def test_a_key_that_is_trusted_no_more() -> None:
@@ -366,15 +366,6 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
     "many layers": ({"layers": [{}] * 201}, MALFORMED),
     "a subject that is a text": ({"subject": "x"}, MALFORMED),
 }
-
-
-@pytest.mark.parametrize(("change", "kind"), MANIFESTS.values(), ids=MANIFESTS)
-def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
-    [item] = [item for item in attached() if not item.tag]
-    verdict = judged([rebuilt(item, change)])
-    assert (verdict.signatures, kinds(verdict)) == ((), [kind])
-
-
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, TOO_LARGE),
     "a size that is a text": ({"size": "1"}, MALFORMED),
@@ -385,23 +376,26 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "annotations that are a list": ({"annotations": ["x"]}, MALFORMED),
     "annotations that are numbers": ({"annotations": {"a": 1}}, MALFORMED),
 }
+CHANGED = {
+    **MANIFESTS,
+    **{
+        name: ({"layers": [{**LAYER.as_json, **change}]}, kind)
+        for name, (change, kind) in LAYERS.items()
+    },
+}
 
 
-@pytest.mark.parametrize(("change", "kind"), LAYERS.values(), ids=LAYERS)
-def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
-    [item] = [item for item in attached() if not item.tag]
-    [layer] = layers_of(item.manifest)
-    verdict = judged([rebuilt(item, {"layers": [{**layer.as_json, **change}]})])
+@pytest.mark.parametrize(("change", "kind"), CHANGED.values(), ids=CHANGED)
+def test_a_manifest_or_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
+    verdict = judged([rebuilt(BUNDLE, change)])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
 def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
-    [item] = [item for item in attached() if not item.tag]
-    [layer] = layers_of(item.manifest)
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
-        layers_of(rebuilt(item, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
+        layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "digest": digest}]}).manifest)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:
