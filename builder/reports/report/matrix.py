@@ -1,18 +1,18 @@
-"""The matrix of the report: a row for each recipe, base, MPI and CUDA, a column for each arch."""
+"""Cells in the report: their axes, their states, and those that were left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, Cell, LeftOut
 from builder.model.architectures import CPU_TARGETS
 from builder.model.manifest import Manifest
-from builder.reports.templates import first_line, human_time
 
 _USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
-VERIFIED, BUILT, COMPILED = "verified", "built", "compiled"
+VERIFIED, BUILT = "verified", "built"
+BROKEN, COMPILED, LEFT_OUT = "broken", "compiled", "left-out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,69 +27,6 @@ class LeftOutImage:
     def of(cls, absent: LeftOut) -> LeftOutImage:
         reasons = tuple(map(str, absent.reasons))
         return cls(image=absent.cell.identifier, cell=absent.cell, reasons=reasons)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tile:
-    """One cell of the matrix: `state` is verified, built (and not verified), failed, broken
-    (its build failed), compiled (and not built: this machine lacks something) or left-out.
-    """
-
-    image: str
-    recipe: str
-    axes: tuple[str, ...]
-    arch: str
-    state: str
-    mark: str
-    word: str
-    hover: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def row(self) -> str:
-        return self.image.removesuffix(f"-{self.arch}")
-
-
-def tiles_of(
-    manifests: Sequence[Manifest],
-    left_out: Sequence[LeftOutImage],
-    failures: Mapping[str, str],
-    compiled: Mapping[str, str],
-) -> tuple[Tile, ...]:
-    """Return a tile for every cell that the run had to do with, each image once."""
-    tiles = [_built(manifest) for manifest in manifests]
-    broken, lacking = ("broken", "✗", "build failed"), (COMPILED, "◇", "compiled, not built here")
-    for standing, texts in ((broken, failures), (lacking, compiled)):
-        tiles += [
-            _tile(image, axes_of(image), standing, first_line(text))
-            for image, text in texts.items()
-        ]
-    for absent in left_out:
-        reasons = "; ".join(absent.reasons)
-        standing = ("left-out", "⊘", "left out")
-        tiles.append(_tile(absent.image, asdict(absent.cell), standing, reasons))
-    return tuple({tile.image: tile for tile in reversed(tiles)}.values())[::-1]
-
-
-def rows_of(tiles: Sequence[Tile]) -> tuple[Mapping[str, Tile], ...]:
-    """Return the tiles of each row by architecture, sorted by name.
-
-    So a row keeps its place from run to run.
-    """
-    rows: dict[str, dict[str, Tile]] = {}
-    for tile in tiles:
-        rows.setdefault(tile.row, {})[tile.arch] = tile
-    return tuple(row for _, row in sorted(rows.items()))
-
-
-def _built(manifest: Manifest) -> Tile:
-    notes = (
-        human_time(sum(manifest.durations_s.values())),
-        "emulated" if manifest.emulated else "native",
-        *(("not proven on a GPU",) if manifest.proven_on_gpu is False else ()),
-    )
-    image, cell = manifest.image, asdict(manifest.cell)
-    return _tile(image, cell, standing_of(manifest), image, notes)
 
 
 def standing_of(manifest: Manifest) -> tuple[str, str, str]:
@@ -107,13 +44,8 @@ def standing_of(manifest: Manifest) -> tuple[str, str, str]:
     return FAILED, "✗", "formats differ" if manifest.formats_equal is False else "failed"
 
 
-def _tile(
-    image: str,
-    cell: Mapping[str, str],
-    standing: tuple[str, str, str],
-    hover: str,
-    notes: tuple[str, ...] = (),
-) -> Tile:
+def shown_axes(cell: Mapping[str, str]) -> list[str]:
+    """Return what a row shows of its cells beside their recipe, without what is usual."""
     mpi, cuda = cell.get("mpi", NONE), cell.get("cuda", NONE)
     axes = [
         cell.get("base", ""),
@@ -121,18 +53,7 @@ def _tile(
         "" if cuda == NONE else f"CUDA {cuda}",
         *(cell[name] for name, usual in _USUAL.items() if cell.get(name, usual) != usual),
     ]
-    state, mark, word = standing
-    return Tile(
-        image=image,
-        recipe=f"{cell.get('recipe', image)} {cell.get('recipe_version', '')}".rstrip(),
-        axes=tuple(filter(None, axes)),
-        arch=cell.get("arch", ""),
-        state=state,
-        mark=mark,
-        word=word,
-        hover=hover,
-        notes=notes,
-    )
+    return [axis for axis in axes if axis]
 
 
 def axes_of(image: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from builder.model import FAILED, Artifact, Outcome
 from builder.model.architectures import ARCHITECTURES
@@ -11,16 +11,17 @@ from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
 from builder.reports.report.matrix import (
+    BROKEN,
     BUILT,
     COMPILED,
+    LEFT_OUT,
     VERIFIED,
     LeftOutImage,
-    Tile,
-    rows_of,
+    axes_of,
+    shown_axes,
     standing_of,
-    tiles_of,
 )
-from builder.reports.templates import first_line, human_moment
+from builder.reports.templates import first_line, human_moment, human_time
 from builder.verify.measure.plot import Plot, plot_of
 
 SCHEMA = "build-images/report/v1"
@@ -28,6 +29,11 @@ FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
+_NOT_BUILT = {  # the mark and the word of each state
+    BROKEN: ("✗", "build failed"),
+    COMPILED: ("◇", "compiled, not built here"),
+    LEFT_OUT: ("⊘", "left out"),
+}
 _STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -43,18 +49,24 @@ class Badge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """All about one image. One whose build failed has an `error`, and no manifest.
+    """All about one image, or about one that was not built.
 
+    `state` is verified, built (and not verified), failed, broken (its build failed), compiled (and
+    not built: this machine lacks something) or left-out. `cell` has the axes, `hover` and `notes`
+    are for the matrix. One whose build failed has an `error`; without a manifest nothing was built.
     `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
     time in percent, `artifacts` are by formats' titles, `checks` are formats' titles with outcomes,
     by check: None is one that was not run.
     """
 
     image: str
+    cell: Mapping[str, str]
     state: str
     mark: str
     word: str
-    links: _Pairs
+    hover: str
+    notes: tuple[str, ...] = ()
+    links: _Pairs = ()
     error: str = ""
     manifest: Manifest | None = None
     badges: tuple[Badge, ...] = ()
@@ -63,6 +75,19 @@ class Card:
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
     plot: Plot | None = None
+
+    @property
+    def arch(self) -> str:
+        return self.cell.get("arch", "")
+
+    @property
+    def recipe(self) -> str:
+        cell = self.cell
+        return f"{cell.get('recipe', self.image)} {cell.get('recipe_version', '')}".rstrip()
+
+    @property
+    def axes(self) -> list[str]:
+        return shown_axes(self.cell)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,43 +122,67 @@ class ReportDocument:
 def page_of(document: ReportDocument, folder: str) -> dict[str, object]:
     """Return everything on the page beside the document; `outcome` and `totals` are in both.
 
-    `left_out` and `compiled` are images by the reasons why they were not built. A failed build
-    hides an older manifest of its image.
+    `left_out` and `compiled` are images by the reasons why they were not built. Of the cards,
+    failures come first, and the others are in build order.
     """
-    failures, compiled = document.failures, document.compiled
-    current = [manifest for manifest in document.images if manifest.image not in failures]
-    tiles = tiles_of(current, document.left_out, failures, compiled)
-    totals = _totals(tiles, current)
-    cards = map(card_of, current)
+    cards = _cards(document)
+    totals = _totals(cards)
+    shown = [card for card in cards if card.state not in {COMPILED, LEFT_OUT}]
+    compiled = {image: (first_line(text),) for image, text in document.compiled.items()}
     return {
         "outcome": _outcome(totals),
         "totals": totals,
         "headline": _headline(totals),
         "facts": _machine(document.build, totals),
         "folder": folder,
-        "columns": _in_order(sorted({tile.arch for tile in tiles}), ARCHITECTURES),
-        "rows": rows_of(tiles),
-        "cards": [  # failures first, else in build order
-            *(_broken(image, text) for image, text in failures.items()),
-            *sorted(cards, key=lambda card: card.state != FAILED),
-        ],
+        "columns": _in_order(sorted({card.arch for card in cards}), ARCHITECTURES),
+        "rows": _rows(cards),
+        "cards": sorted(shown, key=lambda card: (card.state != BROKEN, card.state != FAILED)),
         "left_out": _by_reasons({each.image: each.reasons for each in document.left_out}),
-        "compiled": _by_reasons({image: (first_line(text),) for image, text in compiled.items()}),
+        "compiled": _by_reasons(compiled),
     }
 
 
-def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, int]:
-    states = [tile.state for tile in tiles]
-    emulated = sum(manifest.emulated for manifest in manifests)
+def _cards(document: ReportDocument) -> list[Card]:
+    """Return the card of every image that the run had to do with, each once.
+
+    A failed build hides an older manifest of its image.
+    """
+    cards = [
+        *(card_of(each) for each in document.images if each.image not in document.failures),
+        *(_broken(image, text) for image, text in document.failures.items()),
+        *(
+            _not_built(image, axes_of(image), COMPILED, first_line(text))
+            for image, text in document.compiled.items()
+        ),
+        *(
+            _not_built(absent.image, asdict(absent.cell), LEFT_OUT, "; ".join(absent.reasons))
+            for absent in document.left_out
+        ),
+    ]
+    return list({card.image: card for card in reversed(cards)}.values())[::-1]
+
+
+def _rows(cards: Sequence[Card]) -> list[Mapping[str, Card]]:
+    """Return the cards of each row by architecture; a row keeps its place from run to run."""
+    rows: dict[str, dict[str, Card]] = {}
+    for card in cards:
+        rows.setdefault(card.image.removesuffix(f"-{card.arch}"), {})[card.arch] = card
+    return [row for _, row in sorted(rows.items())]
+
+
+def _totals(cards: Sequence[Card]) -> dict[str, int]:
+    states = [card.state for card in cards]
+    emulated = [card.manifest.emulated for card in cards if card.manifest]
     return {
-        "images": len(states) - states.count("left-out") - states.count(COMPILED),
+        "images": len(states) - states.count(LEFT_OUT) - states.count(COMPILED),
         "verified": states.count(VERIFIED),
         "built": states.count(BUILT),
-        "failed": states.count(FAILED) + states.count("broken"),
+        "failed": states.count(FAILED) + states.count(BROKEN),
         "compiled": states.count(COMPILED),
-        "left_out": states.count("left-out"),
-        "native": len(manifests) - emulated,
-        "emulated": emulated,
+        "left_out": states.count(LEFT_OUT),
+        "native": emulated.count(False),
+        "emulated": emulated.count(True),
     }
 
 
@@ -174,10 +223,13 @@ def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...],
 def _broken(image: str, text: str) -> Card:
     lines = text.rstrip().splitlines()
     error = "\n".join(["…", *lines[-_ERROR_LINES:]] if len(lines) > _ERROR_LINES else lines)
-    links = (*_SPECS, _LOG)
-    return Card(
-        image=image, state="broken", mark="✗", word="build failed", links=links, error=error
-    )
+    card = _not_built(image, axes_of(image), BROKEN, first_line(text))
+    return replace(card, links=(*_SPECS, _LOG), error=error)
+
+
+def _not_built(image: str, cell: Mapping[str, str], state: str, hover: str) -> Card:
+    mark, word = _NOT_BUILT[state]
+    return Card(image=image, cell=cell, state=state, mark=mark, word=word, hover=hover)
 
 
 def card_of(manifest: Manifest) -> Card:
@@ -186,13 +238,20 @@ def card_of(manifest: Manifest) -> Card:
     names = _in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
     seconds = manifest.durations_s
-    total = sum(seconds.values()) or 1.0
+    total = sum(seconds.values())
     evidence = [(f"evidence: {file.rpartition('/')[2]}", file) for file in manifest.evidence]
     return Card(
         image=manifest.image,
+        cell=asdict(manifest.cell),
         state=state,
         mark=mark,
         word=word,
+        hover=manifest.image,
+        notes=(
+            human_time(total),
+            "emulated" if manifest.emulated else "native",
+            *(("not proven on a GPU",) if manifest.proven_on_gpu is False else ()),
+        ),
         links=(
             *(*_SPECS, ("manifest", MANIFEST), *evidence),
             *(("SBOM (CycloneDX)", manifest.sbom), _LOG),
@@ -201,7 +260,7 @@ def card_of(manifest: Manifest) -> Card:
         badges=tuple(badges_of(manifest)),
         facts=_facts(manifest),
         steps=tuple(
-            (name, seconds[name], 100 * seconds[name] / total)
+            (name, seconds[name], 100 * seconds[name] / (total or 1.0))
             for name in _in_order(seconds, _STEPS)
         ),
         artifacts=artifacts,
