@@ -17,7 +17,7 @@ from manifest_samples import CELL
 from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 
 from builder.cli import main
-from builder.model import Cell, PlannedImage
+from builder.model import PlannedImage
 from builder.model.errors import BadInput
 from builder.reports.sites.files import SiteImage, SitePlace, kubernetes_name, lua, site_files
 
@@ -201,19 +201,6 @@ def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
 
 def test_lua_strings_hold_what_they_are_given() -> None:
     assert lua('a"b\\c\nd') == '"a\\"b\\\\c\\nd"'
-
-
-def test_tags_are_identifiers_without_recipe_and_architecture() -> None:
-    cell = Cell(
-        recipe="pytorch",
-        recipe_version="2.6",
-        base="debian13",
-        cuda="12.4",
-        mpi="openmpi5.0",
-        arch="ppc64le",
-    )
-    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
-    assert dataclasses.replace(cell, flavour="development").tag.endswith("-development")
 
 
 def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
