@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import copy
 import datetime as dt
 import functools
 import json
 import lzma
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from proof_samples import EXPIRED_KEY, KEYLESS, WRONG_KEY, kind_of
+from proof_samples import EXPIRED_KEY, KEYLESS, WRONG_KEY, kind_of, places, replaced
 from samples import ROOT
 
 pytest.importorskip("sigstore.verify", reason="missing on this machine: the extra [keyless]")
@@ -23,6 +22,7 @@ pytest.importorskip("sigstore.verify", reason="missing on this machine: the extr
 from sigstore.verify import Verifier
 
 from builder.model.errors import BadInput
+from builder.model.exact_json import member
 from builder.trust.proof.attachments import (
     BUNDLES,
     MANIFEST,
@@ -107,15 +107,9 @@ def test_the_suite_is_whole() -> None:
     assert sum(name.endswith("_fail") for name in SUITE["cases"]) == 46
 
 
-def text_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def text_paths(value: Any) -> list[tuple[Any, ...]]:
     """The paths of all texts in a document."""
-    if isinstance(value, str):
-        yield path
-        return
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    if isinstance(value, dict | list):
-        for key, below in pairs:
-            yield from text_paths(below, (*path, key))
+    return [path for path in places(value) if isinstance(member(value, *path), str)]
 
 
 def changed(text: str, chance: random.Random) -> Any:
@@ -140,21 +134,18 @@ UNPROVEN = {"logIndex", "integratedTime", "keyid", "mediaType", "checkpoint", "s
 @pytest.mark.parametrize("name", [IN_TOTO, REKOR_2])
 def test_whatever_is_changed_in_a_bundle_is_refused_in_words(name: str) -> None:
     bundle, roots, chance = bundle_of(name), roots_of(name), random.Random(name)
-    sound, paths = judged(bundle, roots), list(text_paths(bundle))
+    sound, paths = judged(bundle, roots), text_paths(bundle)
     for number in range(250):
         path = paths[number % len(paths)]
-        spoilt = copy.deepcopy(bundle)
-        holder: Any = spoilt
-        for key in path[:-1]:
-            holder = holder[key]
-        holder[path[-1]] = changed(holder[path[-1]], chance)
+        text = changed(member(bundle, *path), chance)
+        spoilt = replaced(bundle, path, text)
         if spoilt == bundle:
             continue
         try:
             signer = judged(spoilt, roots)
         except Unusable:
             continue
-        assert set(path) & UNPROVEN, (path, holder[path[-1]])
+        assert set(path) & UNPROVEN, (path, text)
         assert signer == sound
 
 
@@ -168,6 +159,12 @@ def test_everybody_in_the_roots_is_needed(part: str) -> None:
         judged(bundle, {**roots, part: other[part]})
 
 
+def end_trust(entries: list[dict[str, Any]]) -> None:
+    period = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
+    for entry in entries:
+        entry.get("publicKey", entry)["validFor"] = period
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     [
@@ -179,11 +176,7 @@ def test_everybody_in_the_roots_is_needed(part: str) -> None:
 )
 def test_whom_the_roots_trusted_before_is_trusted_no_more(part: str, words: str) -> None:
     bundle, roots = bundle_of(REKOR_2), roots_of(REKOR_2)
-    for entry in roots[part]:
-        entry.get("publicKey", entry)["validFor"] = {
-            "start": "2020-01-01T00:00:00Z",
-            "end": "2021-01-01T00:00:00Z",
-        }
+    end_trust(roots[part])
     with pytest.raises(Unusable, match=words):
         judged(bundle, roots)
 
@@ -213,9 +206,7 @@ def test_a_private_instance_is_held_to_its_roots(part: str) -> None:
     bundle, roots = private()
     with pytest.raises(Unusable):
         judged(bundle, {**roots, part: roots_of(REKOR_2)[part]})
-    for entry in roots[part]:
-        period = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
-        entry.get("publicKey", entry)["validFor"] = period
+    end_trust(roots[part])
     with pytest.raises(Unusable):
         judged(bundle, roots)
 

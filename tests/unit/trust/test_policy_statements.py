@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from proof_samples import places
 
 from builder.model import Artifact, Cell, Outcome
+from builder.model.exact_json import member
 from builder.model.predicates import CYCLONEDX, SLSA
 from builder.system.host_facts import HostFacts
 from builder.trust.policy.predicates import proof_of, time_of
@@ -270,26 +271,16 @@ def test_what_else_is_signed_is_nothing_that_is_judged() -> None:
     assert (claim.kind, claim.content, claim.fault) == (OTHER, None, "")
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place in a document, as what holds it and its key."""
-    if isinstance(value, dict):
-        for key in value:
-            yield value, key
-            yield from places(value[key])
-    if isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield value, index
-            yield from places(entry)
-
-
 RUBBISH: tuple[Any, ...] = (None, 0, -1, True, "", "x", [], [None], {}, {"": None}, 1e999)
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_rubbish_in_a_signed_statement_is_a_fault_or_nothing(seed: int) -> None:
     rng = random.Random(seed)
-    document = copy.deepcopy(evidence())
-    holder, key = rng.choice(list(places(document)))
+    document = evidence()
+    _, *paths = places(document)
+    *above, key = rng.choice(paths)
+    holder = member(document, *above)
     holder[key] = rng.choice(RUBBISH)
     if rng.random() < 0.2 and isinstance(holder, dict):
         del holder[key]

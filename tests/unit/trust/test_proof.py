@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +30,9 @@ from proof_samples import (
     kinds,
     other_key,
     our_key,
+    places,
     rebuilt,
+    replaced,
     results,
     trusted,
 )
@@ -457,23 +459,6 @@ def test_several_attestations_lie_in_one_classic_manifest() -> None:
         "PASSED",
         "FAILED",
     ]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in some JSON."""
-    yield path
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, below in pairs:
-            yield from places(below, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
-    return copy
 
 
 ODD: list[Any] = [None, True, -1, 1e400, "", "\u001b[2J", [], {}, [[]], {"": ""}]
