@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import parsed, part
+from builder.model.exact_json import part
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
 from builder.system.files import read_bound
@@ -267,8 +267,7 @@ def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple
 def _read(folder: Path, manifest: Manifest, name: str) -> bytes:
     data = read_bound(folder, manifest, name)
     try:
-        if not isinstance(parsed(data, most=None), dict):
-            raise BadInput(f"{folder / name}: not a JSON object")
-    except ValueError as error:
-        raise BadInput(f"{folder / name}: cannot be read as JSON ({error})") from error
+        json_object(data, "the file", limit=MAX_PAYLOAD, most=None)
+    except Unusable as error:
+        raise BadInput(f"{folder / name}: {error}") from error
     return data

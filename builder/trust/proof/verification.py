@@ -158,7 +158,7 @@ class _Verification:
             layers = self._layers(attachment.manifest)
         except Unusable as error:
             self.reject(error, source)
-            return
+            layers = ()
         for layer in layers:
             try:
                 self._read_layer(content_of(attachment, layer), layer, source)
@@ -170,8 +170,7 @@ class _Verification:
         subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
-            reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
-            raise Unusable(reason)
+            raise Unusable(f"more than {MAX_CLAIMS} things are claimed; the rest was not read")
         if subject not in {"", self._digest}:
             raise Unusable(f"the manifest refers to {subject}")
         return layers
