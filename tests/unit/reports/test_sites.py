@@ -146,7 +146,7 @@ def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
     each = SiteImage(planned=image(tmp_path), place=PLACE)
     files = site_files([each])
     assert not [path for path in files if "mpiexec" in path]
-    script = files[f"{each.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.cell.identifier}/slurm-apptainer.sh"]
     assert "#SBATCH --nodes=1\n" in script
     assert "exec srun apptainer exec " in script
     assert "set -- /opt/build-images/run-checks\n" in script
@@ -190,9 +190,9 @@ def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
     place = SitePlace(registry="quay.io/site", folder="/opt/my $(images) 'x'")
     site = SiteImage(planned=each, place=place, digest=DIGEST)
     files = site_files([site])
-    script = files[f"{each.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.cell.identifier}/slurm-apptainer.sh"]
     assert f"image=${{IMAGE:-{shlex.quote(site.sif)}}}\n" in script
-    module = files[f"modulefiles/core/{site.tag}-x86_64.lua"]
+    module = files[f"modulefiles/core/{site.cell.tag}-x86_64.lua"]
     assert "]] \\\" '" in module
     assert all("second: line" in line for line in module.splitlines() if "touch x" in line)
     entry = yaml.safe_load(files["shpc/x86_64/quay.io/site/core/container.yaml"])
