@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,11 +41,6 @@ def cell(arch: str = "x86_64", mpi: str = "openmpi5.0", cuda: str = "none") -> C
     )
 
 
-def axes(sample: Cell) -> dict[str, str]:
-    names = ("recipe", "recipe_version", "base", "cuda", "mpi", "arch", "flavour", "cpu")
-    return {name: str(getattr(sample, name)) for name in names}
-
-
 def outcome(check: str, word: str = "passed", reason: str = "4 ranks") -> dict[str, Any]:
     return {"check": check, "outcome": word, "reason": reason, "duration_s": 2.0, "data": {}}
 
@@ -63,7 +59,7 @@ def manifest(sample: Cell, **changes: Any) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema": "build-images/manifest/v1",
         "image": sample.identifier,
-        "cell": axes(sample),
+        "cell": asdict(sample),
         "about": "Compilers and an MPI",
         "content_key": "c0ffee",
         "tree_digest": "sha256:tree",
@@ -284,7 +280,9 @@ def test_trees_are_equal_only_if_digests_and_manifest_say_so(
 
 
 def test_a_manifest_with_gaps_is_still_shown(tmp_path: Path) -> None:
-    page = render(tmp_path, {"image": cell().identifier, "outcome": "failed", "cell": axes(cell())})
+    page = render(
+        tmp_path, {"image": cell().identifier, "outcome": "failed", "cell": asdict(cell())}
+    )
     assert "✗ failed" in page.text("matrix", "tile", "failed")
 
 
@@ -306,7 +304,7 @@ def test_report_json_holds_all_that_was_given(tmp_path: Path) -> None:
     assert document["failures"] == failures
     assert document["build"] == BUILD
     assert document["outcome"] == "failed"
-    expected = {"image": absent.cell.identifier, "cell": axes(absent.cell)}
+    expected = {"image": absent.cell.identifier, "cell": asdict(absent.cell)}
     assert document["left_out"] == [{**expected, "reasons": ["maintainer: not carried"]}]
     assert document["totals"]["verified"] == document["totals"]["failed"] == 1
 
@@ -343,7 +341,7 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
 )
 def test_an_identifier_can_be_taken_apart(sample: Cell) -> None:
     usual = {"cuda": "none", "mpi": "none", "flavour": "runtime", "cpu": "generic"}
-    assert {**usual, **axes_of(sample.identifier)} == axes(sample)
+    assert {**usual, **axes_of(sample.identifier)} == asdict(sample)
 
 
 @pytest.mark.parametrize(
