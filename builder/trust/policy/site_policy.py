@@ -135,7 +135,6 @@ RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)
-_signatures = positive("a number of signatures", "valid: a whole number from 1 on")
 
 
 def read_policy(path: Path) -> Policy:
@@ -156,28 +155,14 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
 
     With a `folder`, files of keys that are missing in it are faults.
     """
-    optional = ["signatures", "evidence", "provenance", "sbom"]
-    optional += ["identity", "host_contract", "rollback"]
-    provenance: RequiredProvenance | None = RequiredProvenance()
-    bill: RequiredBill | None = RequiredBill()
-    table = Table(node, faults, required=("schema", "keys"), optional=optional)
-    table.read("schema", exactly(SCHEMA), "")
-    policy = Policy(
-        keys=table.read("keys", list_of(_signer(folder), least=1, distinct=True), ()),
-        signatures=table.read("signatures", _signatures, 1),
-        evidence=table.read("evidence", _evidence, RequiredEvidence()),
-        provenance=table.read("provenance", _or_word(IGNORED, _provenance), provenance),
-        bill=table.read("sbom", _or_word(IGNORED, _bill), bill),
-        identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
-        host_contract=table.read("host_contract", _choice(ENFORCED, IGNORED), True),
-        rollback=table.read("rollback", _choice(REFUSED, ACCEPTED), True),
-    )
-    entry = table.entry("signatures")
-    if entry is not None and policy.keys and policy.signatures > len(policy.keys):
-        problem = (
-            f"{policy.signatures} signatures are required, but there are {len(policy.keys)} keys"
-        )
-        faults.add(entry.where, problem, f"valid: 1 to {len(policy.keys)}, or name more keys")
+    required = {"schema": exactly(SCHEMA), "keys": list_of(_signer(folder), least=1, distinct=True)}
+    read = record(Policy, required, _OPTIONAL, fields={"schema": "", "sbom": "bill"})
+    policy = read(node, faults)
+    most = len(policy.keys)
+    if isinstance(node.value, Mapping) and 0 < most < policy.signatures:
+        problem = f"{policy.signatures} signatures are required, but there are {most} keys"
+        where = node.value["signatures"].where
+        faults.add(where, problem, f"valid: 1 to {most}, or name more keys")
     return policy
 
 
@@ -324,3 +309,12 @@ _hosts = record(
 )
 _provenance = record(RequiredProvenance, {}, {"builders": _texts, "sources": _texts})
 _bill = record(RequiredBill, {}, {"forbidden_packages": _texts, "forbidden_licences": _texts})
+_OPTIONAL = {
+    "signatures": positive("a number of signatures", "valid: a whole number from 1 on"),
+    "evidence": _evidence,
+    "provenance": _or_word(IGNORED, _provenance),
+    "sbom": _or_word(IGNORED, _bill),
+    "identity": _choice(ENFORCED, IGNORED),
+    "host_contract": _choice(ENFORCED, IGNORED),
+    "rollback": _choice(REFUSED, ACCEPTED),
+}
