@@ -1,30 +1,22 @@
-"""The content of the report, worked out from manifests: the template only lays it out."""
+"""The cards of images, worked out from manifests: templates only lay them out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from builder.model import FAILED, Artifact, Outcome
-from builder.model.architectures import ARCHITECTURES
+from builder import facts
+from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, Artifact, Outcome
+from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
-from builder.reports.report.matrix import (
-    BROKEN,
-    BUILT,
-    COMPILED,
-    LEFT_OUT,
-    VERIFIED,
-    LeftOutImage,
-    axes_of,
-    shown_axes,
-    standing_of,
-)
 from builder.reports.templates import first_line, human_moment, human_time
 from builder.verify.measure.plot import Plot, plot_of
 
-SCHEMA = "build-images/report/v1"
+_USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
+VERIFIED, BUILT = "verified", "built"
+BROKEN, COMPILED, LEFT_OUT = "broken", "compiled", "left-out"
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
@@ -35,7 +27,7 @@ _NOT_BUILT = {  # the mark and the word of each state
     LEFT_OUT: ("⊘", "left out"),
 }
 _STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
-_Pairs = tuple[tuple[str, str], ...]
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,11 +58,11 @@ class Card:
     word: str
     hover: str
     notes: tuple[str, ...] = ()
-    links: _Pairs = ()
+    links: Pairs = ()
     error: str = ""
     manifest: Manifest | None = None
     badges: tuple[Badge, ...] = ()
-    facts: _Pairs = ()
+    facts: Pairs = ()
     steps: tuple[tuple[str, float, float], ...] = ()
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
@@ -87,147 +79,26 @@ class Card:
 
     @property
     def axes(self) -> list[str]:
-        return shown_axes(self.cell)
+        """The axes that a row of the matrix shows beside the recipe, without what is usual."""
+        cell = self.cell
+        mpi, cuda = cell.get("mpi", NONE), cell.get("cuda", NONE)
+        axes = [
+            cell.get("base", ""),
+            "" if mpi == NONE else mpi,
+            "" if cuda == NONE else f"CUDA {cuda}",
+            *(cell[name] for name, usual in _USUAL.items() if cell.get(name, usual) != usual),
+        ]
+        return [axis for axis in axes if axis]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildRun:
-    """The run that a report is of: when, for how long, by what, and on which `host`."""
-
-    tool_version: str = ""
-    command: str = ""
-    started: str = ""
-    duration_s: float = 0.0
-    host: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportDocument:
-    """`report.json`: the manifests of all images, and what is known of the others.
-
-    `failures` maps the identifier of an image whose build failed to the error, `compiled` that of
-    one that is only compiled to what this machine lacks. `outcome` and `totals` are of all images.
-    """
-
-    schema: str = SCHEMA
-    outcome: str = ""
-    totals: Mapping[str, int] = field(default_factory=dict)
-    build: BuildRun
-    images: tuple[Manifest, ...]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[LeftOutImage, ...] = ()
-    compiled: Mapping[str, str] = field(default_factory=dict)
-
-
-def page_of(document: ReportDocument, folder: str) -> dict[str, object]:
-    """Return everything on the page beside the document; `outcome` and `totals` are in both.
-
-    `left_out` and `compiled` are images by the reasons why they were not built. Of the cards,
-    failures come first, and the others are in build order.
-    """
-    cards = _cards(document)
-    totals = _totals(cards)
-    shown = [card for card in cards if card.state not in {COMPILED, LEFT_OUT}]
-    compiled = {image: (first_line(text),) for image, text in document.compiled.items()}
-    return {
-        "outcome": _outcome(totals),
-        "totals": totals,
-        "headline": _headline(totals),
-        "facts": _machine(document.build, totals),
-        "folder": folder,
-        "columns": _in_order(sorted({card.arch for card in cards}), ARCHITECTURES),
-        "rows": _rows(cards),
-        "cards": sorted(shown, key=lambda card: (card.state != BROKEN, card.state != FAILED)),
-        "left_out": _by_reasons({each.image: each.reasons for each in document.left_out}),
-        "compiled": _by_reasons(compiled),
-    }
-
-
-def _cards(document: ReportDocument) -> list[Card]:
-    """Return the card of every image that the run had to do with, each once.
-
-    A failed build hides an older manifest of its image.
-    """
-    cards = [
-        *(card_of(each) for each in document.images if each.image not in document.failures),
-        *(_broken(image, text) for image, text in document.failures.items()),
-        *(
-            _not_built(image, axes_of(image), COMPILED, first_line(text))
-            for image, text in document.compiled.items()
-        ),
-        *(
-            _not_built(absent.image, asdict(absent.cell), LEFT_OUT, "; ".join(absent.reasons))
-            for absent in document.left_out
-        ),
-    ]
-    return list({card.image: card for card in reversed(cards)}.values())[::-1]
-
-
-def _rows(cards: Sequence[Card]) -> list[Mapping[str, Card]]:
-    """Return the cards of each row by architecture; a row keeps its place from run to run."""
-    rows: dict[str, dict[str, Card]] = {}
-    for card in cards:
-        rows.setdefault(card.image.removesuffix(f"-{card.arch}"), {})[card.arch] = card
-    return [row for _, row in sorted(rows.items())]
-
-
-def _totals(cards: Sequence[Card]) -> dict[str, int]:
-    states = [card.state for card in cards]
-    emulated = [card.manifest.emulated for card in cards if card.manifest]
-    return {
-        "images": len(states) - states.count(LEFT_OUT) - states.count(COMPILED),
-        "verified": states.count(VERIFIED),
-        "built": states.count(BUILT),
-        "failed": states.count(FAILED) + states.count(BROKEN),
-        "compiled": states.count(COMPILED),
-        "left_out": states.count(LEFT_OUT),
-        "native": emulated.count(False),
-        "emulated": emulated.count(True),
-    }
-
-
-def _outcome(totals: Mapping[str, int]) -> str:
-    """Return `verified` only if there is something, and all of it is."""
-    if totals["failed"] or not totals["images"]:
-        return FAILED
-    return BUILT if totals["built"] else VERIFIED
-
-
-def _headline(totals: Mapping[str, int]) -> str:
-    images, verified = totals["images"], totals["verified"]
-    if not images:
-        return "No image was built"
-    if images == verified:
-        usual = f"All {images} images verified"
-        return {1: "1 image verified", 2: "Both images verified"}.get(images, usual)
-    return f"{verified} of {counted(images, 'image')} verified"
-
-
-def _machine(build: BuildRun, totals: Mapping[str, int]) -> _Pairs:
-    host = build.host
-    runs = [f"{totals[kind]} {kind}" for kind in ("native", "emulated") if totals[kind]]
-    return _stated(
-        ("machine", " · ".join(str(host[key]) for key in ("arch", "cpu") if host.get(key))),
-        ("system", " · ".join(str(host[key]) for key in ("os", "kernel") if host.get(key))),
-        ("images ran", ", ".join(runs)),
-    )
-
-
-def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for image, own in reasons.items():
-        groups.setdefault(own, []).append(image)
-    return groups
-
-
-def _broken(image: str, text: str) -> Card:
+def broken_card(image: str, text: str) -> Card:
     lines = text.rstrip().splitlines()
     error = "\n".join(["…", *lines[-_ERROR_LINES:]] if len(lines) > _ERROR_LINES else lines)
-    card = _not_built(image, axes_of(image), BROKEN, first_line(text))
+    card = card_not_built(image, axes_of(image), BROKEN, first_line(text))
     return replace(card, links=(*_SPECS, _LOG), error=error)
 
 
-def _not_built(image: str, cell: Mapping[str, str], state: str, hover: str) -> Card:
+def card_not_built(image: str, cell: Mapping[str, str], state: str, hover: str) -> Card:
     mark, word = _NOT_BUILT[state]
     return Card(image=image, cell=cell, state=state, mark=mark, word=word, hover=hover)
 
@@ -235,7 +106,7 @@ def _not_built(image: str, cell: Mapping[str, str], state: str, hover: str) -> C
 def card_of(manifest: Manifest) -> Card:
     """Return all that a manifest says of its image."""
     state, mark, word = standing_of(manifest)
-    names = _in_order(manifest.artifacts, FORMATS)
+    names = in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
     seconds = manifest.durations_s
     total = sum(seconds.values())
@@ -261,7 +132,7 @@ def card_of(manifest: Manifest) -> Card:
         facts=_facts(manifest),
         steps=tuple(
             (name, seconds[name], 100 * seconds[name] / (total or 1.0))
-            for name in _in_order(seconds, _STEPS)
+            for name in in_order(seconds, _STEPS)
         ),
         artifacts=artifacts,
         checks=_checks(manifest.all_outcomes(), names),
@@ -289,10 +160,10 @@ def badges_of(manifest: Manifest) -> Iterable[Badge]:
         yield Badge(kind="behind", text=text, about=about)
 
 
-def _facts(manifest: Manifest) -> _Pairs:
+def _facts(manifest: Manifest) -> Pairs:
     recipes = [f"{recipe.name} {recipe.version}" for recipe in manifest.inputs.recipes]
     tools = [f"{name} {version}" for name, version in manifest.tools.items() if version]
-    return _stated(
+    return stated(
         ("recipe", " → ".join(recipes)),
         ("base", manifest.inputs.base.name),
         ("engine", manifest.engine),
@@ -332,17 +203,51 @@ def _checks(
     for run, own in outcomes.items():
         for outcome in own:
             by_check.setdefault(outcome.check, {})[run] = outcome
-    columns = formats or _in_order(outcomes, FORMATS)
+    columns = formats or in_order(outcomes, FORMATS)
     return {
         check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
         for check, own in by_check.items()
     }
 
 
-def _stated(*pairs: tuple[str, str]) -> _Pairs:
+def stated(*pairs: tuple[str, str]) -> Pairs:
     return tuple((name, text) for name, text in pairs if text)
 
 
-def _in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
+def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     rank = {name: number for number, name in enumerate(known)}
     return sorted(names, key=lambda name: rank.get(name, len(rank)))
+
+
+def standing_of(manifest: Manifest) -> tuple[str, str, str]:
+    """Return state, mark and word of an image that was built.
+
+    An image that is not known to be good has failed.
+    """
+    if manifest.outcome == VERIFIED:
+        return VERIFIED, "✓", "verified"
+    if manifest.outcome == BUILT:
+        return BUILT, "○", "not verified"
+    checks = [check.outcome for outcomes in manifest.checks.values() for check in outcomes]
+    if FAILED in checks:
+        return FAILED, "✗", "check failed"
+    return FAILED, "✗", "formats differ" if manifest.formats_equal is False else "failed"
+
+
+def axes_of(image: str) -> dict[str, str]:
+    """Take an image identifier apart, for an image that left nothing but its name."""
+    words = image.split("-")
+    axes = {"arch": words.pop()}
+    if words and words[-1] in CPU_TARGETS.get(axes["arch"], ()):
+        axes["cpu"] = words.pop()
+    if words and words[-1] == DEVELOPMENT:
+        axes["flavour"] = words.pop()
+    if words and words[-1].startswith(tuple(facts.MPI_FAMILIES)):
+        axes["mpi"] = words.pop()
+    if words and words[-1].startswith("cuda"):
+        axes["cuda"] = words.pop().removeprefix("cuda")
+    version = next((at for at, word in enumerate(words) if at and word[:1].isdigit()), len(words))
+    axes["recipe"] = "-".join(words[:version])
+    axes["recipe_version"] = "".join(words[version : version + 1])
+    axes["base"] = "-".join(words[version + 1 :])
+    return axes

@@ -17,8 +17,8 @@ from samples import compare_page_with_golden
 from builder.cli.show import write_report
 from builder.model import Cell, LeftOut, Reason
 from builder.model.records import read, write
-from builder.reports.report.matrix import LeftOutImage, axes_of
-from builder.reports.report.view import BuildRun, ReportDocument, card_of
+from builder.reports.report import BuildRun, LeftOutImage, ReportDocument
+from builder.reports.report.view import axes_of, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
 FORMATS = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
