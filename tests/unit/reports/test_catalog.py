@@ -263,9 +263,12 @@ def test_the_same_images_give_the_same_bytes(tmp_path: Path) -> None:
     assert before == {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[Any, str]:
-    code = main(["catalog", *argv])
-    return code, capsys.readouterr().err
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *argv: str, source: str = "out"
+) -> tuple[int, str]:
+    """The exit code, and what is said of the images in a folder."""
+    words = [f"--images-in={tmp_path / source}", f"--output={tmp_path / 'site'}", *argv]
+    return main(["catalog", *words]), capsys.readouterr().err
 
 
 def test_a_folder_with_other_things_is_left_alone(
@@ -274,11 +277,10 @@ def test_a_folder_with_other_things_is_left_alone(
     image_folder(tmp_path / "out")
     (tmp_path / "site/images").mkdir(parents=True)
     (tmp_path / "site/images/mine.html").write_text("mine")
-    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, errors = refused(capsys, *words)
+    code, errors = refused(tmp_path, capsys)
     assert (code, "holds other things than a catalogue" in errors) == (2, True)
     assert (tmp_path / "site/images/mine.html").read_text() == "mine"
-    code, errors = refused(capsys, words[0], f"--output={tmp_path / 'out'}")
+    code, errors = refused(tmp_path, capsys, f"--output={tmp_path / 'out'}")
     assert (code, "holds images" in errors) == (2, True)
 
 
@@ -294,7 +296,7 @@ def test_an_older_catalogue_cannot_name_files_elsewhere(tmp_path: Path) -> None:
 
 
 def test_no_image_is_exit_code_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, errors = refused(capsys, f"--images-in={tmp_path}", f"--output={tmp_path / 'site'}")
+    code, errors = refused(tmp_path, capsys, source="")
     assert (code, "there is no image" in errors) == (3, True)
     assert not (tmp_path / "site").exists()
 
@@ -312,8 +314,7 @@ def test_every_manifest_of_another_shape_is_named(
     for folder in bad:
         manifest = json.loads((folder / "manifest.json").read_text())
         write(folder / "manifest.json", {**manifest, **change})
-    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, errors = refused(capsys, *words)
+    code, errors = refused(tmp_path, capsys)
     assert code == 2
     assert all(f"{each.name}/manifest.json:1: it has another shape" in errors for each in bad)
     assert not (tmp_path / "site").exists()
@@ -330,6 +331,5 @@ def test_commands_are_quoted(tmp_path: Path) -> None:
 
 def test_what_is_no_registry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_folder(tmp_path / "out")
-    words = [f"--images-in={tmp_path / 'out'}", f"--output={tmp_path / 'site'}"]
-    code, errors = refused(capsys, *words, "--registry=quay.io")
+    code, errors = refused(tmp_path, capsys, "--registry=quay.io")
     assert (code, "is not HOST/NAMESPACE" in errors) == (2, True)

@@ -21,12 +21,9 @@ from builder.compile.spec import COMPILER
 from builder.model import Plan, Selection
 from builder.model.errors import BadInput
 from builder.plan import make_plan
-from builder.reports.pipelines.jobs import RUNNERS, pipeline_of, pipeline_text
+from builder.reports.pipelines.jobs import RUNNERS, SECRET_KEY, pipeline_of, pipeline_text
 
-SYSTEMS = {
-    system: (functools.partial(pipeline_text, system), runners)
-    for system, runners in RUNNERS.items()
-}
+SYSTEMS = tuple(RUNNERS)
 PROJECT = f"--project={ROOT}"
 GITLABS_OWN = {"stages", "workflow", "default"}
 
@@ -45,12 +42,14 @@ def planned(*flavours: str) -> Plan:
     return make_plan(shipped_project(), selection, compiler=COMPILER)
 
 
+def text_of(system: str, plan: Plan, *, key: str = SECRET_KEY, **runners: str) -> str:
+    labels = {**RUNNERS[system], **runners}
+    return pipeline_text(system, pipeline_of(plan.images, labels, command="sample", key=key))
+
+
 def document(system: str, plan: Plan, **runners: str) -> Any:
-    make, known = SYSTEMS[system]
-    return yaml.load(
-        make(pipeline_of(plan.images, {**known, **runners}, command="sample")),
-        Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader),  # `on` is a word
-    )
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # `on` is a word
+    return yaml.load(text_of(system, plan, **runners), Loader=loader)
 
 
 def jobs(system: str, plan: Plan, **runners: str) -> dict[str, Any]:
@@ -63,19 +62,17 @@ def jobs(system: str, plan: Plan, **runners: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_without_a_key_the_job_that_publishes_shows_who_it_is(system: str) -> None:
-    make, known = SYSTEMS[system]
-    parsed = make(pipeline_of(planned().images, known, command="x", key="keyless"))
+    parsed = text_of(system, planned(), key="keyless")
     assert "COSIGN" not in parsed.replace("cosign", "")
     assert parsed.count("--key keyless") == parsed.count("ci/setup images --with-cosign") == 1
     token = {"github": "id-token: write", "gitlab": "SIGSTORE_ID_TOKEN"}[system]
     assert parsed.count(token) == 1
-    assert token not in make(pipeline_of(planned().images, known, command="x"))
+    assert token not in text_of(system, planned())
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_pipeline_as_it_is_written(system: str) -> None:
-    make, known = SYSTEMS[system]
-    text = make(pipeline_of(planned().images, known, command="sample", key="env://COSIGN_KEY"))
+    text = text_of(system, planned(), key="env://COSIGN_KEY")
     compare_with_golden(text, f"pipelines/{system}.yaml")
 
 
@@ -139,7 +136,7 @@ def test_every_command_is_one_that_there_is(system: str) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_native_where_there_is_a_runner_else_emulated(system: str) -> None:
     label = {"github": "runs-on", "gitlab": "tags"}[system]
-    _, known = SYSTEMS[system]
+    known = RUNNERS[system]
     by_arch = {name.split(" ")[0].rpartition("-")[2]: each for name, each in runs(system).items()}
     assert by_arch["x86_64"][label] in (known["x86_64"], [known["x86_64"]])
     assert by_arch["aarch64"][label] in (known["aarch64"], [known["aarch64"]])
@@ -197,9 +194,7 @@ def test_the_whole_matrix_has_one_job_for_each_image(system: str) -> None:
     by_name = jobs(system, plan)
     groups = {each.identifier.removesuffix(each.cell.arch) for each in plan.images}
     assert len(by_name) == len(plan.images) + len(groups)
-    make, known = SYSTEMS[system]
-    texts = {make(pipeline_of(plan.images, known, command="x")) for _ in range(2)}
-    assert len(texts) == 1
+    assert text_of(system, plan) == text_of(system, plan)
 
 
 def test_secrets_are_in_the_environment_of_the_publishing_step_alone() -> None:

@@ -154,21 +154,20 @@ def test_a_key_out_of_a_pipe_has_no_mode() -> None:
         os.close(reading)
 
 
+def public_pem(key: Key) -> bytes:
+    return key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
 PUBLIC = {
     "another curve": (
-        ec.generate_private_key(ec.SECP384R1())
-        .public_key()
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
+        public_pem(ec.generate_private_key(ec.SECP384R1())),
         "unsupported kind of key",
     ),
+    "RSA": (public_pem(RSA), "unsupported kind of key"),
     "rubbish": (b"rubbish", "not a public key in PEM"),
     "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
-    "RSA": (
-        RSA.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        ),
-        "unsupported kind of key",
-    ),
 }
 
 
