@@ -21,9 +21,8 @@ from builder.load.readers import (
 from builder.load.record_readers import capability, count, exactly, truth
 from builder.model.cells import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.errors import BadInput
-from builder.model.exact_json import member
+from builder.model.exact_json import member, time_of
 from builder.trust.policy.judgement import RULES, judge
-from builder.trust.policy.predicates import time_of
 from builder.trust.policy.records import (
     KINDS,
     NO,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from builder.model.agreement import outcomes_of, run_faults
 from builder.model.cells import FAILED, FORMATS, NONE, Cell
-from builder.model.exact_json import member, part
+from builder.model.exact_json import member, part, time_of
 from builder.model.package_indices import state_from
 from builder.model.predicates import (
     CYCLONEDX,
@@ -186,17 +186,6 @@ def _licences(component: Mapping[str, object]) -> Iterator[str]:
             yield from (word for word in words if word not in {"AND", "OR", "WITH"})
         else:
             yield str(entry["license"].get("id") or entry["license"]["name"])
-
-
-def time_of(text: object) -> dt.datetime:
-    """Read a time in ISO 8601 with its zone; raises `ValueError`."""
-    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
-    try:
-        return time.astimezone(dt.timezone.utc)
-    except OverflowError as error:
-        raise ValueError(f"the time {text} is before the year 1 or after 9999") from error
 
 
 def _subjects(statement: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from builder.model.exact_json import part
+from builder.model.exact_json import part, time_of
 from builder.model.predicates import BUNDLE_NOTE, TEST_RESULT, RunFacts, result_of
 from builder.model.records import plain
 from builder.trust.proof.attachments import ProofManifest, VerifiedStatement, manifest_of
@@ -119,10 +119,9 @@ def _topic(content: bytes) -> _Topic:
         if kind == TEST_RESULT:
             result = result_of(statement)
             run, lists = result.run, result.lists
-            time = dt.datetime.fromisoformat(run.finished).astimezone(dt.timezone.utc)
             names = [sorted(checks) for checks in (lists.passed, lists.skipped, lists.failed)]
             topic = [names, plain(_setting(run))]
-            finished = time.isoformat()
+            finished = time_of(run.finished).isoformat()
         else:
             details = {**predicate["runDetails"], "metadata": None}
             topic = {**predicate, "runDetails": details}

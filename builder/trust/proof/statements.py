@@ -8,7 +8,6 @@ host, mirror or local folder, and nothing of a URL that may be secret.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import part
+from builder.model.exact_json import part, time_of
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
 from builder.system.files import read_bound
@@ -36,6 +35,7 @@ SIGN = "https://sigstore.dev/cosign/sign/v1"  # the predicate of a signature in 
 _MAX_SIGNATURES = 16
 BUILD_TYPE = "pkg:generic/build-images#image/v1"
 PROGRAM = "pkg:generic/build-images"
+_IN_TOTO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +190,7 @@ def _run_details(manifest: Manifest, builder_id: str) -> dict[str, object]:
             "version": versions | dict(manifest.tools),
             "builderDependencies": [program],
         },
-        "metadata": {"startedOn": _timestamp(manifest.started)},
+        "metadata": {"startedOn": time_of(manifest.started).strftime(_IN_TOTO_TIME)},
         "byproducts": [
             {"name": path, "digest": _digest(digest)}
             for path, digest in sorted(inputs.specs.items())
@@ -235,12 +235,6 @@ def _digest(text: str) -> dict[str, str]:
     if algorithm != "sha256" or not re.fullmatch("[0-9a-f]{64}", value):
         raise ValueError(text)
     return {algorithm: value}
-
-
-def _timestamp(text: str) -> str:
-    """Return a time as in-toto writes it: in UTC, to the second, with a Z."""
-    time = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-    return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:

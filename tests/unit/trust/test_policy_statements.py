@@ -13,10 +13,10 @@ import pytest
 from proof_samples import places
 
 from builder.model import Artifact, Cell, Outcome
-from builder.model.exact_json import member
+from builder.model.exact_json import member, time_of
 from builder.model.predicates import CYCLONEDX, SLSA
 from builder.system.host_facts import HostFacts
-from builder.trust.policy.predicates import proof_of, time_of
+from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import (
     BILL,
     EVIDENCE,
