@@ -98,14 +98,6 @@ def test_it_is_what_the_specification_asks_for() -> None:
     assert [entry["name"] for entry in run["byproducts"]] == ["Dockerfile"]
 
 
-def test_the_schema_is_not_content_with_anything() -> None:
-    for key in ("buildDefinition", "runDetails"):
-        broken = written()
-        del broken["predicate"][key]
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(broken, SCHEMA)
-
-
 def test_the_materials() -> None:
     names = [entry.get("name") or entry["uri"] for entry in dependencies()]
     assert names == [
