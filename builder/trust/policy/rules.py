@@ -240,8 +240,8 @@ def provenance(policy: Policy, gathered: Gathered) -> Ruling:
     if not built:
         return _lacking(rule, gathered, PROVENANCE)
     for source in built:
-        is_trusted = not required.builders or _any([source.builder], required.builders)
-        if is_trusted and (not required.sources or _any(source.sources, required.sources)):
+        has_builder = not required.builders or _any([source.builder], required.builders)
+        if has_builder and (not required.sources or _any(source.sources, required.sources)):
             origin = f" from {source.sources[0]}" if source.sources else ""
             return passed(rule, f"built by {source.builder}{origin}")
     shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in built)
