@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
 from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
 from builder.host.contracts import contract_from_file
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
-from builder.model.manifest import MANIFEST, SCHEMA, Manifest
+from builder.model.manifest import MANIFEST, SCHEMA
 from builder.reports.catalog.entries import CatalogEntry, read_entry
 from builder.reports.catalog.pages import write_catalog
 from builder.reports.sites.files import SitePlace
@@ -49,13 +48,15 @@ def run(options: CatalogOptions) -> int:
         SitePlace(registry=options.registry)  # or it says what is wrong with it
     source = options.images_in or options.project / "out"
     out = options.output or options.project / "out/catalog"
-    manifests = dict(_images(source))
-    if not manifests:
+    entries = _entries(source)
+    if not entries:
         hint = "build some, or name their folder: --images-in DIR"
         raise EmptySelection(f"there is no image in {source}", hint=hint)
-    if out.resolve() in {source.resolve(), *((source / image).resolve() for image in manifests)}:
+    if out.resolve() in {
+        source.resolve(),
+        *((source / entry.image).resolve() for entry in entries),
+    }:
         raise BadInput(f"{out} holds images; the site needs a folder of its own")
-    entries = _entries(manifests, source)
     write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:
         for fault in entry.faults:
@@ -64,28 +65,22 @@ def run(options: CatalogOptions) -> int:
     return 0
 
 
-def _entries(manifests: Mapping[str, Manifest | None], source: Path) -> list[CatalogEntry]:
-    """Read the entry of each image; raise BadInput with every manifest that cannot be read."""
+def _entries(source: Path) -> list[CatalogEntry]:
+    """Read the entries of the images that are done; each is in a folder of its name.
+
+    Raises `BadInput` with every manifest that cannot be read.
+    """
     entries, faults = [], []
-    for image, manifest in manifests.items():
-        if manifest and (entry := read_entry(source / image, manifest, contract_from_file)):
+    for path in sorted(source.glob(f"*/{MANIFEST}")):
+        folder = path.parent
+        manifest = read_manifest(folder)
+        if manifest and manifest.image != folder.name:
+            continue
+        if manifest and (entry := read_entry(folder, manifest, contract_from_file)):
             entries.append(entry)
-        else:
+        elif manifest or (path.is_file() and SCHEMA in path.read_text(errors="replace")):
             text = "it has another shape than this version writes"
-            faults.append(Fault(file=f"{image}/{MANIFEST}", line=1, key="", problem=text))
+            faults.append(Fault(file=f"{folder.name}/{MANIFEST}", line=1, key="", problem=text))
     if faults:
         raise BadInput.of(faults, "no catalogue was written")
     return entries
-
-
-def _images(folder: Path) -> Iterator[tuple[str, Manifest | None]]:
-    """The images that are done, by identifier; a folder is named as its image.
-
-    Of one whose manifest is damaged there is nothing, so that it is told of.
-    """
-    for path in sorted(folder.glob(f"*/{MANIFEST}")):
-        manifest = read_manifest(path.parent)
-        if manifest and manifest.image == path.parent.name:
-            yield path.parent.name, manifest
-        elif manifest is None and path.is_file() and SCHEMA in path.read_text(errors="replace"):
-            yield path.parent.name, None

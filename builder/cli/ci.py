@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 from builder.model.architectures import ARCHITECTURES, architecture
-from builder.model.errors import BadInput
 from builder.reports.pipelines import jobs
 
 _DESCRIPTION = """\
@@ -52,7 +51,7 @@ def declare(parser: Parser) -> None:
 def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
-    own_runners = {_architecture(arch): label for arch, label in options.native_runner}
+    own_runners = dict(options.native_runner)
     words = ["build-images", "ci", system, *jobs.words_of(options.selection)]
     words += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     words += ["--keyless"] if options.keyless else []
@@ -66,16 +65,11 @@ def run(options: CiOptions) -> int:
     return 0
 
 
-def _architecture(name: str) -> str:
-    known_architecture = architecture(name)
-    if known_architecture is None:
-        known = ", ".join(ARCHITECTURES)
-        raise BadInput(f"--native-runner: unknown architecture {name}; architectures: {known}")
-    return known_architecture.name
-
-
 def _runner(text: str) -> tuple[str, str]:
-    arch, _, label = text.partition("=")
-    if not arch or not label:
-        raise argparse.ArgumentTypeError(f"{text} is not ARCH=LABEL, such as ppc64le=power9")
-    return arch, label
+    name, _, label = text.partition("=")
+    arch = architecture(name)
+    if arch is None or not label:
+        known = ", ".join(ARCHITECTURES)
+        problem = f"{text} is not ARCH=LABEL, such as ppc64le=power9; architectures: {known}"
+        raise argparse.ArgumentTypeError(problem)
+    return arch.name, label

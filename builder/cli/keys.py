@@ -47,14 +47,12 @@ def run(options: KeysOptions) -> int:
             f"{options.output}: this names a folder, and no files in it",
             hint="--output site makes site.key and site.pub",
         )
-    private, public = (
-        options.output.with_name(options.output.name + end) for end in (".key", ".pub")
-    )
+    name = options.output.name
+    private, public = (options.output.with_name(f"{name}{end}") for end in (".key", ".pub"))
     for path in (private, public):
         if path.exists():
-            raise BadInput(
-                f"{path} is there, and is not written over", hint="choose another PREFIX"
-            )
+            problem = f"{path} exists, and is not written over"
+            raise BadInput(problem, hint="choose another PREFIX")
     os.stat(f"{private.parent}/")  # noqa: PTH116 - a folder; nobody types a password in vain
     password = _password()
     key = generated()

@@ -12,8 +12,7 @@ from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.model.planned import MANY, by_reason
-from builder.reports.report import report_files
-from builder.reports.report.view import ReportDocument
+from builder.reports.report import ReportDocument, report_files
 from builder.system.files import write_atomically
 
 Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from builder.model.cells import FAILED, NONE, PASSED, SKIPPED
-from builder.model.exact_json import member, part
+from builder.model.exact_json import member, part, time_of
 from builder.model.manifest import Manifest, Outcome, required_runs
 from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
@@ -160,25 +160,18 @@ def _wrong_lists(result: TestResult) -> Iterator[str]:
 
 
 def _wrong_times(started: str, finished: str) -> Iterator[str]:
-    if _time(finished) < _time(started):
+    if time_of(finished) < time_of(started):
         yield f"it ended at {finished}, before it began at {started}"
 
 
 def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterator[str]:
     """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
-    if _time(started) < _EARLIEST or _time(finished) > latest:
+    if time_of(started) < _EARLIEST or time_of(finished) > latest:
         yield f"it is said to have run from {started} to {finished}"
     begun = manifest.started or started
-    if _time(started) < _time(begun) - _CLOCKS_DIFFER:
+    if time_of(started) < time_of(begun) - _CLOCKS_DIFFER:
         yield f"it is of {started}, before the image was made ({begun})"
-
-
-def _time(text: object) -> dt.datetime:
-    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
-    return time
 
 
 # ---- A manifest and its statements ----

@@ -7,6 +7,7 @@ values a text holds is counted before it is read: one of three letters takes 80 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 from collections.abc import Mapping
@@ -45,6 +46,17 @@ def part(value: object, *keys: str) -> Any:
     for key in keys:
         inner = inner.get(key) if isinstance(inner, Mapping) else None
     return inner
+
+
+def time_of(text: object) -> dt.datetime:
+    """Read a time in ISO 8601 with its zone; raises `ValueError`."""
+    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    try:
+        return time.astimezone(dt.timezone.utc)
+    except OverflowError as error:
+        raise ValueError(f"the time {text} is before the year 1 or after 9999") from error
 
 
 def _values_in(text: bytes | str) -> int:

@@ -26,11 +26,12 @@ CLASSIC_NOTE = "predicateType"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHost:
-    """The host that checks ran on."""
+    """A host that checks ran on; its `driver` is None where that is not stated."""
 
     arch: str
     cpu: str = ""
     os: str = ""
+    driver: str | None = None
     gpus: tuple[str, ...] = ()
 
 
@@ -43,11 +44,29 @@ class RunProgram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunLauncher:
+    """The program that started a run's ranks; 0 ranks or nodes are as many as it likes."""
+
+    name: str
+    product: str = ""
+    ranks: int = 0
+    nodes: int = 0
+    machines: tuple[RunHost, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunGpus:
+    """GPUs of the host were handed over to the containers, or not."""
+
+    handed_over: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """When and where the checks of a test result ran, times as ISO 8601.
 
     `indices` are the states of package indices that the image was made with; earlier versions did
-    not say.
+    not say. `launcher` and `gpu` are None where they are not stated.
     """
 
     started: str
@@ -55,6 +74,8 @@ class RunFacts:
     emulated: bool
     host: RunHost
     runner: RunProgram = RunProgram()
+    launcher: RunLauncher | None = None
+    gpu: RunGpus | None = None
     format: str = ""
     indices: tuple[object, ...] | None = None
 

@@ -25,7 +25,7 @@ from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof import statements
 from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, VerifiedProof
-from builder.trust.proof.attestations import proofs
+from builder.trust.proof.attestations import merged, proofs
 from builder.trust.proof.cosign import CosignSigner, keyless_attestations, signer_of
 from builder.trust.proof.keys import PrivateKey, Signer, private_key, public_key
 from builder.trust.proof.statements import signature_statement
@@ -132,8 +132,7 @@ class Image:
             for content in attachment.blobs.values():
                 self.registry.write_blob(content)
             if attachment.tag:
-                manifest, media_type = attachment.manifest, attachment.media_type
-                self.registry.write_manifest(manifest, media_type, attachment.tag)
+                self.registry.write_manifest(attachment.manifest, MANIFEST, attachment.tag)
         self.registry.attach_all([each.manifest for each in attachments if not each.tag])
 
     def attached(self) -> list[ProofManifest]:
@@ -216,7 +215,8 @@ def test_ours_and_cosigns_live_side_by_side(image: Image, pair: Pair) -> None:
     before = {one.tag: one for one in image.attached()}
     keys = {"reference": image.name, "created": ""}
     made = proofs(image.image, [image.statement()], pair.key, before=before, **keys)
-    image.attach(of_format(made, CLASSIC))
+    both = [merged(one, before[one.tag].manifest) for one in of_format(made, CLASSIC)]
+    image.attach([one for one in both if one])
     assert len(image.verdict(pair).attestations) == 2
     assert image.verify(pair).status == 0
     attested = image.verify_attestation(pair)

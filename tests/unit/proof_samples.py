@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from samples import ROOT, private_file
@@ -15,10 +15,10 @@ from builder.model.digests import digest_of
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof.attachments import (
     MANIFEST,
-    Attestation,
     BlobDescriptor,
     ProofManifest,
     VerifiedProof,
+    VerifiedStatement,
 )
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import PrivateKey, generated, private_key
@@ -89,7 +89,7 @@ def judged(
     return verified(digest, manifests, keys or [trusted()], now=NOW)
 
 
-def results(verdict: VerifiedProof) -> list[Attestation]:
+def results(verdict: VerifiedProof) -> list[VerifiedStatement]:
     """The test results of a verdict, each payload once."""
     attestations = {
         original.payload: original
@@ -115,3 +115,21 @@ def rebuilt(original: ProofManifest, change: Mapping[str, Any]) -> ProofManifest
     return ProofManifest(
         manifest=json.dumps(manifest).encode(), blobs=original.blobs, tag=original.tag
     )
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in some JSON."""
+    yield path
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, below in pairs:
+            yield from places(below, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    """A copy of some JSON with another value at a path."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
+    return copy

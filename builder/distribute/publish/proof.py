@@ -38,12 +38,11 @@ from builder.registry.manifests import CYCLONEDX, EMPTY_CONTENT, STATEMENT, refe
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
-from builder.trust.proof.attestations import attestations, proofs
+from builder.trust.proof.attestations import attestations, merged, proofs
 from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import Signer
-from builder.trust.proof.manifests import statements_of
-from builder.trust.proof.statements import builder_of, signature_statement
+from builder.trust.proof.statements import builder_of, signature_statement, statements_of
 
 # Makes the proof of an image, or of an index with all of its images; the source may have some.
 Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
@@ -117,12 +116,8 @@ def _new_attachments(
     """Make the attachments that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
     existing = ExistingProof(image.digest, attached, signer.public)
-    new, before = existing.new_statements(statements), existing.before(statements)
-    needed = existing.needed(make(new, signer, before=before))
-    if not needed:
-        return ()
-    *others, last = [replace(proof, fresh=not attached) for proof in needed]
-    return (*others, replace(last, replaces=existing.replaced(statements)))
+    new = existing.new_statements(statements)
+    return tuple(existing.completed(make(new, signer, before=existing.tagged), statements))
 
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:
@@ -224,14 +219,14 @@ def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
     retries, written = registry.transport.retries(), 0
     while True:
         current = read_or_none(registry, proof.tag)
-        merged = proof.merged(current[1] if current else b"")
-        if merged is None:
+        complete = merged(proof, current[1] if current else b"")
+        if complete is None:
             return bool(written)
         if written:
             retries.wait(Transient(overwritten(registry, proof.tag)))
-        for blob in merged.blobs.keys() - proof.blobs.keys():  # its list of layers
-            registry.write_blob(merged.blobs[blob], digest=blob)
-        registry.write_manifest(merged.manifest, MANIFEST, proof.tag)
+        for blob in complete.blobs.keys() - proof.blobs.keys():  # its list of layers
+            registry.write_blob(complete.blobs[blob], digest=blob)
+        registry.write_manifest(complete.manifest, MANIFEST, proof.tag)
         written += 1
 
 

@@ -14,9 +14,15 @@ from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.threads import in_threads
 from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import OTHER, SIGNATURE, Claim
-from builder.trust.proof.attachments import MAX_CLAIMS, BlobDescriptor, ProofManifest, Unusable
+from builder.trust.proof.attachments import (
+    MAX_CLAIMS,
+    BlobDescriptor,
+    ProofManifest,
+    Unusable,
+    embedded,
+    layers_of,
+)
 from builder.trust.proof.attestations import attestation_tag, signature_tag
-from builder.trust.proof.manifests import embedded, layers_of
 from builder.trust.proof.verification import Trusted, verified
 
 _MOST = 1000  # referrers of one image
@@ -143,8 +149,7 @@ class _ProofReader:
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
             return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
-        kind = "" if isinstance(place.target, str) else place.target.artifact_type
-        return ProofManifest(manifest=manifest, blobs=blobs, tag=place.tag, artifact_type=kind)
+        return ProofManifest(manifest=manifest, blobs=blobs, tag=place.tag)
 
     def _blob(self, layer: BlobDescriptor) -> bytes:
         blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)

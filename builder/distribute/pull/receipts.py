@@ -10,13 +10,12 @@ from pathlib import Path
 
 from builder.distribute.pull.folders import check_own, make_own
 from builder.model.errors import Refused
-from builder.model.exact_json import part
+from builder.model.exact_json import part, time_of
 from builder.model.records import named, read, unknown
 from builder.system.files import read_regular, write_whole
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.trust.policy.judgement import rollback, times_of
-from builder.trust.policy.predicates import time_of
 from builder.trust.policy.records import REFUSED, Gathered, Previous, Ruling
 from builder.trust.policy.site_policy import Policy
 

@@ -21,8 +21,7 @@ from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.model.predicates import RunFacts, RunHost, TestLists, TestResult, result_of
 from builder.model.records import read
-from builder.reports.report.matrix import BUILT, VERIFIED
-from builder.reports.report.view import Card, card_of
+from builder.reports.report.view import BUILT, VERIFIED, Card, card_of
 from builder.reports.sites.files import needs_of
 
 _MOST = 64 << 20  # bytes of a JSON file; the largest of shipped images is below 1 MB
@@ -104,15 +103,13 @@ class EntryProof:
 class CatalogEntry:
     """One image in the catalogue. The state on its card is the one that its evidence has.
 
-    `folder` is the name of the folder of all images. `filters` maps the name of a filter
-    (architecture, base, cuda, mpi, framework) to the image's values. `needs` is what a host must
-    bring, in one line. `files` are what can be had with the page, below the image's folder.
+    `folder` is the name of the folder of all images. `needs` is what a host must bring, in one
+    line. `files` are what can be had with the page, below the image's folder.
     """
 
     manifest: Manifest
     folder: str
     card: Card
-    filters: Mapping[str, tuple[str, ...]]
     proofs: tuple[EntryProof, ...]
     sbom: Sbom | None
     needs: str
@@ -122,6 +119,19 @@ class CatalogEntry:
     @property
     def image(self) -> str:
         return self.manifest.image
+
+    @property
+    def filters(self) -> dict[str, tuple[str, ...]]:
+        """The image's values of each filter."""
+        cell = self.manifest.cell
+        chain = [*(recipe.name for recipe in self.manifest.inputs.recipes), cell.recipe]
+        return {
+            "architecture": (cell.arch,),
+            "base": (cell.base,),
+            "cuda": (cell.cuda,),
+            "mpi": (cell.mpi,),
+            "framework": tuple(filter(None, dict.fromkeys(chain))),
+        }
 
     @property
     def components(self) -> list[Component]:
@@ -149,25 +159,12 @@ def read_entry(
         manifest=manifest,
         folder=folder.parent.name,
         card=card,
-        filters=_filters(manifest),
         proofs=proofs,
         sbom=sbom,
         needs=_needs(folder / FILE, read_contract),
         faults=tuple(faults),
         files=tuple(_files(folder)),
     )
-
-
-def _filters(manifest: Manifest) -> dict[str, tuple[str, ...]]:
-    cell = manifest.cell
-    chain = [recipe.name for recipe in manifest.inputs.recipes]
-    return {
-        "architecture": (cell.arch,),
-        "base": (cell.base,),
-        "cuda": (cell.cuda,),
-        "mpi": (cell.mpi,),
-        "framework": tuple(filter(None, dict.fromkeys([*chain, cell.recipe]))),
-    }
 
 
 def _proofs(folder: Path, manifest: Manifest) -> tuple[EntryProof, ...]:

@@ -6,16 +6,76 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from builder import __version__
-from builder.model import Plan
+from builder.model import FAILED, Cell, LeftOut, Plan
+from builder.model.architectures import ARCHITECTURES
+from builder.model.errors import counted
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.records import read, write
-from builder.reports.report.matrix import LeftOutImage
-from builder.reports.report.view import SCHEMA, BuildRun, ReportDocument, report_of
-from builder.reports.templates import page_environment
+from builder.reports.report.view import (
+    BROKEN,
+    BUILT,
+    COMPILED,
+    LEFT_OUT,
+    VERIFIED,
+    Card,
+    Pairs,
+    axes_of,
+    broken_card,
+    card_not_built,
+    card_of,
+    in_order,
+    stated,
+)
+from builder.reports.templates import first_line, page_environment
+
+SCHEMA = "build-images/report/v1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutImage:
+    """A cell that was left out; its reasons are `LAYER: TEXT`."""
+
+    image: str
+    cell: Cell
+    reasons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, absent: LeftOut) -> LeftOutImage:
+        reasons = tuple(map(str, absent.reasons))
+        return cls(image=absent.cell.identifier, cell=absent.cell, reasons=reasons)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRun:
+    """The run that a report is of: when, for how long, by what, and on which `host`."""
+
+    tool_version: str = ""
+    command: str = ""
+    started: str = ""
+    duration_s: float = 0.0
+    host: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportDocument:
+    """`report.json`: the manifests of all images, and what is known of the others.
+
+    `failures` maps the identifier of an image whose build failed to the error, `compiled` that of
+    one that is only compiled to what this machine lacks. `outcome` and `totals` are of all images.
+    """
+
+    schema: str = SCHEMA
+    outcome: str = ""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    build: BuildRun
+    images: tuple[Manifest, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[LeftOutImage, ...] = ()
+    compiled: Mapping[str, str] = field(default_factory=dict)
 
 
 def report_of_run(
@@ -42,11 +102,12 @@ def report_of_run(
 
 def report_files(document: ReportDocument, folder: str) -> dict[str, str]:
     """Return the texts of `report.json` and `report.html`, by their names; `folder` is shown."""
-    report = report_of(document, folder)
-    data = write(replace(document, outcome=report.outcome, totals=report.totals))
+    values = _page_of(document, folder)
+    data = write(document)
+    data |= {"outcome": values["outcome"], "totals": values["totals"]}
     texts = map(manifest_text, document.images)  # with their keys in order
     data["images"] = [*map(json.loads, texts)]
-    page = page_environment().get_template("report.html.j2").render(report=report)
+    page = page_environment().get_template("report.html.j2").render(build=document.build, **values)
     return {
         "report.json": json.dumps(data, indent=2, ensure_ascii=False) + "\n",
         "report.html": page,
@@ -66,3 +127,104 @@ def refreshed(out: Path, manifest: Manifest) -> ReportDocument | None:
     if document.schema != SCHEMA or manifest not in images:
         return None
     return replace(document, images=images)
+
+
+def _page_of(document: ReportDocument, folder: str) -> dict[str, object]:
+    """Return everything on the page beside the document; `outcome` and `totals` are in both.
+
+    `left_out` and `compiled` are images by the reasons why they were not built. Of the cards,
+    failures come first, and the others are in build order.
+    """
+    cards = _cards(document)
+    totals = _totals(cards)
+    shown = [card for card in cards if card.state not in {COMPILED, LEFT_OUT}]
+    compiled = {image: (first_line(text),) for image, text in document.compiled.items()}
+    return {
+        "outcome": _outcome(totals),
+        "totals": totals,
+        "headline": _headline(totals),
+        "facts": _machine(document.build, totals),
+        "folder": folder,
+        "columns": in_order(sorted({card.arch for card in cards}), ARCHITECTURES),
+        "rows": _rows(cards),
+        "cards": sorted(shown, key=lambda card: (card.state != BROKEN, card.state != FAILED)),
+        "left_out": _by_reasons({each.image: each.reasons for each in document.left_out}),
+        "compiled": _by_reasons(compiled),
+    }
+
+
+def _cards(document: ReportDocument) -> list[Card]:
+    """Return the card of every image that the run had to do with, each once.
+
+    A failed build hides an older manifest of its image.
+    """
+    cards = [
+        *(card_of(each) for each in document.images if each.image not in document.failures),
+        *(broken_card(image, text) for image, text in document.failures.items()),
+        *(
+            card_not_built(image, axes_of(image), COMPILED, first_line(text))
+            for image, text in document.compiled.items()
+        ),
+        *(
+            card_not_built(absent.image, asdict(absent.cell), LEFT_OUT, "; ".join(absent.reasons))
+            for absent in document.left_out
+        ),
+    ]
+    return list({card.image: card for card in reversed(cards)}.values())[::-1]
+
+
+def _rows(cards: Sequence[Card]) -> list[Mapping[str, Card]]:
+    """Return the cards of each row by architecture; a row keeps its place from run to run."""
+    rows: dict[str, dict[str, Card]] = {}
+    for card in cards:
+        rows.setdefault(card.image.removesuffix(f"-{card.arch}"), {})[card.arch] = card
+    return [row for _, row in sorted(rows.items())]
+
+
+def _totals(cards: Sequence[Card]) -> dict[str, int]:
+    states = [card.state for card in cards]
+    emulated = [card.manifest.emulated for card in cards if card.manifest]
+    return {
+        "images": len(states) - states.count(LEFT_OUT) - states.count(COMPILED),
+        "verified": states.count(VERIFIED),
+        "built": states.count(BUILT),
+        "failed": states.count(FAILED) + states.count(BROKEN),
+        "compiled": states.count(COMPILED),
+        "left_out": states.count(LEFT_OUT),
+        "native": emulated.count(False),
+        "emulated": emulated.count(True),
+    }
+
+
+def _outcome(totals: Mapping[str, int]) -> str:
+    """Return `verified` only if there is something, and all of it is."""
+    if totals["failed"] or not totals["images"]:
+        return FAILED
+    return BUILT if totals["built"] else VERIFIED
+
+
+def _headline(totals: Mapping[str, int]) -> str:
+    images, verified = totals["images"], totals["verified"]
+    if not images:
+        return "No image was built"
+    if images == verified:
+        usual = f"All {images} images verified"
+        return {1: "1 image verified", 2: "Both images verified"}.get(images, usual)
+    return f"{verified} of {counted(images, 'image')} verified"
+
+
+def _machine(build: BuildRun, totals: Mapping[str, int]) -> Pairs:
+    host = build.host
+    runs = [f"{totals[kind]} {kind}" for kind in ("native", "emulated") if totals[kind]]
+    return stated(
+        ("machine", " · ".join(str(host[key]) for key in ("arch", "cpu") if host.get(key))),
+        ("system", " · ".join(str(host[key]) for key in ("os", "kernel") if host.get(key))),
+        ("images ran", ", ".join(runs)),
+    )
+
+
+def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for image, own in reasons.items():
+        groups.setdefault(own, []).append(image)
+    return groups

@@ -1,35 +1,33 @@
-"""The content of the report, worked out from manifests: the template only lays it out."""
+"""The cards of images, worked out from manifests: templates only lay them out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from builder.model import FAILED, Artifact, Outcome
-from builder.model.architectures import ARCHITECTURES
+from builder import facts
+from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, Artifact, Outcome
+from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
-from builder.reports.report.matrix import (
-    BUILT,
-    COMPILED,
-    VERIFIED,
-    LeftOutImage,
-    Tile,
-    rows_of,
-    standing_of,
-    tiles_of,
-)
-from builder.reports.templates import first_line, human_moment
+from builder.reports.templates import first_line, human_moment, human_time
 from builder.verify.measure.plot import Plot, plot_of
 
-SCHEMA = "build-images/report/v1"
+_USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
+VERIFIED, BUILT = "verified", "built"
+BROKEN, COMPILED, LEFT_OUT = "broken", "compiled", "left-out"
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = ("build.log", "build.log")
+_NOT_BUILT = {  # the mark and the word of each state
+    BROKEN: ("✗", "build failed"),
+    COMPILED: ("◇", "compiled, not built here"),
+    LEFT_OUT: ("⊘", "left out"),
+}
 _STEPS = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify")
-_Pairs = tuple[tuple[str, str], ...]
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,177 +41,88 @@ class Badge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """All about one image. One whose build failed has an `error`, and no manifest.
+    """All about one image, or about one that was not built.
 
+    `state` is verified, built (and not verified), failed, broken (its build failed), compiled (and
+    not built: this machine lacks something) or left-out. `cell` has the axes, `hover` and `notes`
+    are for the matrix. One whose build failed has an `error`; without a manifest nothing was built.
     `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
-    time in percent, `artifacts` and `trees` (tree digests, if there are any) by formats' titles,
-    `checks` formats' titles with outcomes, by check: None is one that was not run.
+    time in percent, `artifacts` are by formats' titles, `checks` are formats' titles with outcomes,
+    by check: None is one that was not run.
     """
 
     image: str
+    cell: Mapping[str, str]
     state: str
     mark: str
     word: str
-    links: _Pairs
+    hover: str
+    notes: tuple[str, ...] = ()
+    links: Pairs = ()
     error: str = ""
     manifest: Manifest | None = None
     badges: tuple[Badge, ...] = ()
-    facts: _Pairs = ()
-    digests: _Pairs = ()
+    facts: Pairs = ()
     steps: tuple[tuple[str, float, float], ...] = ()
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     checks: Mapping[str, tuple[tuple[str, Outcome | None], ...]] = field(default_factory=dict)
-    trees: Mapping[str, str] = field(default_factory=dict)
-    trees_are_equal: bool = False
     plot: Plot | None = None
 
+    @property
+    def arch(self) -> str:
+        return self.cell.get("arch", "")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildRun:
-    """The run that a report is of: when, for how long, by what, and on which `host`."""
+    @property
+    def recipe(self) -> str:
+        cell = self.cell
+        return f"{cell.get('recipe', self.image)} {cell.get('recipe_version', '')}".rstrip()
 
-    tool_version: str = ""
-    command: str = ""
-    started: str = ""
-    duration_s: float = 0.0
-    host: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReportDocument:
-    """`report.json`: the manifests of all images, and what is known of the others.
-
-    `failures` maps the identifier of an image whose build failed to the error, `compiled` that of
-    one that is only compiled to what this machine lacks. `outcome` and `totals` are of all images.
-    """
-
-    schema: str = SCHEMA
-    outcome: str = ""
-    totals: Mapping[str, int] = field(default_factory=dict)
-    build: BuildRun
-    images: tuple[Manifest, ...]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[LeftOutImage, ...] = ()
-    compiled: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def axes(self) -> list[str]:
+        """The axes that a row of the matrix shows beside the recipe, without what is usual."""
+        cell = self.cell
+        mpi, cuda = cell.get("mpi", NONE), cell.get("cuda", NONE)
+        axes = [
+            cell.get("base", ""),
+            "" if mpi == NONE else mpi,
+            "" if cuda == NONE else f"CUDA {cuda}",
+            *(cell[name] for name, usual in _USUAL.items() if cell.get(name, usual) != usual),
+        ]
+        return [axis for axis in axes if axis]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """The page. `left_out` and `compiled` are images by the reasons why they were not built."""
-
-    outcome: str
-    headline: str
-    totals: Mapping[str, int]
-    build: BuildRun
-    facts: _Pairs
-    folder: str
-    architectures: tuple[str, ...]
-    rows: tuple[Mapping[str, Tile], ...]
-    cards: tuple[Card, ...]
-    left_out: Mapping[tuple[str, ...], Sequence[str]]
-    compiled: Mapping[tuple[str, ...], Sequence[str]]
-
-
-def report_of(document: ReportDocument, folder: str) -> Report:
-    """Return everything on the page. A failed build hides an older manifest of its image."""
-    failures, build = document.failures, document.build
-    current = [manifest for manifest in document.images if manifest.image not in failures]
-    tiles = tiles_of(current, document.left_out, failures, document.compiled)
-    totals = _totals(tiles, current)
-    cards = [card_of(manifest) for manifest in current]
-    architectures = {tile.arch for tile in tiles}
-    return Report(
-        outcome=_outcome(totals),
-        headline=_headline(totals),
-        totals=totals,
-        build=build,
-        facts=_machine(build, totals),
-        folder=folder,
-        architectures=tuple(_in_order(sorted(architectures), ARCHITECTURES)),
-        rows=rows_of(tiles),
-        cards=(  # failures first, else in build order
-            *(_broken(image, text) for image, text in failures.items()),
-            *sorted(cards, key=lambda card: card.state != FAILED),
-        ),
-        left_out=_by_reasons({each.image: each.reasons for each in document.left_out}),
-        compiled=_by_reasons(
-            {image: (first_line(text),) for image, text in document.compiled.items()}
-        ),
-    )
-
-
-def _totals(tiles: Sequence[Tile], manifests: Sequence[Manifest]) -> dict[str, int]:
-    states = [tile.state for tile in tiles]
-    emulated = sum(manifest.emulated for manifest in manifests)
-    return {
-        "images": len(states) - states.count("left-out") - states.count(COMPILED),
-        "verified": states.count(VERIFIED),
-        "built": states.count(BUILT),
-        "failed": states.count(FAILED) + states.count("broken"),
-        "compiled": states.count(COMPILED),
-        "left_out": states.count("left-out"),
-        "native": len(manifests) - emulated,
-        "emulated": emulated,
-    }
-
-
-def _outcome(totals: Mapping[str, int]) -> str:
-    """Return `verified` only if there is something, and all of it is."""
-    if totals["failed"] or not totals["images"]:
-        return FAILED
-    return BUILT if totals["built"] else VERIFIED
-
-
-def _headline(totals: Mapping[str, int]) -> str:
-    images, verified = totals["images"], totals["verified"]
-    if not images:
-        return "No image was built"
-    if images == verified:
-        usual = f"All {images} images verified"
-        return {1: "1 image verified", 2: "Both images verified"}.get(images, usual)
-    return f"{verified} of {counted(images, 'image')} verified"
-
-
-def _machine(build: BuildRun, totals: Mapping[str, int]) -> _Pairs:
-    host = build.host
-    runs = [f"{totals[kind]} {kind}" for kind in ("native", "emulated") if totals[kind]]
-    return _stated(
-        ("machine", " · ".join(str(host[key]) for key in ("arch", "cpu") if host.get(key))),
-        ("system", " · ".join(str(host[key]) for key in ("os", "kernel") if host.get(key))),
-        ("images ran", ", ".join(runs)),
-    )
-
-
-def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for image, own in reasons.items():
-        groups.setdefault(own, []).append(image)
-    return groups
-
-
-def _broken(image: str, text: str) -> Card:
+def broken_card(image: str, text: str) -> Card:
     lines = text.rstrip().splitlines()
     error = "\n".join(["…", *lines[-_ERROR_LINES:]] if len(lines) > _ERROR_LINES else lines)
-    links = (*_SPECS, _LOG)
-    return Card(
-        image=image, state="broken", mark="✗", word="build failed", links=links, error=error
-    )
+    card = card_not_built(image, axes_of(image), BROKEN, first_line(text))
+    return replace(card, links=(*_SPECS, _LOG), error=error)
+
+
+def card_not_built(image: str, cell: Mapping[str, str], state: str, hover: str) -> Card:
+    mark, word = _NOT_BUILT[state]
+    return Card(image=image, cell=cell, state=state, mark=mark, word=word, hover=hover)
 
 
 def card_of(manifest: Manifest) -> Card:
     """Return all that a manifest says of its image."""
     state, mark, word = standing_of(manifest)
-    names = _in_order(manifest.artifacts, FORMATS)
+    names = in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
-    trees = {title: artifact.tree_digest for title, artifact in artifacts.items()}
     seconds = manifest.durations_s
-    total = sum(seconds.values()) or 1.0
+    total = sum(seconds.values())
     evidence = [(f"evidence: {file.rpartition('/')[2]}", file) for file in manifest.evidence]
     return Card(
         image=manifest.image,
+        cell=asdict(manifest.cell),
         state=state,
         mark=mark,
         word=word,
+        hover=manifest.image,
+        notes=(
+            human_time(total),
+            "emulated" if manifest.emulated else "native",
+            *(("not proven on a GPU",) if manifest.proven_on_gpu is False else ()),
+        ),
         links=(
             *(*_SPECS, ("manifest", MANIFEST), *evidence),
             *(("SBOM (CycloneDX)", manifest.sbom), _LOG),
@@ -221,17 +130,12 @@ def card_of(manifest: Manifest) -> Card:
         manifest=manifest,
         badges=tuple(badges_of(manifest)),
         facts=_facts(manifest),
-        digests=_stated(
-            ("content key", manifest.content_key), ("base image", manifest.inputs.base.digest)
-        ),
         steps=tuple(
-            (name, seconds[name], 100 * seconds[name] / total)
-            for name in _in_order(seconds, _STEPS)
+            (name, seconds[name], 100 * seconds[name] / (total or 1.0))
+            for name in in_order(seconds, _STEPS)
         ),
         artifacts=artifacts,
         checks=_checks(manifest.all_outcomes(), names),
-        trees=trees if any(trees.values()) else {},
-        trees_are_equal=bool(manifest.formats_equal) and len({*trees.values()}) == 1,
         plot=plot_of(manifest.measured),
     )
 
@@ -256,10 +160,10 @@ def badges_of(manifest: Manifest) -> Iterable[Badge]:
         yield Badge(kind="behind", text=text, about=about)
 
 
-def _facts(manifest: Manifest) -> _Pairs:
+def _facts(manifest: Manifest) -> Pairs:
     recipes = [f"{recipe.name} {recipe.version}" for recipe in manifest.inputs.recipes]
     tools = [f"{name} {version}" for name, version in manifest.tools.items() if version]
-    return _stated(
+    return stated(
         ("recipe", " → ".join(recipes)),
         ("base", manifest.inputs.base.name),
         ("engine", manifest.engine),
@@ -299,17 +203,51 @@ def _checks(
     for run, own in outcomes.items():
         for outcome in own:
             by_check.setdefault(outcome.check, {})[run] = outcome
-    columns = formats or _in_order(outcomes, FORMATS)
+    columns = formats or in_order(outcomes, FORMATS)
     return {
         check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
         for check, own in by_check.items()
     }
 
 
-def _stated(*pairs: tuple[str, str]) -> _Pairs:
+def stated(*pairs: tuple[str, str]) -> Pairs:
     return tuple((name, text) for name, text in pairs if text)
 
 
-def _in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
+def in_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     rank = {name: number for number, name in enumerate(known)}
     return sorted(names, key=lambda name: rank.get(name, len(rank)))
+
+
+def standing_of(manifest: Manifest) -> tuple[str, str, str]:
+    """Return state, mark and word of an image that was built.
+
+    An image that is not known to be good has failed.
+    """
+    if manifest.outcome == VERIFIED:
+        return VERIFIED, "✓", "verified"
+    if manifest.outcome == BUILT:
+        return BUILT, "○", "not verified"
+    checks = [check.outcome for outcomes in manifest.checks.values() for check in outcomes]
+    if FAILED in checks:
+        return FAILED, "✗", "check failed"
+    return FAILED, "✗", "formats differ" if manifest.formats_equal is False else "failed"
+
+
+def axes_of(image: str) -> dict[str, str]:
+    """Take an image identifier apart, for an image that left nothing but its name."""
+    words = image.split("-")
+    axes = {"arch": words.pop()}
+    if words and words[-1] in CPU_TARGETS.get(axes["arch"], ()):
+        axes["cpu"] = words.pop()
+    if words and words[-1] == DEVELOPMENT:
+        axes["flavour"] = words.pop()
+    if words and words[-1].startswith(tuple(facts.MPI_FAMILIES)):
+        axes["mpi"] = words.pop()
+    if words and words[-1].startswith("cuda"):
+        axes["cuda"] = words.pop().removeprefix("cuda")
+    version = next((at for at, word in enumerate(words) if at and word[:1].isdigit()), len(words))
+    axes["recipe"] = "-".join(words[:version])
+    axes["recipe_version"] = "".join(words[version : version + 1])
+    axes["base"] = "-".join(words[version + 1 :])
+    return axes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.facts.runtimes import RUNTIMES
-from builder.model import GENERIC, PlannedImage
+from builder.model import GENERIC, Cell, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
@@ -68,30 +68,22 @@ class SiteImage:
         return contract_of(self.planned)
 
     @property
-    def identifier(self) -> str:
-        return self.planned.identifier
+    def cell(self) -> Cell:
+        return self.planned.cell
 
     @property
     def name(self) -> str:
         """The name of an object in Kubernetes."""
-        return kubernetes_name(self.identifier)
-
-    @property
-    def recipe(self) -> str:
-        return self.planned.cell.recipe
-
-    @property
-    def tag(self) -> str:
-        return self.planned.cell.tag
+        return kubernetes_name(self.cell.identifier)
 
     @property
     def repository(self) -> str:
-        return f"{self.place.registry}/{self.recipe}"
+        return f"{self.place.registry}/{self.cell.recipe}"
 
     @property
     def reference(self) -> str:
         """HOST/NAMESPACE/RECIPE:TAG."""
-        return f"{self.repository}:{self.tag}"
+        return f"{self.repository}:{self.cell.tag}"
 
     @property
     def pinned(self) -> str:
@@ -101,22 +93,17 @@ class SiteImage:
     @property
     def sif(self) -> str:
         """The path at which `pull` leaves the SIF, if it is called in the site's folder."""
-        return posixpath.join(self.place.folder, f"{self.identifier}-sif", "image.sif")
+        return posixpath.join(self.place.folder, f"{self.cell.identifier}-sif", "image.sif")
 
     @property
     def directory(self) -> str:
         """The path at which `pull` leaves the unpacked image, likewise."""
-        return posixpath.join(self.place.folder, f"{self.identifier}-directory", "rootfs")
-
-    @property
-    def arch(self) -> str:
-        """The architecture as `uname -m` says it."""
-        return self.planned.cell.arch
+        return posixpath.join(self.place.folder, f"{self.cell.identifier}-directory", "rootfs")
 
     @property
     def oci_arch(self) -> str:
         """The architecture in registries and in the label `kubernetes.io/arch`."""
-        return ARCHITECTURES[self.arch].oci
+        return ARCHITECTURES[self.cell.arch].oci
 
     @property
     def has_gpu(self) -> bool:
@@ -142,10 +129,6 @@ class SiteImage:
     def gpu_option(self, runtime: str) -> str:
         """Return the runtime's option for the driver, with a space before it, or nothing."""
         return f" {RUNTIMES[runtime].gpu}" if self.has_gpu else ""
-
-    @property
-    def needs(self) -> str:
-        return needs_of(self.contract)
 
     @property
     def starter(self) -> str:
@@ -232,6 +215,7 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
         lua=lua,
         line=lambda text: " ".join(text.split()),  # for a comment
         kube=kubernetes_name,
+        needs=needs_of,
     )
 
     def text(name: str, **values: object) -> str:
@@ -244,11 +228,11 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
         left_out |= set() if image.has_mpiexec else {_MPIEXEC}
         for name in _FILES:
             if name not in left_out:
-                files[f"{image.identifier}/{name}"] = text(name, image=image)
-        module = f"modulefiles/{image.recipe}/{image.tag}-{image.arch}.lua"
+                files[f"{image.cell.identifier}/{name}"] = text(name, image=image)
+        module = f"modulefiles/{image.cell.recipe}/{image.cell.tag}-{image.cell.arch}.lua"
         files[module] = text("module.lua", image=image)
         if image.digest:
-            path = f"shpc/{image.arch}/{image.repository.replace(':', '_')}/container.yaml"
+            path = f"shpc/{image.cell.arch}/{image.repository.replace(':', '_')}/container.yaml"
             of_shpc.setdefault(path, []).append(image)
     for path, group in of_shpc.items():
         files[path] = text("container.yaml", image=group[-1], images=group)

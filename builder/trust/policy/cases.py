@@ -15,14 +15,14 @@ from builder.load.readers import (
     list_of,
     mapping_of,
     one_of,
+    record,
     text,
 )
 from builder.load.record_readers import capability, count, exactly, truth
 from builder.model.cells import FAILED, FORMATS, PASSED, SKIPPED
 from builder.model.errors import BadInput
-from builder.model.exact_json import member
+from builder.model.exact_json import member, time_of
 from builder.trust.policy.judgement import RULES, judge
-from builder.trust.policy.predicates import time_of
 from builder.trust.policy.records import (
     KINDS,
     NO,
@@ -44,7 +44,7 @@ from builder.trust.policy.records import (
     PulledFor,
     Ruling,
 )
-from builder.trust.policy.site_policy import Policy, policy_of, record_of
+from builder.trust.policy.site_policy import Policy, policy_of
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
@@ -176,49 +176,50 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
         return _NEVER
 
 
-_image = record_of(
-    Image,
-    ("digest", "architecture"),
-    alike={"asked": "architecture"},
-    digest=text,
-    architecture=architecture,
-    asked=architecture,
-    index=any_text,
-    created=_time,
-)
-_evidence = record_of(
+def _image(node: Node, faults: Faults) -> Image:
+    required, optional = ("digest", "architecture"), ("asked", "index", "created")
+    table = Table(node, faults, required=required, optional=optional)
+    of_image = table.read("architecture", architecture, "")
+    return Image(
+        digest=table.read("digest", text, ""),
+        architecture=of_image,
+        asked=table.read("asked", architecture, of_image),
+        index=table.read("index", any_text, ""),
+        created=table.read("created", _time, None),
+    )
+
+
+_evidence = record(
     Evidence,
-    ("finished", "format", "architecture", "outcomes"),
-    alike={"started": "finished"},
-    finished=_time,
-    format=one_of(FORMATS, "format"),
-    architecture=architecture,
-    outcomes=mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
-    started=_time,
-    runner=any_text,
-    launcher=any_text,
-    emulated=truth,
-    driver=any_text,
-    capabilities=list_of(capability),
-    tree=any_text,
-    packages=record_of(PackageIndices, ("date",), date=_time, behind_days=count),
+    {
+        "finished": _time,
+        "format": one_of(FORMATS, "format"),
+        "architecture": architecture,
+        "outcomes": mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
+    },
+    {
+        "started": _time,
+        "runner": any_text,
+        "launcher": any_text,
+        "emulated": truth,
+        "driver": any_text,
+        "capabilities": list_of(capability),
+        "tree": any_text,
+        "packages": record(PackageIndices, {"date": _time}, {"behind_days": count}),
+    },
 )
-_provenance = record_of(
+_provenance = record(
     Provenance,
-    ("builder",),
-    builder=text,
-    sources=_texts,
-    finished=_time,
-    recipe=any_text,
-    tag=any_text,
+    {"builder": text},
+    {"sources": _texts, "finished": _time, "recipe": any_text, "tag": any_text},
 )
-_package = record_of(Package, ("name",), name=text, version=any_text, licences=_texts)
-_bill = record_of(Bill, ("packages",), packages=list_of(_package), complete=truth)
-_host = record_of(PulledFor, (), capabilities=list_of(capability), driver=any_text)
+_package = record(Package, {"name": text}, {"version": any_text, "licences": _texts})
+_bill = record(Bill, {"packages": list_of(_package)}, {"complete": truth})
+_host = record(PulledFor, {}, {"capabilities": list_of(capability), "driver": any_text})
 _answer = one_of((YES, NO, UNKNOWN), "answer")
-_contract = record_of(Contract, ("answer",), answer=_answer, reasons=_texts)
+_contract = record(Contract, {"answer": _answer}, {"reasons": _texts})
 _times = mapping_of(_time, key=one_of(("provenance", "created", "evidence"), "kind of time"))
-_previous = record_of(Previous, ("digest",), digest=text, times=_times)
+_previous = record(Previous, {"digest": text}, {"times": _times})
 
 
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from builder.model.agreement import outcomes_of, run_faults
 from builder.model.cells import FAILED, FORMATS, NONE, Cell
-from builder.model.exact_json import member, part
+from builder.model.exact_json import member, part, time_of
 from builder.model.package_indices import state_from
 from builder.model.predicates import (
     CYCLONEDX,
@@ -36,7 +36,6 @@ from builder.trust.policy.records import (
     PackageIndices,
     Provenance,
 )
-from builder.trust.proof.statements import run_of
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
@@ -64,11 +63,14 @@ def _content(kind: str, statement: Mapping[str, object]) -> Content | None:
 
 def evidence_of(statement: Mapping[str, object]) -> Evidence:
     """Read a test result of `build-images verify`; raises `LookupError` or `ValueError`."""
-    run, result = run_of(statement), result_of(statement)
+    result = result_of(statement)
+    run = result.run
     if faults := run_faults(result):
         raise ValueError("; ".join(faults))
     if run.format not in FORMATS:
         raise ValueError(f"format {run.format}")
+    if run.launcher is None or run.gpu is None or run.host.driver is None:
+        raise ValueError("launcher, gpu or driver is missing")
     gpus = run.host.gpus if run.gpu.handed_over else ()
     return Evidence(
         started=time_of(run.started),
@@ -184,17 +186,6 @@ def _licences(component: Mapping[str, object]) -> Iterator[str]:
             yield from (word for word in words if word not in {"AND", "OR", "WITH"})
         else:
             yield str(entry["license"].get("id") or entry["license"]["name"])
-
-
-def time_of(text: object) -> dt.datetime:
-    """Read a time in ISO 8601 with its zone; raises `ValueError`."""
-    time = dt.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
-    try:
-        return time.astimezone(dt.timezone.utc)
-    except OverflowError as error:
-        raise ValueError(f"the time {text} is before the year 1 or after 9999") from error
 
 
 def _subjects(statement: Mapping[str, object]) -> list[tuple[str, str]]:

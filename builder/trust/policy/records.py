@@ -41,10 +41,10 @@ class Evidence:
     """One run of an image's checks. Times are in UTC; `capabilities` are 70 for 7.0.
 
     `outcomes` has `passed`, `failed` or `skipped` by check. `driver` and `capabilities` are empty
-    where no GPU was handed over.
+    where no GPU was handed over. `started` is None in a recorded case that does not state it.
     """
 
-    started: dt.datetime
+    started: dt.datetime | None = None
     finished: dt.datetime
     format: str
     runner: str = ""

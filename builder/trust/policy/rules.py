@@ -29,13 +29,14 @@ from builder.trust.policy.records import (
     Claim,
     Evidence,
     Gathered,
+    Package,
     Provenance,
     Ruling,
     not_asked,
     passed,
     refused,
 )
-from builder.trust.policy.site_policy import Policy
+from builder.trust.policy.site_policy import Policy, RequiredBill
 
 SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 5
@@ -63,8 +64,8 @@ def identity(policy: Policy, gathered: Gathered) -> Ruling:
         return refused(rule, reason, _fix(gathered, fix))
     tags = [source.tag for source in built if source.recipe == name]
     if not tags:
-        others = _listed(list(dict.fromkeys(f"{source.recipe} {source.tag}" for source in built)))
-        return refused(rule, f"requested {name}, but this is {others}", _RENAMED)
+        others = list(dict.fromkeys(f"{source.recipe} {source.tag}" for source in built))
+        return refused(rule, f"requested {name}, but this is {_listed(others)}", _RENAMED)
     itself = f"{name} {tag if tag in tags else tags[0]}"
     if tag not in tags and _is_of_a_cell(tag):
         return refused(rule, f"requested {name} {tag}, but this is {itself}", _RENAMED)
@@ -90,12 +91,10 @@ def _is_of_a_cell(tag: str) -> bool:
 def architecture(policy: Policy, gathered: Gathered) -> Ruling:
     """The configuration has the requested architecture: a tag or an index may lie."""
     del policy
-    image, rule = gathered.image, "architecture"
-    if image.architecture == image.asked:
-        return passed(rule, f"the image is for {image.asked}")
-    reason = (
-        f"the image is for {image.architecture or 'an unknown architecture'}, not {image.asked}"
-    )
+    rule, asked, actual = "architecture", gathered.image.asked, gathered.image.architecture
+    if actual == asked:
+        return passed(rule, f"the image is for {asked}")
+    reason = f"the image is for {actual or 'an unknown architecture'}, not {asked}"
     return refused(rule, reason, f"{_ASK}: its index names the wrong image")
 
 
@@ -152,11 +151,9 @@ def dates(policy: Policy, gathered: Gathered) -> Ruling:
     for claim in gathered.proofs:
         times = _times(claim) if claim.is_trusted else []
         if times and max(times) > latest:
-            return refused(
-                "dates",
-                f"{claim.kind} is dated {day_of(max(times))}, which is in the future",
-                "set this machine's clock right; if it is, do not trust this proof",
-            )
+            reason = f"{claim.kind} is dated {day_of(max(times))}, which is in the future"
+            fix = "set this machine's clock right; if it is, do not trust this proof"
+            return refused("dates", reason, fix)
         if times and times[0] > times[-1]:
             reason = f"{claim.kind} ends before it begins, at {day_of(times[-1])}"
             return refused("dates", reason, _ASK)
@@ -174,8 +171,7 @@ def evidence(policy: Policy, gathered: Gathered) -> Ruling:
         reason = f"no evidence for {gathered.format} on this class of hosts: {reasons}"
         return refused(rule, reason, fix)
     run = chosen.runs[0]
-    how = "emulated" if run.emulated else "native"
-    where = f"{run.runner} on {run.architecture}, {how}"
+    where = f"{run.runner} on {run.architecture}, {'emulated' if run.emulated else 'native'}"
     gpus = f", driver {run.driver}" if run.driver else ""
     return passed(rule, f"checked by {where}{gpus}, {day_of(run.finished)}")
 
@@ -244,9 +240,8 @@ def provenance(policy: Policy, gathered: Gathered) -> Ruling:
     if not built:
         return _lacking(rule, gathered, PROVENANCE)
     for source in built:
-        if (not required.builders or _any([source.builder], required.builders)) and (
-            not required.sources or _any(source.sources, required.sources)
-        ):
+        has_builder = not required.builders or _any([source.builder], required.builders)
+        if has_builder and (not required.sources or _any(source.sources, required.sources)):
             origin = f" from {source.sources[0]}" if source.sources else ""
             return passed(rule, f"built by {source.builder}{origin}")
     shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in built)
@@ -263,29 +258,26 @@ def bill(policy: Policy, gathered: Gathered) -> Ruling:
         return _lacking(rule, gathered, BILL)
     bills = [claim.content for claim in claims if isinstance(claim.content, Bill)]
     packages = [package for bill in bills for package in bill.packages]
-    forbidden = [
-        *(
-            f"{package.name} {package.version}".strip()
-            for package in packages
-            if _any(
-                [package.name, f"{package.name}@{package.version}"], required.forbidden_packages
-            )
-        ),
-        *(
-            f"{package.name} ({licence})"
-            for package in packages
-            for licence in package.licences
-            if _any([licence], required.forbidden_licences)
-        ),
-    ]
-    if forbidden:
+    if forbidden := _forbidden(packages, required):
         fix = "take an image without it, or change sbom in the policy"
-        return refused(rule, f"forbidden: {_listed(list(dict.fromkeys(forbidden)))}", fix)
+        return refused(rule, f"forbidden: {_listed(forbidden)}", fix)
     asks = required.forbidden_packages or required.forbidden_licences
     if asks and not any(bill.complete and bill.packages for bill in bills):
         reason = "it lists no package, or states that it is incomplete, so it excludes nothing"
         return refused(rule, reason, f"{_ASK} for a complete one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
+
+
+def _forbidden(packages: Sequence[Package], required: RequiredBill) -> list[str]:
+    """Return the packages that are forbidden by their names, then those by their licences."""
+    names, licences = list[str](), list[str]()
+    for package in packages:
+        if _any([package.name, f"{package.name}@{package.version}"], required.forbidden_packages):
+            names.append(f"{package.name} {package.version}".strip())
+        for licence in package.licences:
+            if _any([licence], required.forbidden_licences):
+                licences.append(f"{package.name} ({licence})")
+    return list(dict.fromkeys([*names, *licences]))
 
 
 def contract(policy: Policy, gathered: Gathered) -> Ruling:
@@ -318,10 +310,11 @@ def _provenances(claims: Iterable[Claim]) -> list[Provenance]:
 
 
 def _times(claim: Claim) -> list[dt.datetime]:
-    if isinstance(claim.content, Evidence):
-        return [claim.content.started, claim.content.finished]
-    if isinstance(claim.content, Provenance) and claim.content.finished:
-        return [claim.content.finished]
+    content = claim.content
+    if isinstance(content, Evidence):
+        return [content.started or content.finished, content.finished]
+    if isinstance(content, Provenance) and content.finished:
+        return [content.finished]
     return []
 
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from builder.load.document import Faults, Node, Probe, note, parse, suggest
-from builder.load.readers import Reader, Table, architecture, list_of, one_of, text
+from builder.load.readers import (
+    Reader,
+    Table,
+    architecture,
+    list_of,
+    one_of,
+    positive,
+    record,
+    text,
+)
 from builder.load.record_readers import capability, exactly
+from builder.model.agreement import ALWAYS
 from builder.model.errors import BadInput
 from builder.model.versions import is_specifier
 
-ALWAYS_REQUIRED = ("formats-equal", "environment")  # what every verification finds
 _OF_THE_HARNESS = ("harness", "gpu-withheld")
 _SHIPPED = (
     *("architecture", "libraries", "python3", "verbs", "host-contract", "mpi", "mpi4py"),
@@ -27,7 +36,7 @@ _SHIPPED = (
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
 )
 _LAUNCHED = ("mpi-hybrid-mpirun", "mpi-hybrid-srun", "mpi-bind-mpirun", "mpi-bind-srun")
-CHECK_NAMES = (*ALWAYS_REQUIRED, *_SHIPPED, *_OF_THE_HARNESS, *_LAUNCHED)
+CHECK_NAMES = (*ALWAYS, *_SHIPPED, *_OF_THE_HARNESS, *_LAUNCHED)
 
 
 SCHEMA = "build-images/policy/v1"
@@ -81,7 +90,7 @@ class RequiredEvidence:
     asked.
     """
 
-    required: tuple[str, ...] = ALWAYS_REQUIRED
+    required: tuple[str, ...] = ALWAYS
     max_age: dt.timedelta = MAX_AGE
     max_index_age: dt.timedelta | None = None
     emulated: bool = False
@@ -125,7 +134,6 @@ T = TypeVar("T")
 RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
-_OF_IDENTITIES = ("identity", "issuer", "roots")
 _texts = list_of(text, distinct=True)
 
 
@@ -147,53 +155,15 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
 
     With a `folder`, files of keys that are missing in it are faults.
     """
-    optional = ["signatures", "evidence", "provenance", "sbom"]
-    optional += ["identity", "host_contract", "rollback"]
-    provenance: RequiredProvenance | None = RequiredProvenance()
-    bill: RequiredBill | None = RequiredBill()
-    table = Table(node, faults, required=("schema", "keys"), optional=optional)
-    table.read("schema", exactly(SCHEMA), "")
-    policy = Policy(
-        keys=table.read("keys", list_of(_signer(folder), least=1, distinct=True), ()),
-        signatures=table.read("signatures", _signatures, 1),
-        evidence=table.read("evidence", _evidence, RequiredEvidence()),
-        provenance=table.read("provenance", _or_word(IGNORED, _provenance), provenance),
-        bill=table.read("sbom", _or_word(IGNORED, _bill), bill),
-        identity=table.read("identity", _choice(ENFORCED, IGNORED), True),
-        host_contract=table.read("host_contract", _choice(ENFORCED, IGNORED), True),
-        rollback=table.read("rollback", _choice(REFUSED, ACCEPTED), True),
-    )
-    entry = table.entry("signatures")
-    if entry is not None and policy.keys and policy.signatures > len(policy.keys):
-        problem = (
-            f"{policy.signatures} signatures are required, but there are {len(policy.keys)} keys"
-        )
-        faults.add(entry.where, problem, f"valid: 1 to {len(policy.keys)}, or name more keys")
+    required = {"schema": exactly(SCHEMA), "keys": list_of(_signer(folder), least=1, distinct=True)}
+    read = record(Policy, required, _OPTIONAL, fields={"schema": "", "sbom": "bill"})
+    policy = read(node, faults)
+    most = len(policy.keys)
+    if isinstance(node.value, Mapping) and 0 < most < policy.signatures:
+        problem = f"{policy.signatures} signatures are required, but there are {most} keys"
+        where = node.value["signatures"].where
+        faults.add(where, problem, f"valid: 1 to {most}, or name more keys")
     return policy
-
-
-def record_of(
-    kind: Callable[..., T],
-    required: Sequence[str],
-    *,
-    alike: Mapping[str, str] | None = None,
-    **readers: Reader[object],
-) -> Reader[T]:
-    """A reader of a mapping with the keys of `readers`, which are arguments of `kind`.
-
-    `alike` names the key whose value an absent key takes.
-    """
-
-    def read(node: Node, faults: Faults) -> T:
-        optional = [name for name in readers if name not in required]
-        table = Table(node, faults, required=required, optional=optional)
-        values = {name: table.read(name, reader, None) for name, reader in readers.items()}
-        for name, other in (alike or {}).items():
-            values[name] = values[name] or values[other]
-        present = {*required, *(alike or {}), *filter(table.__contains__, readers)}
-        return kind(**{name: values[name] for name in readers if name in present})
-
-    return read
 
 
 def _signer(folder: Path | None) -> Reader[Key | Identity]:
@@ -204,9 +174,15 @@ def _signer(folder: Path | None) -> Reader[Key | Identity]:
     def key(node: Node, faults: Faults) -> Key:
         return Key(name=text(node, Faults()), file=read_file(node, faults))
 
-    dated = record_of(_dated, ("file",), file=key, until=_day)
-    identity = record_of(
-        _identity, _OF_IDENTITIES, identity=text, issuer=text, roots=roots, until=_day
+    def dated_key(file: Key, until: dt.datetime | None = None) -> Key:
+        return replace(file, until=until)
+
+    dated = record(dated_key, {"file": key}, {"until": _day})
+    identity = record(
+        Identity,
+        {"identity": text, "issuer": text, "roots": roots},
+        {"until": _day},
+        fields={"identity": "name"},
     )
 
     def read(node: Node, faults: Faults) -> Key | Identity:
@@ -218,20 +194,10 @@ def _signer(folder: Path | None) -> Reader[Key | Identity]:
             return empty
         if not isinstance(node.value, Mapping):
             return key(node, faults)
-        is_identity = node.value.keys() & set(_OF_IDENTITIES)
+        is_identity = node.value.keys() & {"identity", "issuer", "roots"}
         return identity(node, faults) if is_identity else dated(node, faults)
 
     return read
-
-
-def _dated(file: Key | None, until: dt.datetime | None = None) -> Key:
-    return replace(file or Key(name="", file=Path()), until=until)
-
-
-def _identity(
-    identity: str, issuer: str, roots: Path, until: dt.datetime | None = None
-) -> Identity:
-    return Identity(name=identity, issuer=issuer, roots=roots, until=until)
 
 
 def _file(folder: Path | None, content: str) -> Reader[Path]:
@@ -260,21 +226,12 @@ def _day(node: Node, faults: Faults) -> dt.datetime | None:
     return dt.datetime.combine(day, dt.time.max, tzinfo=dt.timezone.utc)
 
 
-def _signatures(node: Node, faults: Faults) -> int:
-    note(node, type="integer", minimum=1)
-    if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= 1:
-        return node.value
-    problem = f"expected a number of signatures, found {node.describe()}"
-    faults.add(node.where, problem, "valid: a whole number from 1 on")
-    return 1
-
-
 def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
     optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
     table = Table(node, faults, required=(), optional=optional)
     own = table.read("own_checks", _texts, None) or ()
     return RequiredEvidence(
-        required=table.read("required", list_of(_check(own), distinct=True), ALWAYS_REQUIRED),
+        required=table.read("required", list_of(_check(own), distinct=True), ALWAYS),
         max_age=table.read("max_age", _age, MAX_AGE),
         max_index_age=table.read("max_index_age", _age, None),
         emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
@@ -339,14 +296,25 @@ def _or_word(word: str, reader: Reader[T]) -> Reader[T | None]:
     return read
 
 
-_hosts = record_of(
+_hosts = record(
     RequiredHosts,
-    (),
-    architectures=list_of(architecture, distinct=True),
-    capabilities=_or_word(SAME, list_of(capability, distinct=True)),
-    driver=_driver,
-    runtimes=list_of(one_of(RUNNERS, "container runtime"), distinct=True),
-    launchers=_texts,
+    {},
+    {
+        "architectures": list_of(architecture, distinct=True),
+        "capabilities": _or_word(SAME, list_of(capability, distinct=True)),
+        "driver": _driver,
+        "runtimes": list_of(one_of(RUNNERS, "container runtime"), distinct=True),
+        "launchers": _texts,
+    },
 )
-_provenance = record_of(RequiredProvenance, (), builders=_texts, sources=_texts)
-_bill = record_of(RequiredBill, (), forbidden_packages=_texts, forbidden_licences=_texts)
+_provenance = record(RequiredProvenance, {}, {"builders": _texts, "sources": _texts})
+_bill = record(RequiredBill, {}, {"forbidden_packages": _texts, "forbidden_licences": _texts})
+_OPTIONAL = {
+    "signatures": positive("a number of signatures", "valid: a whole number from 1 on"),
+    "evidence": _evidence,
+    "provenance": _or_word(IGNORED, _provenance),
+    "sbom": _or_word(IGNORED, _bill),
+    "identity": _choice(ENFORCED, IGNORED),
+    "host_contract": _choice(ENFORCED, IGNORED),
+    "rollback": _choice(REFUSED, ACCEPTED),
+}

@@ -1,15 +1,19 @@
-"""Proof in a registry: manifests that refer to an image, and what is verified of them."""
+"""Proof in a registry: manifests that refer to an image, and what is verified of them.
+
+Whoever wrote a manifest, nothing of it is trusted yet.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from builder.model import exact_json
 from builder.model.digests import digest_of
+from builder.model.exact_json import parsed, part
 from builder.model.records import named, optional, read, write
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -17,6 +21,14 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
+# Tuples: a media type to look up in them may be any JSON, also what cannot be hashed.
+BUNDLES = (
+    BUNDLE,
+    "application/vnd.dev.sigstore.bundle+json;version=0.3",
+    "application/vnd.dev.sigstore.bundle+json;version=0.2",
+    "application/vnd.dev.sigstore.bundle+json;version=0.1",
+)
+_PROOF = (*BUNDLES, SIMPLE_SIGNING, DSSE)
 
 SIGNATURE_NOTE = "dev.cosignproject.cosign/signature"
 CONTAINER_SIGNATURE = "cosign container image signature"
@@ -28,6 +40,7 @@ MAX_LAYERS = 200  # of one manifest
 MAX_ATTACHMENTS = 1000  # of one image
 MAX_CLAIMS = 2000  # layers of all these manifests: each may take some signatures' checks
 
+_MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
 MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have some hundred
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _USUAL = str.maketrans("-_", "+/")
@@ -65,70 +78,43 @@ class ProofManifest:
 
     `tag` is where the classic format has it (`sha256-….sig`); a referrer has none, is written by
     its digest, and names the image as its `subject`. `replaces` are the digests of manifests to
-    delete afterwards. `fresh` is True if the image had no proof at all. `drops` are the digests of
-    layers that were left out of what was at the tag.
+    delete afterwards. `fresh` is True if the image had no proof at all. Of what is at the tag
+    already, all remains but the layers with the digests in `drops`.
     """
 
     manifest: bytes
     blobs: Mapping[str, bytes]
     tag: str = ""
-    artifact_type: str = ""
     replaces: tuple[str, ...] = ()
     fresh: bool = False
     drops: frozenset[str] = frozenset()
-    merge: Callable[[bytes], ProofManifest | None] | None = field(
-        default=None, compare=False, repr=False
-    )
-
-    def merged(self, manifest: bytes) -> ProofManifest | None:
-        """Return this proof with what others wrote to its tag, `manifest` (empty if nothing).
-
-        None if nothing has to be added. Raises `Refused` for what is no proof.
-        """
-        assert self.merge is not None  # whatever has a tag can be merged
-        return self.merge(manifest)
 
     @property
     def digest(self) -> str:
         return digest_of(self.manifest)
 
-    @property
-    def media_type(self) -> str:
-        return MANIFEST
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Signature:
-    """A signature of the image itself, by the trusted keys named in `keys`.
+class VerifiedStatement:
+    """A signature of the image, or an attestation of it, by the trusted keys named in `keys`.
 
-    `signer` is the identity in a certificate, if there is one; several keys of a policy may mean
-    it. `reference` is the name that the signer gave to the image, in the classic format. `source`
-    is the digest of the manifest that has it; `format` is classic or bundle.
-    """
-
-    keys: tuple[str, ...]
-    source: str
-    format: str
-    reference: str = ""
-    signer: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attestation:
-    """An in-toto statement about the image that the trusted keys named in `keys` signed.
-
-    `payload` is what was signed, byte for byte.
+    `payload` is what was signed, byte for byte, and `statement` its JSON: an in-toto statement, or
+    the claim of a classic signature. `signer` is the identity in a certificate, if there is one;
+    several keys of a policy may mean it. `source` is the digest of the manifest that has it as its
+    `layer`, a digest, too; `format` is classic or bundle.
     """
 
     statement: Mapping[str, object]
     payload: bytes
     keys: tuple[str, ...]
     source: str
+    layer: str
     format: str
+    signer: str = ""
 
     @property
     def predicate_type(self) -> str:
-        return str(self.statement["predicateType"])
+        return str(self.statement.get("predicateType"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +129,8 @@ class Rejection:
 class VerifiedProof:
     """The part of an image's proof that trusted keys vouch for, and what was rejected."""
 
-    signatures: tuple[Signature, ...] = ()
-    attestations: tuple[Attestation, ...] = ()
+    signatures: tuple[VerifiedStatement, ...] = ()
+    attestations: tuple[VerifiedStatement, ...] = ()
     rejected: tuple[Rejection, ...] = ()
 
 
@@ -162,7 +148,7 @@ def json_object(
     if len(data) > limit:
         raise Unusable(f"{title} has {len(data)} bytes; at most {limit} are read")
     try:
-        value = exact_json.parsed(data, most=most)
+        value = parsed(data, most=most)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be shown
     except ValueError as error:
@@ -193,3 +179,57 @@ def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
     if blob.size > limit:
         raise Unusable(f"{title} has {blob.size} bytes; at most {limit} are read")
     return blob
+
+
+def manifest_of(data: bytes) -> dict[str, object]:
+    """Return an OCI manifest out of its bytes; raises `Unusable`."""
+    manifest = json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
+    layers = manifest.get("layers")
+    if manifest.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
+        raise Unusable("not an OCI manifest")
+    if len(layers) > MAX_LAYERS:
+        raise Unusable(f"the manifest has {len(layers)} layers; at most {MAX_LAYERS}")
+    return manifest
+
+
+def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
+    """Return the layers of a manifest that are proof, whose blobs are needed; raises `Unusable`.
+
+    Empty for the manifest of something else, whatever its size.
+    """
+    return tuple(
+        descriptor(layer, "a layer", limit=MAX_PAYLOAD)
+        for layer in part(manifest_of(manifest), "layers")
+        if part(layer, "mediaType") in _PROOF
+    )
+
+
+def embedded(manifest: bytes) -> dict[str, bytes]:
+    """Return the blobs embedded in their own descriptors, by digest, if they fit digest and size.
+
+    https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
+    """
+    blobs = {}
+    for layer in part(manifest_of(manifest), "layers"):
+        with contextlib.suppress(Unusable):
+            content = base64_bytes(part(layer, "data"), "the content")
+            digest = digest_of(content)
+            if (digest, len(content)) == (layer.get("digest"), layer.get("size")):
+                blobs[digest] = content
+    return blobs
+
+
+def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
+    """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
+    data = attachment.blobs.get(layer.digest)
+    if data is None:
+        raise Unusable(f"the blob {layer.digest} is missing")
+    if len(data) != layer.size or digest_of(data) != layer.digest:
+        raise Unusable(f"the blob {layer.digest} has other bytes")
+    return data
+
+
+def subject_of(manifest: bytes) -> str:
+    """Return the digest of a manifest's subject; empty if it has none. Raises `Unusable`."""
+    subject = manifest_of(manifest).get("subject")
+    return "" if subject is None else descriptor(subject, "the subject", limit=1 << 62).digest

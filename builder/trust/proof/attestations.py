@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, Refused
@@ -35,9 +35,9 @@ from builder.trust.proof.attachments import (
     ProofManifest,
     Unusable,
     base64_bytes,
+    layers_of,
 )
 from builder.trust.proof.keys import PublicKey, Signer
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import (
     Envelope,
     as_bytes,
@@ -49,7 +49,6 @@ from builder.trust.proof.statements import (
 EMPTY = "application/vnd.oci.empty.v1+json"
 _SHORT = 1 << 16  # bytes; a manifest may have 4 MiB
 _HINT = "find out who wrote it; remove the tag, and publish again"
-_Layer = tuple[BlobDescriptor, bytes]
 
 
 def signature_tag(digest: str) -> str:
@@ -81,7 +80,7 @@ def proofs(
     existing = (before or {}).get(signature_tag(image.digest))
     return (
         _bundle_of(image, signature, signer, created),
-        classic_signature(image.digest, reference, signer, before=existing),
+        classic_signature(image.digest, reference, signer, existing=existing),
         *attested,
     )
 
@@ -97,8 +96,8 @@ def attestations(
     """Return the attestations of statements about an image, in both formats.
 
     `created` is the time, ISO 8601 in UTC, that the bundles' manifests state. `before` has the
-    existing classic manifests, by tag: their layers are retained. Raises `BadInput` where a
-    statement is not about the image.
+    existing classic manifests, by tag. Raises `BadInput` where a statement is not about the image,
+    and `Refused` where a tag does not hold proof.
     """
     for statement in statements:
         predicate_type(statement, image.digest)
@@ -106,8 +105,10 @@ def attestations(
     if not sealed:
         return ()
     bundles = [_bundle_of(image, envelope, signer, created) for envelope in sealed]
-    existing = (before or {}).get(attestation_tag(image.digest))
-    return (*bundles, classic_attestations(image.digest, sealed, before=existing))
+    classic = classic_attestations(image.digest, sealed)
+    if existing := (before or {}).get(classic.tag):
+        _layers_at(classic.tag, existing.manifest)
+    return (*bundles, classic)
 
 
 def predicate_type(statement: bytes, digest: str) -> str:
@@ -157,24 +158,24 @@ def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) ->
     return ProofManifest(
         manifest=as_bytes(manifest),
         blobs={digest_of(empty): empty, digest_of(content): content},
-        artifact_type=BUNDLE,
     )
 
 
 def classic_signature(
-    digest: str, reference: str, signer: Signer, *, before: ProofManifest | None = None
+    digest: str, reference: str, signer: Signer, *, existing: ProofManifest | None = None
 ) -> ProofManifest:
-    """Return the manifest of an image's signatures, with one by the key for a name of it.
+    """Return the manifest of an image's signature by the key, for a name of the image.
 
-    An existing one is retained: a key that only cosign reaches gives another signature each time.
+    An `existing` one is retained: a key that only cosign reaches gives another signature each time.
     The payload is that of containers/image:
     https://github.com/containers/image/blob/main/docs/containers-signature.5.md
     """
     payload, tag = _simple_signing(digest, reference), signature_tag(digest)
-    for layer in _existing_layers(before):
+    for layer in _layers_at(tag, existing.manifest) if existing else ():
         if _is_signed(layer, payload, signer.public):
-            return _classic(tag, [(layer, payload)], before)
-    return _classic(tag, [(_signed_layer(payload, signer.sign(payload)), payload)], before)
+            return _classic(tag, [layer], {layer.digest: payload})
+    layer = _signed_layer(payload, signer.sign(payload))
+    return _classic(tag, [layer], {layer.digest: payload})
 
 
 def _is_signed(layer: BlobDescriptor, payload: bytes, key: PublicKey) -> bool:
@@ -204,26 +205,43 @@ def _simple_signing(digest: str, reference: str) -> bytes:
     )
 
 
-def classic_attestations(
-    digest: str, sealed: Sequence[Envelope], *, before: ProofManifest | None = None
-) -> ProofManifest:
-    """Return the manifest of an image's attestations, with further ones."""
-    layers = []
+def classic_attestations(digest: str, sealed: Sequence[Envelope]) -> ProofManifest:
+    """Return the manifest of an image's attestations."""
+    layers, blobs = [], {}
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
         # The signature is in the envelope; cosign requires the annotation all the same.
         notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type(envelope.payload, digest)}
-        layers.append((BlobDescriptor.of(content, DSSE, notes), content))
-    return _classic(attestation_tag(digest), layers, before)
+        layers.append(BlobDescriptor.of(content, DSSE, notes))
+        blobs[digest_of(content)] = content
+    return _classic(attestation_tag(digest), layers, blobs)
 
 
-def _classic(tag: str, added: Sequence[_Layer], before: ProofManifest | None) -> ProofManifest:
-    sizes = {layer.digest: layer.size for layer, _ in added}  # another size would spoil ours
-    existing = _existing_layers(before)
-    layers = [layer for layer in existing if sizes.get(layer.digest, layer.size) == layer.size]
-    for layer, _ in added:
-        if layer not in layers:
-            layers.append(layer)
+def merged(proof: ProofManifest, current: bytes) -> ProofManifest | None:
+    """Return proof with the layers that others wrote to its tag; None if nothing is to be added.
+
+    `current` is the manifest at the tag, empty if there is none. Raises `Refused` for what does not
+    hold proof, which is not replaced.
+    """
+    if not current:
+        return proof
+    own, existing = layers_of(proof.manifest), _layers_at(proof.tag, current)
+    sizes = {layer.digest: layer.size for layer in own}  # another size would spoil ours
+    layers = [
+        layer
+        for layer in existing
+        if layer.digest not in proof.drops and sizes.get(layer.digest, layer.size) == layer.size
+    ]
+    layers += [layer for layer in own if layer not in layers]
+    if tuple(layers) == existing:
+        return None
+    written = _classic(proof.tag, layers, proof.blobs)
+    return replace(proof, manifest=written.manifest, blobs=written.blobs)
+
+
+def _classic(
+    tag: str, layers: Sequence[BlobDescriptor], blobs: Mapping[str, bytes]
+) -> ProofManifest:
     if len(layers) > MAX_LAYERS:
         raise Refused(f"{tag}: {len(layers)} layers; at most {MAX_LAYERS} are read", hint=_HINT)
     config = as_bytes(
@@ -240,34 +258,13 @@ def _classic(tag: str, added: Sequence[_Layer], before: ProofManifest | None) ->
         "config": BlobDescriptor.of(config, CONFIG).as_json,
         "layers": [layer.as_json for layer in layers],
     }
-    drops = before.drops if before else frozenset[str]()
-    return ProofManifest(
-        manifest=as_bytes(manifest),
-        blobs={digest_of(config): config, **{layer.digest: data for layer, data in added}},
-        tag=tag,
-        drops=drops,
-        merge=partial(_merged, tag, added, drops),
-    )
+    blobs = {digest_of(config): config, **blobs}
+    return ProofManifest(manifest=as_bytes(manifest), blobs=blobs, tag=tag)
 
 
-def _merged(
-    tag: str, added: Sequence[_Layer], drops: frozenset[str], manifest: bytes
-) -> ProofManifest | None:
-    """Return proof with the layers of the manifest at its tag; None where that has all of it."""
-    if not manifest:
-        return _classic(tag, added, None)
-    now = ProofManifest(manifest=manifest, blobs={}, tag=tag, drops=drops)
-    merged = _classic(tag, added, now)
-    return merged if layers_of(merged.manifest) != layers_of(manifest) else None
-
-
-def _existing_layers(before: ProofManifest | None) -> list[BlobDescriptor]:
-    """Return the layers at a tag, without those that are dropped."""
-    if before is None:
-        return []
+def _layers_at(tag: str, manifest: bytes) -> tuple[BlobDescriptor, ...]:
     try:
-        layers = layers_of(before.manifest)
+        return layers_of(manifest)
     except Unusable as error:
-        problem = f"the tag {before.tag} does not hold proof, and was not replaced"
+        problem = f"the tag {tag} does not hold proof, and was not replaced"
         raise Refused(f"{problem}: {error}", hint=_HINT) from error
-    return [layer for layer in layers if layer.digest not in before.drops]

@@ -24,10 +24,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import Criticality, ExtensionPolicy, PolicyBuilder, Store
+from cryptography.x509.verification import VerificationError as ChainError
+from pydantic import ValidationError
 from rfc3161_client import TimeStampResponse, decode_timestamp_response
 from sigstore._internal.sct import verify_sct
 from sigstore._internal.timestamp import TimestampVerificationResult
 from sigstore._internal.trust import KeyringPurpose
+from sigstore.errors import Error as SigstoreError
 from sigstore.errors import VerificationError
 from sigstore.models import Bundle, TrustedRoot
 from sigstore.verify import Verifier
@@ -68,7 +71,7 @@ class CertifiedBundle:
 
     def __init__(self, value: Mapping[str, object]) -> None:
         """Read the JSON of a bundle; raises `Unusable`."""
-        with _unusable():
+        with _unusable("bundle"):
             self._bundle = BundleModel.from_json(json.dumps(_with_zeros(value)))
             self._material = self._bundle.verification_material
             data = self._material.timestamp_verification_data
@@ -87,7 +90,7 @@ class CertifiedBundle:
         Log entries of logs that the trusted root does not name count for nothing, and neither do
         time stamps where it names no authority for them.
         """
-        with _unusable():
+        with _unusable("bundle"):
             return self._verify(envelope, trusted_root(root))
 
     def _verify(self, envelope: Envelope, root: TrustedRootModel) -> dt.datetime:
@@ -191,7 +194,7 @@ def trusted_root(value: Mapping[str, object]) -> TrustedRootModel:
 
     sigstore insists on keys that `cosign trusted-root create` leaves out.
     """
-    with _unusable():
+    with _unusable("trusted root"):
         authorities = {
             key: [
                 {"subject": {"organization": "", "commonName": ""}}
@@ -312,13 +315,20 @@ def _names(certificate: x509.Certificate) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _unusable() -> Iterator[None]:
-    """Turn whatever the libraries raise at what strangers wrote into `Unusable`."""
+def _unusable(title: str) -> Iterator[None]:
+    """Turn whatever the libraries raise at what strangers wrote into `Unusable`, by `title`."""
     try:
         yield
     except Unusable:
         raise
-    except Exception as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        reason = ascii(lines[0])[1:-1][:_SHOWN]
+    except InvalidSignature as error:
+        raise Unusable("the signature is not by the key in the certificate") from error
+    except (SigstoreError, ChainError, x509.ExtensionNotFound) as error:
+        reason = ascii(str(error).partition("\n")[0])[1:-1][:_SHOWN]
         raise Unusable(f"refused by sigstore: {reason}") from error
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors(include_input=False)[0]["loc"]))
+        at = f" at {ascii(place)[1:-1][:_SHOWN]}" if place else ""
+        raise Unusable(f"the {title} is malformed{at}") from error
+    except Exception as error:
+        raise Unusable(f"the {title} is malformed") from error

@@ -108,9 +108,8 @@ class CosignSigner:
             payload.write_bytes(data)
             config.write_bytes(as_bytes(_CONFIG))
             root.write_bytes(as_bytes(_ROOT))
-            options: list[str | Path]
-            options = ["--signing-config", config, "--trusted-root", root, "--bundle", target]
-            self._run("sign-blob", *options, "--yes", payload)
+            own = ("--signing-config", config, "--trusted-root", root)
+            self._run("sign-blob", *own, "--bundle", target, "--yes", payload)
             content = target.read_bytes() if target.exists() else b""
         try:
             value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
@@ -167,29 +166,26 @@ def keyless_attestations(
     `options` are further arguments. Raises `BadInput` where a statement is not about the image,
     `MissingPrerequisite` without cosign, `StepFailed` where it did not sign.
     """
-    environment = {} if path is None else {"PATH": path}
     attachments = []
     for payload in statements:
         kind = predicate_type(payload, image.digest)
-        content = _keyless_bundle(payload, processes, environment, options)
+        content = _keyless_bundle(payload, processes, path, options)
         attachments.append(bundle(image, content, kind, created=created))
     return tuple(attachments)
 
 
 def _keyless_bundle(
-    payload: bytes,
-    processes: Processes,
-    environment: Mapping[str, str],
-    options: Sequence[str | Path],
+    payload: bytes, processes: Processes, path: str | None, options: Sequence[str | Path]
 ) -> bytes:
+    """Return the bundle that cosign makes of a statement to sign."""
     with tempfile.TemporaryDirectory(prefix="build-images-sign.") as folder:
         statement, target = Path(folder, "statement.json"), Path(folder, "bundle.json")
         statement.write_bytes(payload)
-        files: list[str | Path] = ["--statement", statement, "--bundle", target]
+        argv = ["cosign", "attest-blob", "--yes", *options]
         try:
             processes.capture(
-                ["cosign", "attest-blob", "--yes", *options, *files],
-                env=environment,
+                [*argv, "--statement", statement, "--bundle", target],
+                env={} if path is None else {"PATH": path},
                 timeout_s=_TIMEOUT_S,
                 hint="it needs a CI job that may ask for an identity token; else sign with a key",
             )
@@ -199,11 +195,6 @@ def _keyless_bundle(
                 hint="install cosign 3 or later, or sign with a key",
             ) from error
         content = target.read_bytes() if target.exists() else b""
-    return _checked(content, payload)
-
-
-def _checked(content: bytes, payload: bytes) -> bytes:
-    """Return the bundle, if it has the statement to sign."""
     try:
         value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
         envelope = envelope_of(part(value, "dsseEnvelope") or {})

@@ -56,19 +56,17 @@ class PublicKey:
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the key (DER, SubjectPublicKeyInfo), in hexadecimal."""
-        return self._hash().hex()
+        return hashlib.sha256(self._encoded(serialization.Encoding.DER)).hexdigest()
 
     @property
     def hint(self) -> str:
         """The same in Base64, as in Sigstore bundles."""
-        return base64.b64encode(self._hash()).decode()
+        return _base64(bytes.fromhex(self.fingerprint))
 
     @property
     def pem(self) -> bytes:
         """The content of cosign.pub."""
-        return self.key.public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        return self._encoded(serialization.Encoding.PEM)
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
         """Return whether a signature is this key's over the data."""
@@ -81,11 +79,8 @@ class PublicKey:
             return False
         return True
 
-    def _hash(self) -> bytes:
-        der = self.key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        return hashlib.sha256(der).digest()
+    def _encoded(self, encoding: serialization.Encoding) -> bytes:
+        return self.key.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 class Signer(Protocol):
@@ -134,9 +129,9 @@ def public_key_of(pem: bytes, *, name: str) -> PublicKey:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{name}: not a public key in PEM", hint=_ACCEPTED) from error
-    if not isinstance(key, _Public) or not _is_accepted(key):
-        raise BadInput(f"{name}: unsupported kind of key", hint=_ACCEPTED)
-    return PublicKey(key=key, name=name)
+    if isinstance(key, _Public) and _is_accepted(key):
+        return PublicKey(key=key, name=name)
+    raise BadInput(f"{name}: unsupported kind of key", hint=_ACCEPTED)
 
 
 def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
@@ -160,9 +155,9 @@ def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadInput(f"{reference}: not a private key in PEM", hint=_ACCEPTED) from error
-    if not isinstance(key, _Private) or not _is_accepted(key):
-        raise BadInput(f"{reference}: unsupported kind of key", hint=_ACCEPTED)
-    return PrivateKey(key=key, name=reference)
+    if isinstance(key, _Private) and _is_accepted(key):
+        return PrivateKey(key=key, name=reference)
+    raise BadInput(f"{reference}: unsupported kind of key", hint=_ACCEPTED)
 
 
 def _is_accepted(key: _Public | _Private) -> bool:

@@ -8,19 +8,19 @@ host, mirror or local folder, and nothing of a URL that may be secret.
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
-from builder.model.exact_json import member, part
+from builder.model.exact_json import part, time_of
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
-from builder.model.predicates import SLSA, STATEMENT
-from builder.model.records import read
+from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
+from builder.system.files import read_bound
 from builder.trust.proof.attachments import (
     MAX_PAYLOAD,
     Unusable,
@@ -35,6 +35,7 @@ SIGN = "https://sigstore.dev/cosign/sign/v1"  # the predicate of a signature in 
 _MAX_SIGNATURES = 16
 BUILD_TYPE = "pkg:generic/build-images#image/v1"
 PROGRAM = "pkg:generic/build-images"
+_IN_TOTO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,67 +61,10 @@ class Envelope:
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunMachine:
-    """A machine of a run, as far as policies choose evidence by it."""
-
-    arch: str
-    driver: str
-    gpus: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLauncher:
-    """The program that started a run's ranks; 0 ranks or nodes are as many as it likes."""
-
-    name: str
-    product: str = ""
-    ranks: int = 0
-    nodes: int = 0
-    machines: tuple[RunMachine, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContainerProgram:
-    """The program that ran the containers."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunGpus:
-    """GPUs of the host were handed over to the containers, or not."""
-
-    handed_over: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TestRun:
-    """The setting of one run of an image's checks, as its test result states it.
-
-    Times are in ISO 8601. `indices` are the states of package indices that the image was made with.
-    """
-
-    format: str
-    runner: ContainerProgram
-    launcher: RunLauncher
-    emulated: bool
-    gpu: RunGpus
-    host: RunMachine
-    finished: str
-    started: str = ""
-    indices: tuple[object, ...] | None = None
-
-
-def run_of(statement: Mapping[str, object]) -> TestRun:
-    """Read the run of a test result; raises `LookupError`, `TypeError` or `ValueError`."""
-    return read(TestRun, member(statement, "predicate", "configuration", 0, "annotations"))
-
-
 def sealed_envelope(payload: bytes, signer: Signer) -> Envelope:
     """Return a statement signed by one key."""
     unsigned = Envelope(payload=payload, signatures=())
-    return Envelope(payload=payload, signatures=(signer.sign(unsigned.signed),))
+    return replace(unsigned, signatures=(signer.sign(unsigned.signed),))
 
 
 def envelope_of(value: Mapping[str, object]) -> Envelope:
@@ -141,22 +85,19 @@ def statement(
     *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, object]
 ) -> bytes:
     """Return a statement about an image, `sha256:…`, to sign; `name` says what the image is."""
-    subject = {"name": name, "digest": _digest(digest)}
-    return as_bytes(
-        {
-            "_type": STATEMENT,
-            "subject": [subject],
-            "predicateType": predicate_type,
-            "predicate": predicate,
-        }
-    )
+    return _statement([{"name": name, "digest": _digest(digest)}], predicate_type, predicate)
 
 
 def signature_statement(digest: str) -> bytes:
     """Return the statement that cosign signs for a signature in a bundle."""
-    subject = {"digest": _digest(digest), "annotations": {}}
+    return _statement([{"digest": _digest(digest), "annotations": {}}], SIGN, {})
+
+
+def _statement(
+    subjects: Sequence[Mapping[str, object]], kind: str, predicate: Mapping[str, object]
+) -> bytes:
     return as_bytes(
-        {"_type": STATEMENT, "subject": [subject], "predicateType": SIGN, "predicate": {}}
+        {"_type": STATEMENT, "subject": subjects, "predicateType": kind, "predicate": predicate}
     )
 
 
@@ -203,20 +144,15 @@ def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
     Raises `BadInput` where the manifest is of an earlier version, which lacks some of the inputs.
     """
     try:
-        return as_bytes(
-            {
-                "_type": STATEMENT,
-                "subject": [
-                    {"name": f"{manifest.image}/{form}", "digest": _digest(artifact.digest)}
-                    for form, artifact in sorted(manifest.artifacts.items())
-                ],
-                "predicateType": SLSA,
-                "predicate": {
-                    "buildDefinition": _build_definition(manifest),
-                    "runDetails": _run_details(manifest, builder_id),
-                },
-            }
-        )
+        subjects = [
+            {"name": f"{manifest.image}/{form}", "digest": _digest(artifact.digest)}
+            for form, artifact in sorted(manifest.artifacts.items())
+        ]
+        predicate = {
+            "buildDefinition": _build_definition(manifest),
+            "runDetails": _run_details(manifest, builder_id),
+        }
+        return _statement(subjects, SLSA, predicate)
     except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
             f"{manifest.image}: its manifest does not state what it was made from",
@@ -254,7 +190,7 @@ def _run_details(manifest: Manifest, builder_id: str) -> dict[str, object]:
             "version": versions | dict(manifest.tools),
             "builderDependencies": [program],
         },
-        "metadata": {"startedOn": _timestamp(manifest.started)},
+        "metadata": {"startedOn": time_of(manifest.started).strftime(_IN_TOTO_TIME)},
         "byproducts": [
             {"name": path, "digest": _digest(digest)}
             for path, digest in sorted(inputs.specs.items())
@@ -301,7 +237,31 @@ def _digest(text: str) -> dict[str, str]:
     return {algorithm: value}
 
 
-def _timestamp(text: str) -> str:
-    """Return a time as in-toto writes it: in UTC, to the second, with a Z."""
-    time = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
-    return time.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
+    """Return the statements to sign: the evidence of each run, bill of materials and provenance.
+
+    `folder` has the image's manifest.json, which `manifest` is. The evidence is taken byte for
+    byte. Raises `BadInput` where a file is missing, malformed, or not the one in the manifest.
+    """
+    evidence = [_read(folder, manifest, path) for path in manifest.evidence]
+    if not evidence:
+        raise BadInput(
+            f"{folder}: there is no evidence, so nothing is proven of this image",
+            hint=f"build-images verify {folder}",
+        )
+    bill = statement(
+        name=f"{manifest.image}/oci",
+        digest=manifest.artifacts["oci"].digest,
+        predicate_type=CYCLONEDX,
+        predicate=json.loads(_read(folder, manifest, manifest.sbom)),
+    )
+    return (*evidence, bill, provenance(manifest, builder_id=builder_id))
+
+
+def _read(folder: Path, manifest: Manifest, name: str) -> bytes:
+    data = read_bound(folder, manifest, name)
+    try:
+        json_object(data, "the file", limit=MAX_PAYLOAD, most=None)
+    except Unusable as error:
+        raise BadInput(f"{folder / name}: {error}") from error
+    return data

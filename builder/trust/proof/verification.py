@@ -16,24 +16,26 @@ from pathlib import Path
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.trust.proof.attachments import (
+    BUNDLES,
     CONTAINER_SIGNATURE,
     MAX_ATTACHMENTS,
     MAX_CLAIMS,
     MAX_PAYLOAD,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    Attestation,
     BlobDescriptor,
     ProofManifest,
     Rejection,
-    Signature,
     Unusable,
     VerifiedProof,
+    VerifiedStatement,
     base64_bytes,
+    content_of,
     json_object,
+    layers_of,
+    subject_of,
 )
 from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.manifests import BUNDLES, content_of, layers_of, subject_of
 from builder.trust.proof.statements import SIGN, Envelope, envelope_of, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"
@@ -137,8 +139,8 @@ class _Verification:
     """The verification of one image's proof, manifest by manifest."""
 
     def __init__(self, *, digest: str, trusted: Sequence[Trusted], now: dt.datetime) -> None:
-        self.signatures: list[Signature] = []
-        self.attestations: list[Attestation] = []
+        self.signatures: list[VerifiedStatement] = []
+        self.attestations: list[VerifiedStatement] = []
         self.rejected: list[Rejection] = []
         self._digest, self._now = digest, now
         self._keys = [signer for signer in trusted if isinstance(signer, TrustedKey)]
@@ -156,7 +158,7 @@ class _Verification:
             layers = self._layers(attachment.manifest)
         except Unusable as error:
             self.reject(error, source)
-            return
+            layers = ()
         for layer in layers:
             try:
                 self._read_layer(content_of(attachment, layer), layer, source)
@@ -168,20 +170,18 @@ class _Verification:
         subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
-            reason = f"more than {MAX_CLAIMS} things are claimed; the rest was not read"
-            raise Unusable(reason)
+            raise Unusable(f"more than {MAX_CLAIMS} things are claimed; the rest was not read")
         if subject not in {"", self._digest}:
             raise Unusable(f"the manifest refers to {subject}")
         return layers
 
     def _read_layer(self, content: bytes, layer: BlobDescriptor, source: str) -> None:
         if layer.media_type == SIMPLE_SIGNING:
-            self.signatures.append(self._simple_signature(content, layer, source))
+            self._read_simple_signature(content, layer, source)
             return
         is_bundle, signer = layer.media_type in BUNDLES, ""
-        value = json_object(
-            content, "the bundle" if is_bundle else "the envelope", limit=MAX_PAYLOAD
-        )
+        title = "the bundle" if is_bundle else "the envelope"
+        value = json_object(content, title, limit=MAX_PAYLOAD)
         envelope = envelope_of(_enveloped(value) if is_bundle else value)
         material = part(value, "verificationMaterial") if is_bundle else None
         if part(material, "certificate") or part(material, "x509CertificateChain"):
@@ -191,18 +191,21 @@ class _Verification:
             signer, keys = self._certified(value, envelope)
         else:
             keys = self._keys_of(envelope)
-        form = BUNDLED if is_bundle else CLASSIC
         statement = statement_of(envelope.payload, self._digest)
-        if statement["predicateType"] == SIGN:
-            self.signatures.append(Signature(keys=keys, source=source, format=form, signer=signer))
-            return
-        self.attestations.append(
-            Attestation(
-                statement=statement, payload=envelope.payload, keys=keys, source=source, format=form
+        is_signature = statement["predicateType"] == SIGN
+        (self.signatures if is_signature else self.attestations).append(
+            VerifiedStatement(
+                statement=statement,
+                payload=envelope.payload,
+                keys=keys,
+                source=source,
+                layer=layer.digest,
+                format=BUNDLED if is_bundle else CLASSIC,
+                signer=signer,
             )
         )
 
-    def _simple_signature(self, payload: bytes, layer: BlobDescriptor, source: str) -> Signature:
+    def _read_simple_signature(self, payload: bytes, layer: BlobDescriptor, source: str) -> None:
         signature = base64_bytes((layer.annotations or {}).get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
@@ -211,10 +214,18 @@ class _Verification:
         about = part(claim, "critical", "image", "docker-manifest-digest")
         if about != self._digest:
             raise Unusable(f"the signature is of {ascii(about)[:80]}")
-        reference = part(claim, "critical", "identity", "docker-reference")
-        if not isinstance(reference, str):
+        if not isinstance(part(claim, "critical", "identity", "docker-reference"), str):
             raise Unusable("the payload names no image")
-        return Signature(keys=keys, source=source, format=CLASSIC, reference=reference)
+        self.signatures.append(
+            VerifiedStatement(
+                statement=claim,
+                payload=payload,
+                keys=keys,
+                source=source,
+                layer=layer.digest,
+                format=CLASSIC,
+            )
+        )
 
     def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
         data = envelope.signed

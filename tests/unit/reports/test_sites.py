@@ -17,7 +17,7 @@ from manifest_samples import CELL
 from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 
 from builder.cli import main
-from builder.model import Cell, PlannedImage
+from builder.model import PlannedImage
 from builder.model.errors import BadInput
 from builder.reports.sites.files import SiteImage, SitePlace, kubernetes_name, lua, site_files
 
@@ -108,18 +108,6 @@ def pod_spec(text: str) -> Any:
     return document["spec"] if document["kind"] == "Pod" else document["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize(("arch", "label"), [("ppc64le", "ppc64le"), ("x86_64", "amd64")])
-def test_pods_go_to_nodes_of_the_architecture(arch: str, label: str) -> None:
-    files = texts(first(arch=arch))
-    expected = {"kubernetes.io/arch": label}
-    assert pod_spec(files["openshift-pod.yaml"])["nodeSelector"] == expected
-    assert pod_spec(files["openshift-job.yaml"])["nodeSelector"] == expected
-    build = yaml.safe_load(files["openshift-build.yaml"])["objects"][-1]
-    assert build["spec"]["nodeSelector"] == expected
-    assert f"--arch={label} " in files["podman.sh"]
-    assert f"!= {arch} " in files["slurm-apptainer.sh"]
-
-
 @pytest.mark.parametrize(
     ("mpi", "slurm", "mpiexec"),
     [
@@ -158,20 +146,10 @@ def test_without_mpi_tasks_are_single(tmp_path: Path) -> None:
     each = SiteImage(planned=image(tmp_path), place=PLACE)
     files = site_files([each])
     assert not [path for path in files if "mpiexec" in path]
-    script = files[f"{each.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.cell.identifier}/slurm-apptainer.sh"]
     assert "#SBATCH --nodes=1\n" in script
     assert "exec srun apptainer exec " in script
     assert "set -- /opt/build-images/run-checks\n" in script
-
-
-def test_the_proof_is_the_images_own_check_on_all_ranks() -> None:
-    proof = at_site("hpc-base-1.0-debian13-openmpi5.0-x86_64").proof
-    assert shlex.split(proof) == [
-        "/opt/build-images/bin/mpi",
-        "$SLURM_NTASKS",
-        "multiple",
-        "Open MPI v5.0.7",
-    ]
 
 
 def test_an_image_that_is_built_is_named_by_its_digest() -> None:
@@ -212,9 +190,9 @@ def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
     place = SitePlace(registry="quay.io/site", folder="/opt/my $(images) 'x'")
     site = SiteImage(planned=each, place=place, digest=DIGEST)
     files = site_files([site])
-    script = files[f"{each.identifier}/slurm-apptainer.sh"]
+    script = files[f"{each.cell.identifier}/slurm-apptainer.sh"]
     assert f"image=${{IMAGE:-{shlex.quote(site.sif)}}}\n" in script
-    module = files[f"modulefiles/core/{site.tag}-x86_64.lua"]
+    module = files[f"modulefiles/core/{site.cell.tag}-x86_64.lua"]
     assert "]] \\\" '" in module
     assert all("second: line" in line for line in module.splitlines() if "touch x" in line)
     entry = yaml.safe_load(files["shpc/x86_64/quay.io/site/core/container.yaml"])
@@ -223,19 +201,6 @@ def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
 
 def test_lua_strings_hold_what_they_are_given() -> None:
     assert lua('a"b\\c\nd') == '"a\\"b\\\\c\\nd"'
-
-
-def test_tags_are_identifiers_without_recipe_and_architecture() -> None:
-    cell = Cell(
-        recipe="pytorch",
-        recipe_version="2.6",
-        base="debian13",
-        cuda="12.4",
-        mpi="openmpi5.0",
-        arch="ppc64le",
-    )
-    assert cell.tag == "2.6-debian13-cuda12.4-openmpi5.0"
-    assert dataclasses.replace(cell, flavour="development").tag.endswith("-development")
 
 
 def test_names_in_kubernetes_are_labels_and_stay_different() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import copy
 import datetime as dt
 import functools
 import json
 import lzma
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from proof_samples import EXPIRED_KEY, KEYLESS, WRONG_KEY, kind_of
+from proof_samples import EXPIRED_KEY, KEYLESS, WRONG_KEY, kind_of, places, replaced
 from samples import ROOT
 
 pytest.importorskip("sigstore.verify", reason="missing on this machine: the extra [keyless]")
@@ -23,7 +22,9 @@ pytest.importorskip("sigstore.verify", reason="missing on this machine: the extr
 from sigstore.verify import Verifier
 
 from builder.model.errors import BadInput
+from builder.model.exact_json import member
 from builder.trust.proof.attachments import (
+    BUNDLES,
     MANIFEST,
     BlobDescriptor,
     Unusable,
@@ -32,7 +33,6 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import CertifiedBundle
-from builder.trust.proof.manifests import BUNDLES
 from builder.trust.proof.statements import Envelope, envelope_of
 from builder.trust.proof.verification import TrustedIdentity, read_trusted_root, verified
 
@@ -107,15 +107,9 @@ def test_the_suite_is_whole() -> None:
     assert sum(name.endswith("_fail") for name in SUITE["cases"]) == 46
 
 
-def text_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def text_paths(value: Any) -> list[tuple[Any, ...]]:
     """The paths of all texts in a document."""
-    if isinstance(value, str):
-        yield path
-        return
-    pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    if isinstance(value, dict | list):
-        for key, below in pairs:
-            yield from text_paths(below, (*path, key))
+    return [path for path in places(value) if isinstance(member(value, *path), str)]
 
 
 def changed(text: str, chance: random.Random) -> Any:
@@ -140,21 +134,18 @@ UNPROVEN = {"logIndex", "integratedTime", "keyid", "mediaType", "checkpoint", "s
 @pytest.mark.parametrize("name", [IN_TOTO, REKOR_2])
 def test_whatever_is_changed_in_a_bundle_is_refused_in_words(name: str) -> None:
     bundle, roots, chance = bundle_of(name), roots_of(name), random.Random(name)
-    sound, paths = judged(bundle, roots), list(text_paths(bundle))
+    sound, paths = judged(bundle, roots), text_paths(bundle)
     for number in range(250):
         path = paths[number % len(paths)]
-        spoilt = copy.deepcopy(bundle)
-        holder: Any = spoilt
-        for key in path[:-1]:
-            holder = holder[key]
-        holder[path[-1]] = changed(holder[path[-1]], chance)
+        text = changed(member(bundle, *path), chance)
+        spoilt = replaced(bundle, path, text)
         if spoilt == bundle:
             continue
         try:
             signer = judged(spoilt, roots)
         except Unusable:
             continue
-        assert set(path) & UNPROVEN, (path, holder[path[-1]])
+        assert set(path) & UNPROVEN, (path, text)
         assert signer == sound
 
 
@@ -168,6 +159,12 @@ def test_everybody_in_the_roots_is_needed(part: str) -> None:
         judged(bundle, {**roots, part: other[part]})
 
 
+def end_trust(entries: list[dict[str, Any]]) -> None:
+    period = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
+    for entry in entries:
+        entry.get("publicKey", entry)["validFor"] = period
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     [
@@ -179,11 +176,7 @@ def test_everybody_in_the_roots_is_needed(part: str) -> None:
 )
 def test_whom_the_roots_trusted_before_is_trusted_no_more(part: str, words: str) -> None:
     bundle, roots = bundle_of(REKOR_2), roots_of(REKOR_2)
-    for entry in roots[part]:
-        entry.get("publicKey", entry)["validFor"] = {
-            "start": "2020-01-01T00:00:00Z",
-            "end": "2021-01-01T00:00:00Z",
-        }
+    end_trust(roots[part])
     with pytest.raises(Unusable, match=words):
         judged(bundle, roots)
 
@@ -213,9 +206,7 @@ def test_a_private_instance_is_held_to_its_roots(part: str) -> None:
     bundle, roots = private()
     with pytest.raises(Unusable):
         judged(bundle, {**roots, part: roots_of(REKOR_2)[part]})
-    for entry in roots[part]:
-        period = {"start": "2020-01-01T00:00:00Z", "end": "2021-01-01T00:00:00Z"}
-        entry.get("publicKey", entry)["validFor"] = period
+    end_trust(roots[part])
     with pytest.raises(Unusable):
         judged(bundle, roots)
 
@@ -244,7 +235,7 @@ def with_a_log(_: Any, roots: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (with_another_payload, "InvalidSignature"),
+        (with_another_payload, "not by the key in the certificate"),
         (with_another_signature, "not enough sources of verified time"),
         (with_another_stamp, "not enough sources of verified time"),
         (without_a_stamp, "nobody that the trusted root names says when"),
@@ -258,6 +249,25 @@ def test_what_is_not_stamped_and_signed_is_refused(
     change(bundle, roots)
     with pytest.raises(Unusable, match=words):
         judged(bundle, roots)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"certificate": {"rawBytes": 7}}, "malformed at verificationMaterial.certificate.rawByt"),
+        ({"certificate": {"rawBytes": "AAAA"}}, "the bundle is malformed$"),
+        ({"tlogEntries": 7}, "the bundle is malformed$"),
+        ({"tlogEntries": [{"inclusionProof": {}}]}, "malformed at verificationMaterial.tlogEntr"),
+    ],
+)
+def test_a_malformed_bundle_is_refused_in_one_plain_sentence(
+    change: dict[str, Any], words: str
+) -> None:
+    bundle = bundle_of(IN_TOTO)
+    bundle["verificationMaterial"] |= change
+    with pytest.raises(Unusable, match=words) as raised:
+        CertifiedBundle(bundle)
+    assert "validation error" not in str(raised.value)
 
 
 def verdict(*trusted: TrustedIdentity) -> VerifiedProof:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import datetime as dt
 import json
 import subprocess
@@ -28,7 +27,7 @@ from made_certificates import (
     text,
     usage,
 )
-from proof_samples import TOO_LARGE, kind_of
+from proof_samples import TOO_LARGE, kind_of, replaced
 from samples import ROOT
 from test_certificates import REKOR_2, bundle_of, judged, roots_of, text_paths
 
@@ -389,11 +388,7 @@ def test_every_part_of_an_entry_counts(site: Authority) -> None:
     body = body_of(bundle)
     for path in text_paths(body["spec"]):
         for other in [] if "envelopeHash" in path else OTHERS:
-            spoilt = copy.deepcopy(body)
-            holder = spoilt["spec"]
-            for key in path[:-1]:
-                holder = holder[key]
-            holder[path[-1]] = other
+            spoilt = replaced(body, ("spec", *path), other)
             bundle["verificationMaterial"]["tlogEntries"] = [LOG.entry(spoilt)]
             with pytest.raises(Unusable):
                 judged(bundle, roots)

@@ -58,16 +58,6 @@ def test_nothing_is_written_over(
     assert [one.name for one in prefix.parent.iterdir()] == [existing]
 
 
-def test_without_a_password_and_a_terminal(
-    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COSIGN_PASSWORD")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
-    assert generate(prefix) == 2
-    assert "COSIGN_PASSWORD is not set, and there is no terminal" in capsys.readouterr().err
-    assert list(prefix.parent.iterdir()) == []
-
-
 def test_on_a_terminal_the_password_is_asked_for_twice(
     prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,17 +80,28 @@ def test_a_folder_that_is_not_there(
     assert "No such file or directory" in capsys.readouterr().err
 
 
-def test_a_terminal_that_ends(
-    prefix: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("is_terminal", "words"),
+    [
+        (False, "COSIGN_PASSWORD is not set, and there is no terminal"),
+        (True, "no password was given"),  # it ends
+    ],
+)
+def test_without_a_password_no_key_is_made(
+    prefix: Path,
+    is_terminal: bool,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def ended(_: str) -> str:
         raise EOFError
 
     monkeypatch.delenv("COSIGN_PASSWORD")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: is_terminal, raising=False)
     monkeypatch.setattr(getpass, "getpass", ended)
     assert generate(prefix) == 2
-    assert "no password was given" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
     assert list(prefix.parent.iterdir()) == []
 
 

@@ -81,17 +81,21 @@ def fixes_of(*proofs: Claim, policy: Policy | None = None) -> dict[str, str]:
     return {ruling.rule: ruling.fix for ruling in judged.refused if ruling.rule in OF_PROOF}
 
 
-def test_an_unsigned_image_wants_a_signature_and_nothing_else() -> None:
-    fixes = fixes_of()
+@pytest.mark.parametrize(
+    ("proofs", "fix"),
+    [
+        ([], "ask whoever published the image to sign it"),
+        # It is no matter of what the registry calls its images.
+        (
+            [Claim(kind=OTHER, fault="no trusted key signed this")],
+            "name the key that signed it under keys, if you trust it",
+        ),
+    ],
+)
+def test_without_a_trusted_signature_nothing_else_helps(proofs: list[Claim], fix: str) -> None:
+    fixes = fixes_of(*proofs)
     assert fixes.keys() == set(OF_PROOF)
-    assert set(fixes.values()) == {"ask whoever published the image to sign it"}
-
-
-def test_of_a_wrong_key_the_key_is_named() -> None:
-    """It is no matter of what the registry calls its images."""
-    fixes = fixes_of(Claim(kind=OTHER, fault="no trusted key signed this"))
-    assert fixes.keys() == set(OF_PROOF)
-    assert set(fixes.values()) == {"name the key that signed it under keys, if you trust it"}
+    assert set(fixes.values()) == {fix}
 
 
 def test_with_a_signature_each_rule_says_what_it_lacks() -> None:

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +30,9 @@ from proof_samples import (
     kinds,
     other_key,
     our_key,
+    places,
     rebuilt,
+    replaced,
     results,
     trusted,
 )
@@ -40,18 +42,27 @@ from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import attachments, statements
-from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, Unusable, VerifiedProof
+from builder.trust.proof.attachments import (
+    BlobDescriptor,
+    ProofManifest,
+    Unusable,
+    VerifiedProof,
+    layers_of,
+)
 from builder.trust.proof.attestations import (
     attestation_tag,
     bundle,
     bundled,
     classic_attestations,
+    merged,
     proofs,
     signature_tag,
 )
 from builder.trust.proof.keys import public_key
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.verification import TrustedKey, verified
+
+[BUNDLE] = [item for item in attached() if not item.tag]
+[LAYER] = layers_of(BUNDLE.manifest)
 
 
 def by_cosign() -> tuple[str, list[ProofManifest]]:
@@ -74,7 +85,8 @@ def test_what_we_make_we_accept_in_both_formats() -> None:
         ("bundle", ("site",)),
         ("classic", ("site",)),
     ]
-    assert verdict.signatures[1].reference == REFERENCE
+    claim = verdict.signatures[1].statement
+    assert member(claim, "critical", "identity", "docker-reference") == REFERENCE
     assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
     [proof] = results(verdict)
     assert (proof.payload, member(proof.statement, "predicate", "passedTests")) == (
@@ -112,25 +124,23 @@ def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
     digest, proof = by_cosign()
     image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
     before = {item.tag: item for item in proof if item.tag}
-    manifests = proofs(
-        image, [evidence(digest)], our_key(), reference="r", created="", before=before
-    )
-    for item in manifests:
+    statements = [evidence(digest)]
+    for item in proofs(image, statements, our_key(), reference="r", created="", before=before):
         if item.tag:
-            layers = layers_of(item.manifest)
-            assert layers[: len(layers_of(before[item.tag].manifest))] == layers_of(
-                before[item.tag].manifest
-            )
-    again = {item.tag: item for item in manifests if item.tag}
-    twice = proofs(image, [evidence(digest)], our_key(), reference="r", created="", before=again)
-    assert [item.manifest for item in twice] == [item.manifest for item in manifests]
+            existing = before[item.tag].manifest
+            both = merged(item, existing)
+            assert both
+            layers = layers_of(both.manifest)
+            assert layers[: len(layers_of(existing))] == layers_of(existing)
+            assert merged(item, both.manifest) is None
 
 
 def test_what_is_no_proof_at_the_tag_is_not_replaced() -> None:
-    tag = signature_tag(IMAGE.digest)
-    existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
-    with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
-        proofs(IMAGE, [], our_key(), reference="r", created="", before=existing)
+    for tag_of in (signature_tag, attestation_tag):
+        tag = tag_of(IMAGE.digest)
+        existing = {tag: ProofManifest(manifest=b"{}", blobs={}, tag=tag)}
+        with pytest.raises(Refused, match="was not replaced: not an OCI manifest"):
+            proofs(IMAGE, [evidence()], our_key(), reference="r", created="", before=existing)
 
 
 def test_the_tags_are_cosigns() -> None:
@@ -143,21 +153,18 @@ def test_a_statement_about_another_image_is_not_signed() -> None:
         attached(evidence(OTHER))
 
 
-def test_another_key_vouches_for_nothing() -> None:
+def test_another_key_and_none_vouch_for_nothing() -> None:
     verdict = judged(attached(evidence(), key=other_key()))
     assert (verdict.signatures, verdict.attestations) == ((), ())
     assert kinds(verdict) == [WRONG_KEY]
+    verdict = verified(IMAGE.digest, attached(evidence()), [], now=NOW)
+    assert (verdict.signatures, verdict.attestations) == ((), ())
 
 
 def test_one_of_several_keys_is_enough_and_is_named() -> None:
     other = dataclasses.replace(trusted(other_key()), name="other")
     verdict = judged(attached(evidence()), other, trusted())
     assert {item.keys for item in verdict.attestations} == {("site",)}
-
-
-def test_no_key_vouches_for_nothing() -> None:
-    verdict = verified(IMAGE.digest, attached(evidence()), [], now=NOW)
-    assert (verdict.signatures, verdict.attestations) == ((), ())
 
 
 def test_a_key_that_is_trusted_no_more() -> None:
@@ -361,15 +368,6 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
     "many layers": ({"layers": [{}] * 201}, MALFORMED),
     "a subject that is a text": ({"subject": "x"}, MALFORMED),
 }
-
-
-@pytest.mark.parametrize(("change", "kind"), MANIFESTS.values(), ids=MANIFESTS)
-def test_a_manifest_that_is_none(change: dict[str, Any], kind: str) -> None:
-    [item] = [item for item in attached() if not item.tag]
-    verdict = judged([rebuilt(item, change)])
-    assert (verdict.signatures, kinds(verdict)) == ((), [kind])
-
-
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, TOO_LARGE),
     "a size that is a text": ({"size": "1"}, MALFORMED),
@@ -380,23 +378,26 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "annotations that are a list": ({"annotations": ["x"]}, MALFORMED),
     "annotations that are numbers": ({"annotations": {"a": 1}}, MALFORMED),
 }
+CHANGED = {
+    **MANIFESTS,
+    **{
+        name: ({"layers": [{**LAYER.as_json, **change}]}, kind)
+        for name, (change, kind) in LAYERS.items()
+    },
+}
 
 
-@pytest.mark.parametrize(("change", "kind"), LAYERS.values(), ids=LAYERS)
-def test_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
-    [item] = [item for item in attached() if not item.tag]
-    [layer] = layers_of(item.manifest)
-    verdict = judged([rebuilt(item, {"layers": [{**layer.as_json, **change}]})])
+@pytest.mark.parametrize(("change", "kind"), CHANGED.values(), ids=CHANGED)
+def test_a_manifest_or_a_layer_that_cannot_be_read(change: dict[str, Any], kind: str) -> None:
+    verdict = judged([rebuilt(BUNDLE, change)])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../x", "md5:00", "sha256:" + "A" * 64, None])
 def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
-    [item] = [item for item in attached() if not item.tag]
-    [layer] = layers_of(item.manifest)
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
-        layers_of(rebuilt(item, {"layers": [{**layer.as_json, "digest": digest}]}).manifest)
+        layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "digest": digest}]}).manifest)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:
@@ -458,23 +459,6 @@ def test_several_attestations_lie_in_one_classic_manifest() -> None:
         "PASSED",
         "FAILED",
     ]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in some JSON."""
-    yield path
-    if isinstance(value, dict | list):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, below in pairs:
-            yield from places(below, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: object) -> Any:
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = replaced(copy[path[0]], path[1:], new)
-    return copy
 
 
 ODD: list[Any] = [None, True, -1, 1e400, "", "\u001b[2J", [], {}, [[]], {"": ""}]

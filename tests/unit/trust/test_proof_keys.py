@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from proof_samples import IMAGE, OTHER, PASSWORD, VECTORS, evidence, our_key
+from proof_samples import PASSWORD, VECTORS, our_key
 from samples import private_file
 
-from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
-from builder.system.process import Completed, Processes
-from builder.trust.proof import keys, statements
-from builder.trust.proof.attachments import BUNDLE
-from builder.trust.proof.attestations import bundled
-from builder.trust.proof.cosign import keyless_attestations, signer_of
-from builder.trust.proof.keys import PrivateKey, boxed, generated, private_key, public_key
+from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.process import Processes
+from builder.trust.proof import keys
+from builder.trust.proof.cosign import signer_of
+from builder.trust.proof.keys import boxed, generated, private_key, public_key
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -159,21 +154,20 @@ def test_a_key_out_of_a_pipe_has_no_mode() -> None:
         os.close(reading)
 
 
+def public_pem(key: Key) -> bytes:
+    return key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
 PUBLIC = {
     "another curve": (
-        ec.generate_private_key(ec.SECP384R1())
-        .public_key()
-        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo),
+        public_pem(ec.generate_private_key(ec.SECP384R1())),
         "unsupported kind of key",
     ),
+    "RSA": (public_pem(RSA), "unsupported kind of key"),
     "rubbish": (b"rubbish", "not a public key in PEM"),
     "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
-    "RSA": (
-        RSA.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        ),
-        "unsupported kind of key",
-    ),
 }
 
 
@@ -195,82 +189,6 @@ def test_a_key_that_is_not_there(tmp_path: Path) -> None:
         private_key(str(tmp_path / "large"), {})
 
 
-class FakeCosign(Processes):
-    """Answers as cosign does, with a key of its own; keeps the command lines."""
-
-    def __init__(self, key: PrivateKey, *, signs_with: PrivateKey | None = None) -> None:
-        super().__init__()
-        self.key, self.signs_with = key, signs_with or key
-        self.commands: list[list[str]] = []
-
-    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
-        words = [str(word) for word in argv]
-        self.commands.append(words)
-        if words[1] == "public-key":
-            return Completed(argv=tuple(words), returncode=0, stdout=self.key.public.pem.decode())
-        signature = self.signs_with.sign(Path(words[-1]).read_bytes())
-        text = base64.b64encode(signature).decode()
-        bundle = Path(words[words.index("--bundle") + 1])
-        bundle.write_text(json.dumps({"messageSignature": {"signature": text}}))
-        return Completed(argv=tuple(words), returncode=0)
-
-
-def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
-    cosign = FakeCosign(generated())
-    signer = signer_of("awskms:///alias/key", {}, cosign)
-    assert signer.public.verifies(signer.sign(b"data"), b"data")
-    asked, signed = cosign.commands
-    assert asked == ["cosign", "public-key", "--key", "awskms:///alias/key"]
-    assert signed[:4] == ["cosign", "sign-blob", "--key", "awskms:///alias/key"]
-    assert not Path(signed[-1]).exists()  # the scratch folder is gone
-
-
-def test_what_cosign_signs_is_checked() -> None:
-    cosign = FakeCosign(generated(), signs_with=generated())
-    with pytest.raises(StepFailed, match="does not fit the public key of k8s://ns/name"):
-        signer_of("k8s://ns/name", {}, cosign).sign(b"data")
-
-
-class FakeKeyless(Processes):
-    """Answers as cosign does to `attest-blob`, with what it is told to."""
-
-    def __init__(self, **changes: Any) -> None:
-        super().__init__()
-        self.changes, self.command = changes, list[str]()
-
-    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
-        self.command = [str(word) for word in argv]
-        options = dict(itertools.pairwise(self.command))
-        payload = Path(options["--statement"]).read_bytes()
-        envelope = statements.sealed_envelope(payload, generated())
-        value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
-        Path(options["--bundle"]).write_text(json.dumps(value))
-        return Completed(argv=tuple(self.command), returncode=0)
-
-
-def test_without_a_key_cosign_signs_statements() -> None:
-    cosign = FakeKeyless()
-    attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
-    assert [one.artifact_type for one in attested] == [BUNDLE]
-    assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
-    assert "--key" not in cosign.command
-
-
-def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
-    other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
-    for changes, message in (
-        ({"mediaType": "x"}, "does not contain the statement to sign"),
-        ({"dsseEnvelope": other}, "does not contain the statement to sign"),
-        ({"dsseEnvelope": None}, "the payload's type is None"),
-    ):
-        with pytest.raises(StepFailed, match=message):
-            keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")
-    with pytest.raises(BadInput, match="about another image"):
-        keyless_attestations(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
-    with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
-        keyless_attestations(IMAGE, [evidence()], Processes(), created="", path="/nowhere")
-
-
 def test_a_local_key_needs_no_program() -> None:
     result = signer_of(str(private_file("cosign")), SECRET, Processes(), path="/nowhere")
     assert result.public.pem == our_key().public.pem
@@ -281,9 +199,3 @@ def test_other_keys_are_cosigns(uri: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingPrerequisite, match="only the cosign program can reach this key"):
         signer_of(uri, {}, Processes(), path="/nowhere")
-
-
-def test_a_pin_on_the_command_line_is_refused() -> None:
-    with pytest.raises(BadInput, match="contains a PIN") as caught:
-        signer_of("pkcs11:object=key?pin-value=1234", {}, Processes())
-    assert "1234" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import threading
@@ -16,18 +17,26 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from proof_samples import IMAGE
+from proof_samples import IMAGE, OTHER, evidence
 
 from builder.distribute.publish import proof
-from builder.model.errors import BadInput, Interrupted, StepFailed
+from builder.model.errors import BadInput, Interrupted, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Completed, Processes
-from builder.trust.proof.attachments import DSSE, SIGNATURE_NOTE, SIMPLE_SIGNING, BlobDescriptor
-from builder.trust.proof.attestations import classic_signature
-from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import PublicKey
-from builder.trust.proof.manifests import layers_of
+from builder.trust.proof import statements
+from builder.trust.proof.attachments import (
+    BUNDLE,
+    DSSE,
+    SIGNATURE_NOTE,
+    SIMPLE_SIGNING,
+    BlobDescriptor,
+    ProofManifest,
+    layers_of,
+)
+from builder.trust.proof.attestations import bundled, classic_signature, merged
+from builder.trust.proof.cosign import keyless_attestations, signer_of
+from builder.trust.proof.keys import PublicKey, Signer, generated, public_key
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"
@@ -39,9 +48,10 @@ class Token(Processes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.key = self.public_half = ec.generate_private_key(ec.SECP256R1())
         self.open = threading.Lock()
         self.environments: list[dict[str, str]] = []
+        self.commands: list[list[str]] = []
 
     def capture(self, argv: Sequence[Any], **more: Any) -> Completed:
         if not self.open.acquire(blocking=False):
@@ -49,13 +59,14 @@ class Token(Processes):
         try:
             time.sleep(0.01)
             self.environments.append(dict(more["env"]))
-            return self._answer([str(word) for word in argv])
+            self.commands.append([str(word) for word in argv])
+            return self._answer(self.commands[-1])
         finally:
             self.open.release()
 
     def _answer(self, words: list[str]) -> Completed:
         if words[1] == "public-key":
-            pem = PublicKey(key=self.key.public_key(), name="").pem.decode()
+            pem = PublicKey(key=self.public_half.public_key(), name="").pem.decode()
             return Completed(argv=tuple(words), returncode=0, stdout=pem)
         signature = self.key.sign(Path(words[-1]).read_bytes(), ec.ECDSA(hashes.SHA256()))
         content = {"messageSignature": {"signature": base64.b64encode(signature).decode()}}
@@ -96,6 +107,23 @@ def test_what_is_no_token_is_asked_by_several() -> None:
         list(threads.map(signer.sign, [b"data"] * 8))
 
 
+def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
+    cosign = Token()
+    signer = signer_of("awskms:///alias/key", {}, cosign)
+    assert signer.public.verifies(signer.sign(b"data"), b"data")
+    asked, signed = cosign.commands
+    assert asked == ["cosign", "public-key", "--key", "awskms:///alias/key"]
+    assert signed[:4] == ["cosign", "sign-blob", "--key", "awskms:///alias/key"]
+    assert not Path(signed[-1]).exists()  # the scratch folder is gone
+
+
+def test_what_cosign_signs_is_checked() -> None:
+    cosign = Token()
+    cosign.public_half = Token().key
+    with pytest.raises(StepFailed, match="does not fit the public key of k8s://ns/name"):
+        signer_of("k8s://ns/name", {}, cosign).sign(b"data")
+
+
 def test_a_certificate_in_a_token_is_not_used() -> None:
     token = Token()
     signer_of(TOKEN, {}, token, path="/bin").sign(b"data")
@@ -114,13 +142,21 @@ def test_signing_again_adds_no_signature() -> None:
     token = Token()
     signer = signer_of(TOKEN, {}, token)
     first = classic_signature(IMAGE.digest, NAME, signer)
-    again = classic_signature(IMAGE.digest, NAME, signer, before=first)
-    assert again.manifest == first.manifest
-    elsewhere = classic_signature(IMAGE.digest, f"{NAME}-2", signer, before=again)
+    assert classic_signature(IMAGE.digest, NAME, signer, existing=first).manifest == first.manifest
+    elsewhere = signed_over(first, f"{NAME}-2", signer)
     assert len(layers_of(elsewhere.manifest)) == 2
-    other = classic_signature(IMAGE.digest, NAME, signer_of(TOKEN, {}, Token()), before=elsewhere)
+    other = signed_over(elsewhere, NAME, signer_of(TOKEN, {}, Token()))
     assert len(layers_of(other.manifest)) == 3
-    assert other.manifest == classic_signature(IMAGE.digest, NAME, signer, before=other).manifest
+    again = classic_signature(IMAGE.digest, NAME, signer, existing=other)
+    assert merged(again, other.manifest) is None
+
+
+def signed_over(existing: ProofManifest, name: str, signer: Signer) -> ProofManifest:
+    """What is at the tag after one more signature."""
+    signature = classic_signature(IMAGE.digest, name, signer, existing=existing)
+    written = merged(signature, existing.manifest)
+    assert written
+    return written
 
 
 def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +190,7 @@ def test_what_others_would_refuse_is_signed_anew(
     [layer] = manifest["layers"]
     manifest["layers"] = [{**layer, **changed(layer)}]
     crafted = replace(ours, manifest=json.dumps(manifest).encode())
-    signed_manifest = classic_signature(IMAGE.digest, NAME, signer, before=crafted)
+    signed_manifest = signed_over(crafted, NAME, signer)
     last = layers_of(signed_manifest.manifest)[-1]
     notes = {SIGNATURE_NOTE: note(last)}
     good = BlobDescriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
@@ -227,7 +263,46 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    proof.attest_with(TOKEN, Processes())
-    (tmp_path / "key.pub").write_text("")
-    with pytest.raises((BadInput, StepFailed), match="pkcs11"):
-        proof.attest_with(TOKEN, Processes())
+    _, signer = proof._signer(TOKEN, Processes())
+    assert signer is not None
+    assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem
+
+
+class FakeKeyless(Processes):
+    """Answers as cosign does to `attest-blob`, with what it is told to."""
+
+    def __init__(self, **changes: Any) -> None:
+        super().__init__()
+        self.changes, self.command = changes, list[str]()
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        self.command = [str(word) for word in argv]
+        options = dict(itertools.pairwise(self.command))
+        payload = Path(options["--statement"]).read_bytes()
+        envelope = statements.sealed_envelope(payload, generated())
+        value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
+        Path(options["--bundle"]).write_text(json.dumps(value))
+        return Completed(argv=tuple(self.command), returncode=0)
+
+
+def test_without_a_key_cosign_signs_statements() -> None:
+    cosign = FakeKeyless()
+    attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
+    assert [json.loads(one.manifest)["artifactType"] for one in attested] == [BUNDLE]
+    assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
+    assert "--key" not in cosign.command
+
+
+def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
+    other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
+    for changes, message in (
+        ({"mediaType": "x"}, "does not contain the statement to sign"),
+        ({"dsseEnvelope": other}, "does not contain the statement to sign"),
+        ({"dsseEnvelope": None}, "the payload's type is None"),
+    ):
+        with pytest.raises(StepFailed, match=message):
+            keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")
+    with pytest.raises(BadInput, match="about another image"):
+        keyless_attestations(IMAGE, [evidence(OTHER)], FakeKeyless(), created="")
+    with pytest.raises(MissingPrerequisite, match="needs the cosign program"):
+        keyless_attestations(IMAGE, [evidence()], Processes(), created="", path="/nowhere")

@@ -19,11 +19,10 @@ from proof_samples import (
 )
 
 from builder.model.exact_json import member
-from builder.trust.proof.attachments import ProofManifest
-from builder.trust.proof.attestations import attestation_tag, proofs
+from builder.trust.proof.attachments import ProofManifest, layers_of
+from builder.trust.proof.attestations import attestation_tag, merged, proofs
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import PrivateKey
-from builder.trust.proof.manifests import layers_of
 from builder.trust.proof.statements import statement
 
 TAG = attestation_tag(IMAGE.digest)
@@ -31,6 +30,7 @@ HOST = {"arch": "x86_64", "cpu": "AMD EPYC", "driver": "", "gpus": [], "kernel":
 LAUNCHER = {"name": "the image's own", "product": "", "ranks": 0, "nodes": 0, "machines": []}
 RUN: dict[str, Any] = {
     "format": "sif",
+    "started": "2026-03-01T00:00:00+00:00",
     "emulated": False,
     "gpu": {"handed_over": False},
     "runner": {"name": "apptainer", "version": "1.4"},
@@ -64,18 +64,20 @@ class Place:
 
     def publish(self, *statements: bytes, key: PrivateKey | None = None) -> None:
         signer = key or our_key()
-        standing = ExistingProof(IMAGE.digest, self.there.values(), signer.public)
-        before = standing.before(statements)
-        news = standing.new_statements(statements)
-        manifests = proofs(IMAGE, news, signer, reference=REFERENCE, created=CREATED, before=before)
+        existing = ExistingProof(IMAGE.digest, self.there.values(), signer.public)
+        new = existing.new_statements(statements)
+        before = existing.tagged
+        own = proofs(IMAGE, new, signer, reference=REFERENCE, created=CREATED, before=before)
         known = {
             digest: data for item in self.there.values() for digest, data in item.blobs.items()
         }
-        for item in standing.needed(manifests):
-            blobs = {**known, **item.blobs}
-            self.there[item.tag or item.digest] = dataclasses.replace(item, blobs=blobs)
-        if self.deletes:
-            for digest in standing.replaced(statements):
+        for item in existing.completed(own, statements):
+            current = before[item.tag].manifest if item.tag in before else b""
+            written = merged(item, current) if item.tag else item
+            if written:
+                blobs = {**known, **written.blobs}
+                self.there[item.tag or item.digest] = dataclasses.replace(written, blobs=blobs)
+            for digest in item.replaces if self.deletes else ():
                 del self.there[digest]
 
     @property

@@ -20,8 +20,7 @@ from builder.model import predicates
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
 from builder.trust.proof import statements
-from builder.trust.proof.manifests import statements_of
-from builder.trust.proof.statements import builder_of, provenance
+from builder.trust.proof.statements import builder_of, provenance, statements_of
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 
@@ -99,14 +98,6 @@ def test_it_is_what_the_specification_asks_for() -> None:
     assert [entry["name"] for entry in run["byproducts"]] == ["Dockerfile"]
 
 
-def test_the_schema_is_not_content_with_anything() -> None:
-    for key in ("buildDefinition", "runDetails"):
-        broken = written()
-        del broken["predicate"][key]
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(broken, SCHEMA)
-
-
 def test_the_materials() -> None:
     names = [entry.get("name") or entry["uri"] for entry in dependencies()]
     assert names == [
@@ -143,11 +134,9 @@ def test_nothing_of_this_machine_and_no_secret_is_in_it() -> None:
         assert word not in text
 
 
-@pytest.mark.parametrize("key", ["files", "program", "specs", "base", "sources"])
-def test_a_manifest_of_an_earlier_version(key: str) -> None:
+def without(key: str) -> Manifest:
     inputs = {name: value for name, value in INPUTS.items() if name != key}
-    with pytest.raises(BadInput, match="does not state what it was made from"):
-        provenance(record({**MANIFEST, "inputs": inputs}), builder_id="x:y")
+    return record({**MANIFEST, "inputs": inputs})
 
 
 def with_program(value: Any) -> Manifest:
@@ -155,10 +144,18 @@ def with_program(value: Any) -> Manifest:
     return replace(manifest, inputs=replace(manifest.inputs, program=value))
 
 
-@pytest.mark.parametrize("value", ["", "sha256:", "md5:00", "sha256:" + "G" * 64, 1])
-def test_a_digest_that_is_none(value: object) -> None:
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        *map(without, ("files", "program", "specs", "base", "sources")),
+        *map(with_program, ("", "sha256:", "md5:00", "sha256:" + "G" * 64, 1)),
+    ],
+)
+def test_a_manifest_of_an_earlier_version_or_with_a_digest_that_is_none(
+    manifest: Manifest,
+) -> None:
     with pytest.raises(BadInput, match="does not state what it was made from"):
-        provenance(with_program(value), builder_id="x:y")
+        provenance(manifest, builder_id="x:y")
 
 
 def test_what_built_it() -> None:
@@ -252,7 +249,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     folder, manifest = folder_of(tmp_path)
     (folder / "sbom.cdx.json").write_text(text, encoding="latin-1")
     bound = with_digests(folder, manifest, ["sbom.cdx.json"])
-    with pytest.raises(BadInput, match=r"sbom\.cdx\.json: (cannot be read as JSON|not a JSON)"):
+    with pytest.raises(BadInput, match=r"sbom\.cdx\.json: the file is not (a JSON object|JSON)"):
         statements_of(folder, bound, builder_id="x:y")
     (folder / "evidence" / "oci.json").unlink()
     with pytest.raises(BadInput, match=r"oci\.json: cannot be read"):
