@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import itertools
 import json
 import struct
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import Resolver
 from builder.verify.rehearse.servers import Answer, Unavailable
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.workspace import SourceWorkspace, Tree
+from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 BIONIC = PythonTarget(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = PythonTarget(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
@@ -201,14 +203,22 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
     )
 
 
-def workspace(**repositories: Mapping[str, str]) -> SourceWorkspace:
+def workspace(root: Path, **repositories: Mapping[str, str]) -> SourceWorkspace:
     """A workspace where clones have files: repositories by their names."""
 
-    def clones(url: str, _: str) -> Tree | str:
+    def check_out(url: str, _: str, folder: Path) -> str:
         name = url.rpartition("/")[2].removesuffix(".git")
-        return repositories.get(name, "no copy of it")
+        for path, text in repositories.get(name, {}).items():
+            write_file(folder / path, text.encode())
+        return "" if name in repositories else "no copy of it"
 
-    return SourceWorkspace(clones=clones, archives=lambda _: None, processes=Processes())
+    return SourceWorkspace(root=root, check_out=check_out, processes=Processes())
+
+
+@contextlib.contextmanager
+def temporary_workspace(**repositories: Mapping[str, str]) -> Iterator[SourceWorkspace]:
+    with tempfile.TemporaryDirectory() as root:
+        yield workspace(Path(root), **repositories)
 
 
 def library(*needed: str) -> bytes:

@@ -16,6 +16,7 @@ from rehearse_samples import (
     shipped,
     step,
     tar_of,
+    temporary_workspace,
     wheel,
     workspace,
 )
@@ -57,7 +58,7 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import SourceWorkspace, archive_tree
+from builder.verify.rehearse.workspace import SourceWorkspace
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
@@ -87,8 +88,8 @@ def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
 # Source trees, and edits of them.
 
 
-def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
-    space = workspace(code={"sub/setup.py": SETUP})
+def test_an_edit_of_a_clone_is_tried_on_its_files(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"sub/setup.py": SETUP})
     followed(
         space,
         f"git clone {OWNER}/code.git code",
@@ -109,8 +110,8 @@ def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
     assert "--std=c++14" in (space.read("/var/tmp/code/sub/setup.py") or "")
 
 
-def test_an_edit_may_have_several_expressions_and_files() -> None:
-    space = workspace(code={"a": "one two\n", "b": "one\n"})
+def test_an_edit_may_have_several_expressions_and_files(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "one two\n", "b": "one\n"})
     edit = "sed -i -E -e s/one/1/ -e s/(two)/2/ code/a code/b"
     followed(space, f"git clone {OWNER}/code.git code", edit, folder="/opt")
     assert outcomes(space.trials) == [PASSED] * 3
@@ -118,30 +119,32 @@ def test_an_edit_may_have_several_expressions_and_files() -> None:
     assert (space.read("/opt/code/a"), space.read("/opt/code/b")) == ("1 2\n", "1\n")
 
 
-def test_a_commit_is_what_is_checked_out() -> None:
-    space = workspace(code={})
+def test_a_commit_is_what_is_checked_out(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={})
     followed(space, f"git clone {OWNER}/code.git code")
     space.follow(step("git checkout abc123", folder="/var/tmp/code"))
-    assert [(clone.url, clone.ref) for clone in space.cloned] == [(f"{OWNER}/code.git", "abc123")]
+    assert [(clone.url, clone.ref) for clone in space.cloned.values()] == [
+        (f"{OWNER}/code.git", "abc123")
+    ]
     assert [trial.subject for trial in space.trials] == [f"git clone {OWNER}/code.git abc123"]
 
 
-def test_a_repository_that_is_not_at_hand_is_not_tried() -> None:
-    space = followed(workspace(), f"git clone {OWNER}/lost.git lost")
+def test_a_repository_that_is_not_at_hand_is_not_tried(tmp_path: Path) -> None:
+    space = followed(workspace(tmp_path), f"git clone {OWNER}/lost.git lost")
     assert [(each.outcome, each.text) for each in space.trials] == [(NOT_TRIED, "no copy of it")]
 
 
 def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
     tar_of(tmp_path / "a.tar.gz", {"a-1.0/configure.ac": "AC_INIT\n"})
-    space = workspace()
-    space.archives = lambda name: archive_tree(tmp_path / name) if name == "a.tar.gz" else None
+    space = workspace(tmp_path)
+    space.stored = {"a.tar.gz": tmp_path / "a.tar.gz"}
     followed(space, "tar -x -f /var/tmp/a.tar.gz -C /var/tmp -z", "tar -x -f other.tar -C /opt")
     followed(space, "sed -i -e s/AC_INIT/X/ a-1.0/configure.ac")
     assert outcomes(space.trials) == [PASSED]
 
 
-def test_sed_runs_nothing() -> None:
-    space = workspace(code={"a": "b\n"})
+def test_sed_runs_nothing(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "b\n"})
     space.follow(step(f"git clone {OWNER}/code.git code", folder="/opt"))
     followed(space, "sed -i 1e\\ touch\\ /tmp/x /opt/code/a".replace("\\ ", "_"))
     assert outcomes(space.trials) == [PASSED, NOT_TRIED]
@@ -150,9 +153,9 @@ def test_sed_runs_nothing() -> None:
 # Options of compilers.
 
 
-def test_a_setup_py_may_ask_for_more_than_the_compiler_takes() -> None:
+def test_a_setup_py_may_ask_for_more_than_the_compiler_takes(tmp_path: Path) -> None:
     """NVIDIA's Transformer of MLPerf asks gcc 4.8 for C++14."""
-    space = workspace(code={"setup.py": SETUP})
+    space = workspace(tmp_path, code={"setup.py": SETUP})
     followed(space, f"git clone {OWNER}/code.git /opt/code")
     flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
     build = step("/opt/v/bin/python setup.py build_ext --inplace", folder="/opt/code")
@@ -172,20 +175,22 @@ def test_a_setup_py_may_ask_for_more_than_the_compiler_takes() -> None:
         ("nvcc -std=c++17 a.cu", FAILED),
     ],
 )
-def test_an_option_of_a_command_is_tried(command: str, outcome: str) -> None:
+def test_an_option_of_a_command_is_tried(command: str, outcome: str, tmp_path: Path) -> None:
     flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step(command), workspace())) == [outcome]
+    assert outcomes(flags.of(step(command), workspace(tmp_path))) == [outcome]
 
 
-def test_options_in_variables_are_tried() -> None:
+def test_options_in_variables_are_tried(tmp_path: Path) -> None:
     flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
     configure = dataclasses.replace(step("./configure"), variables={"CXXFLAGS": "-O2 -std=c++14"})
-    assert outcomes(flags.of(configure, workspace())) == [FAILED]
+    assert outcomes(flags.of(configure, workspace(tmp_path))) == [FAILED]
 
 
-def test_a_setup_py_that_is_not_at_hand_is_said() -> None:
+def test_a_setup_py_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
     flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step("pip3 install .", folder="/opt/x"), workspace())) == [NOT_TRIED]
+    assert outcomes(flags.of(step("pip3 install .", folder="/opt/x"), workspace(tmp_path))) == [
+        NOT_TRIED
+    ]
 
 
 # Where the toolkit is.
@@ -230,7 +235,7 @@ PROGRAM = (
 )
 
 
-def test_a_module_that_nothing_installs_is_a_failure() -> None:
+def test_a_module_that_nothing_installs_is_a_failure(tmp_path: Path) -> None:
     """Mask R-CNN of MLPerf imports tqdm, which nothing installed."""
     files = {
         "train.py": PROGRAM,
@@ -242,7 +247,9 @@ def test_a_module_that_nothing_installs_is_a_failure() -> None:
         "test_train.py": "import pytest\n",
     }
     space = followed(
-        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+        workspace(tmp_path, code=files),
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/. /opt/code",
     )
     [trial] = import_trials(space, "/opt/code", {"torch"})
     assert trial.outcome == FAILED
@@ -253,22 +260,24 @@ def test_a_module_that_nothing_installs_is_a_failure() -> None:
     assert outcomes(import_trials(space, "/opt/code", {"torch"})) == [PASSED]
 
 
-def test_what_setup_py_compiles_is_a_module() -> None:
+def test_what_setup_py_compiles_is_a_module(tmp_path: Path) -> None:
     files = {
         "train.py": "import fast\nimport SSD\n",
         "setup.py": SETUP_OF_TWO,
     }
     space = followed(
-        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+        workspace(tmp_path, code=files),
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/. /opt/code",
     )
     assert outcomes(import_trials(space, "/opt/code", ())) == [PASSED]
 
 
-def test_a_fork_has_to_be_the_one_that_is_installed() -> None:
+def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
     """COCO(use_ext=True) is in NVIDIA's pycocotools, and not in the package of that name."""
     files = {"train.py": "from pycocotools.coco import COCO\nCOCO(use_ext=True)\n"}
     space = followed(
-        workspace(code=files, cocoapi={}),
+        workspace(tmp_path, code=files, cocoapi={}),
         f"git clone {OWNER}/code.git code",
         "cp -r code/. /opt/code",
     )
@@ -426,7 +435,7 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
         sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
         packages=PackageTrials(lambda _: b"", Archives()),
         libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
-        new_workspace=lambda _: workspace(),
+        workspace_of=lambda _: temporary_workspace(),
     )
 
 

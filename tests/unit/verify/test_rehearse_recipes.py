@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from rehearse_samples import python_trials, workspace
+from rehearse_samples import python_trials, temporary_workspace
 from samples import shipped_project
 
 from builder.compile import spec
@@ -54,7 +54,7 @@ def rehearsed(identifier: str, *, silent: str = "://") -> CellTrials:
         sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
         packages=PackageTrials(lambda _: b"", Archives()),
         libraries=LibraryTrials(lambda _: b"", lambda _: 1 << 40),
-        new_workspace=lambda _: workspace(**REPOSITORIES),
+        workspace_of=lambda _: temporary_workspace(**REPOSITORIES),
     )
     return rehearsal.of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
 
