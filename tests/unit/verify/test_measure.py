@@ -50,13 +50,18 @@ def test_osu_tables_are_read_at_8_bytes_and_at_the_largest_size() -> None:
         ("hpcc", "StarDGEMM_Gflops=15.4301", "StarDGEMM_Gflops=0", "StarDGEMM_Gflops is 0"),
         ("hpcc", "StarSTREAM_Triad=", "StarSTREAM_Other=", "no StarSTREAM_Triad"),
         ("hpcc", "HPL_Tflops=0.00715285", "HPL_Tflops=nan", "HPL_Tflops is nan"),
-        ("memory-speed", '"triad_gb_per_s": 19.643', '"triad_gb_per_s": -1', "triad is -1"),
+        (
+            "memory-speed",
+            '"triad_gb_per_s": 19.643',
+            '"triad_gb_per_s": -1',
+            "triad_gb_per_s is -1",
+        ),
         ("memory-speed", "data: ", "daten: ", "gives no triad"),
         ("mpi-speed", '"ranks": 2', '"ranks": 1', "ran on 1 ranks"),
         ("osu_latency", "\n8 ", "\n9 ", "no value for 8 bytes"),
         ("fio", '"error" : 0', '"error" : 5', "has the error 5"),
-        ("fio", '"fio_read"', '"other"', "not the JSON of its four jobs"),
-        ("fio", "{", "[", "not the JSON of its four jobs"),
+        ("fio", '"fio_read"', '"other"', "no fio_read read bw_bytes"),
+        ("fio", "{", "[", "not the JSON of its jobs"),
     ],
 )
 def test_what_cannot_be_right_is_refused(name: str, old: str, new: str, output: str) -> None:
@@ -214,7 +219,7 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
             output("", timed_out=True, returncode=-9, waiting=("hpcc (4): futex", "sh (3): wait")),
             "no result after 900 s; it was waiting for: hpcc (4): futex, sh (3): wait",
         ),
-        (output("all well\n"), "it gives no triad: 'None'"),
+        (output("all well\n"), "it gives no triad_gb_per_s: 'None'"),
     ],
 )
 def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:
