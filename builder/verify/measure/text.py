@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from builder.model.errors import counted
-from builder.verify.measure.measurement import BARE, Completion, Measured, Row, Spread
+from builder.verify.measure.measurement import BARE, Measured, Row
 
 _PREFIX = "build_images_bench"
 
@@ -57,14 +57,14 @@ def _ratios(measured: Measured) -> list[str]:
     for rows in by_quantity(measured.rows):
         bare = rows[BARE]
         cells = [_ratio(rows[place.name], measured.floor) for place in places]
-        table.append([bare.quantity.title, value_of(bare), *cells])
+        table.append([bare.quantity.title, bare.text, *cells])
     return _aligned(table)
 
 
 def _ratio(row: Row, floor: float) -> str:
     if row.problem or row.ratio is None:
         return "no result"
-    return f"{ratio_of(row.ratio)}{'  COLLAPSED' if row.collapse(floor) else ''}"
+    return f"{row.ratio}{'  COLLAPSED' if row.collapse(floor) else ''}"
 
 
 def _completions(measured: Measured) -> list[str]:
@@ -72,7 +72,7 @@ def _completions(measured: Measured) -> list[str]:
     table = [["run to completion", "time", "cores busy", "memory", "GPUs busy"]]
     for completion in measured.completions:
         name = f"{completion.program}, {completion.place}"
-        table.append([name, *as_cells(completion)])
+        table.append([name, *completion.cells])
     return _aligned(table)
 
 
@@ -84,39 +84,12 @@ def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-# ---- Parts that the report shows, too ----
-
-
 def by_quantity(rows: Sequence[Row]) -> list[dict[str, Row]]:
     """Return the rows of each quantity, by place."""
     quantities: dict[str, dict[str, Row]] = {}
     for row in rows:
         quantities.setdefault(row.quantity.name, {})[row.place] = row
     return [*quantities.values()]
-
-
-def value_of(row: Row) -> str:
-    """Return the median with its unit: three significant figures, without an exponent."""
-    if row.values is None:
-        return "no result"
-    value = row.values.median
-    text = f"{value:.0f}" if value >= 100 else f"{value:#.3g}"  # noqa: PLR2004 - three figures
-    return f"{text} {row.quantity.unit}"
-
-
-def ratio_of(ratio: Spread) -> str:
-    """Return the median of a ratio, and its range."""
-    return f"{ratio.median:.2f} ({ratio.lowest:.2f} to {ratio.highest:.2f})"
-
-
-def as_cells(completion: Completion) -> tuple[str, str, str, str]:
-    """Return time, cores, memory and GPUs of a `Completion`, as they are shown."""
-    return (
-        f"{completion.seconds:.1f} s",
-        f"{completion.cpu:.0%}",
-        f"{completion.memory_bytes / 1e9:.1f} GB",
-        "-" if completion.gpus is None else f"{completion.gpus:.0%}",
-    )
 
 
 # ---- Prometheus ----
