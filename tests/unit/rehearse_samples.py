@@ -14,9 +14,12 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
+import requests
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 from samples import a_file, shipped_project, tar_bytes
 
 from builder.compile import spec
@@ -26,7 +29,7 @@ from builder.system.process import Completed, Processes
 from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.python_packages import PythonTrials
-from builder.verify.rehearse.resolution import Resolver
+from builder.verify.rehearse.resolution import Resolver, RunPip
 from builder.verify.rehearse.servers import Answer, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
@@ -114,54 +117,57 @@ def source_archive(name: str) -> bytes:
     return tar_bytes(*(a_file(f"{folder}/{path}", text) for path, text in SOURCES[name].items()))
 
 
-def sample_pip(index: Index) -> Any:
+def sample_pip(index: Index) -> RunPip:
     """What pip does of its resolutions, for packages without conflicts: the newest of each."""
 
-    def run(arguments: Sequence[str], report: Path) -> Completed:
-        folder = Path(arguments[arguments.index("--find-links") + 1])
+    def run(arguments: Sequence[str]) -> Completed:
+        values = dict(itertools.pairwise(arguments))
+        stand_ins, report = values["--extra-index-url"], values["--report"]
+        waiting = [
+            word for word in arguments[arguments.index(report) + 1 :] if not word.startswith("-")
+        ]
         platforms = {
             following for word, following in itertools.pairwise(arguments) if word == "--platform"
         }
-        after = len(arguments) - [*reversed(arguments)].index(str(report))
-        waiting = [word for word in arguments[after:] if not word.startswith("-")]
         install: dict[str, dict[str, Any]] = {}
         for text in waiting:
             requirement = Requirement(text)
-            match = _newest(index, requirement, folder, platforms)
-            if match is None:
+            wheels = _wheels(index, requirement, stand_ins, {*platforms, "any"})
+            if not wheels:
                 error = f"ERROR: No matching distribution found for {requirement}\n"
                 return Completed(argv=(), returncode=1, stderr=error)
-            name, version, url, requires = match
-            metadata = {"name": name, "version": version, "requires_dist": requires}
-            install[name] = {"metadata": metadata, "download_info": {"url": url}}
-            waiting += [text for text in requires if Requirement(text).name not in install]
-        report.write_text(json.dumps({"install": [*install.values()]}))
+            version, url = max(wheels)
+            requires = _required(requests.get(url, timeout=9)) if stand_ins in url else []
+            metadata = {"name": requirement.name, "version": str(version)}
+            install[requirement.name] = {"metadata": metadata, "download_info": {"url": url}}
+            waiting += [text for text in requires if not Requirement(text).marker]
+        Path(report).write_text(json.dumps({"install": [*install.values()]}))
         return Completed(argv=(), returncode=0)
 
     return run
 
 
-def _newest(
-    index: Index, requirement: Requirement, folder: Path, platforms: set[str]
-) -> tuple[str, str, str, list[str]] | None:
-    stand_ins = {path.name: path for path in folder.glob("*.whl")}
-    usable = [
-        (version, name, str(stand_ins.get(name, f"https://index.example/{name}")))
-        for name in [*stand_ins, *(file.name for file in index.files(requirement.name.lower()))]
-        if name.endswith(".whl")
-        for project, version, _, tags in [parse_wheel_filename(name)]
-        if project == requirement.name.lower() and requirement.specifier.contains(version)
-        if any(tag.platform in {*platforms, "any"} for tag in tags)
+def _wheels(
+    index: Index, requirement: Requirement, stand_ins: str, platforms: set[str]
+) -> list[tuple[Version, str]]:
+    """The versions and URLs of the wheels that meet a requirement, of both indexes."""
+    project = canonicalize_name(requirement.name)
+    page = requests.get(f"{stand_ins}{project}/", timeout=9)
+    if not page.ok:
+        return []
+    urls = [urljoin(stand_ins, row["url"]) for row in page.json()["files"]]
+    urls += [file.url for file in index.files(project) if file.tags]
+    wheels = [(parse_wheel_filename(url.rpartition("/")[2]), url) for url in urls]
+    return [
+        (version, url)
+        for (_, version, _, tags), url in wheels
+        if requirement.specifier.contains(version)
+        and any(tag.platform in platforms for tag in tags)
     ]
-    if not usable:
-        return None
-    version, name, url = max(usable)
-    requires = _required(stand_ins[name]) if name in stand_ins else []
-    return requirement.name.lower(), str(version), url, requires
 
 
-def _required(stand_in: Path) -> list[str]:
-    with zipfile.ZipFile(stand_in) as wheel:
+def _required(response: requests.Response) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(response.content)) as wheel:
         [path] = [name for name in wheel.namelist() if name.endswith("METADATA")]
         lines = wheel.read(path).decode().splitlines()
     marker = "Requires-Dist: "

@@ -1,18 +1,19 @@
-"""A Python package index: which files it has for a target, and what is in them.
+"""Python package indexes: a remote one's files, and one of our own on loopback.
 
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import requests
-from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import (
     InvalidSdistFilename,
@@ -42,13 +43,6 @@ class IndexFile:
     is_yanked: bool
     size: int
 
-    def runs_on(self, python: str) -> bool:
-        """Return whether it is for a version of Python; a malformed requirement excludes none."""
-        try:
-            return SpecifierSet(self.requires_python).contains(python)
-        except InvalidSpecifier:
-            return True
-
 
 # A page of an index as JSON, by project; None where the index has no such project.
 ReadPage = Callable[[str], Mapping[str, object] | None]
@@ -60,22 +54,6 @@ class Index:
     def __init__(self, read_page: ReadPage, read_file: ReadUrl) -> None:
         self.files = functools.cache(lambda project: _files(read_page(project)))
         self.read = functools.cache(read_file)
-
-    def fitting(self, requirement: Requirement, python: str) -> list[IndexFile]:
-        """Return the files that meet a requirement, for a Python, the newest version first.
-
-        Yanked files are taken if a version is pinned, as pip does, and pre-releases also if
-        nothing else meets the requirement.
-        """
-        is_pinned = any(each.operator in {"==", "==="} for each in requirement.specifier)
-        usable = [
-            file
-            for file in self.files(canonicalize_name(requirement.name))
-            if file.runs_on(python) and (is_pinned or not file.is_yanked)
-        ]
-        versions = {*requirement.specifier.filter({file.version for file in usable})}
-        fitting = [file for file in usable if file.version in versions]
-        return sorted(fitting, key=lambda file: file.version, reverse=True)
 
     def size_of(self, url: str) -> int:
         """Return the size of the file at a URL in bytes; 0 if the index does not say."""
@@ -123,3 +101,41 @@ def _file(row: Mapping[str, object]) -> IndexFile | None:
         is_yanked=bool(row.get("yanked")),
         size=int(str(row.get("size") or 0)),
     )
+
+
+# ---- An index on loopback ----
+
+LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def served(answer: Callable[[str], bytes | None]) -> Iterator[str]:
+    """Serve what `answer` has for a path, and status 404 for None; the URL is that of the server.
+
+    Pages and files have the same type: pip looks at that of pages alone.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = answer(self.path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Type", _JSON)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content or b"")
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -294,7 +294,7 @@ NEEDY = wheel(cv2=library("libSM.so.6", "libc.so.6", "own.so"), own=library("lib
 
 
 def resolved(name: str = "cv-1-cp36-cp36m-manylinux1_x86_64.whl") -> Resolved:
-    return Resolved(name="cv", version="1", url=f"https://index.example/{name}", requires=())
+    return Resolved(name="cv", version="1", url=f"https://index.example/{name}")
 
 
 def test_a_library_that_no_package_brings_is_a_failure() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,10 +18,19 @@ from rehearse_samples import (
     step,
 )
 
+from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
-from builder.verify.rehearse.index import Index
+from builder.verify.rehearse.index import Index, served
 from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
-from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
+from builder.verify.rehearse.resolution import (
+    Resolver,
+    SourceDistribution,
+    StandIns,
+    Unresolvable,
+    pip_of_this_machine,
+    read_source,
+    stand_in_of,
+)
 from builder.verify.rehearse.servers import Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
@@ -174,9 +185,9 @@ def test_a_distribution_that_is_not_known_is_said() -> None:
 def test_equal_commands_are_resolved_once() -> None:
     index, calls = sample_index(), []
 
-    def run(arguments, report):  # type: ignore[no-untyped-def]
+    def run(arguments: Sequence[str]) -> Completed:
         calls.append(arguments)
-        return sample_pip(index)(arguments, report)
+        return sample_pip(index)(arguments)
 
     trials = python_trials()
     trials._resolver = Resolver(index=index, run_pip=run)
@@ -186,9 +197,7 @@ def test_equal_commands_are_resolved_once() -> None:
 
 
 def test_a_resolution_that_pip_refuses_says_why() -> None:
-    def run(*_):  # type: ignore[no-untyped-def]
-        from builder.system.process import Completed  # noqa: PLC0415
-
+    def run(_: Sequence[str]) -> Completed:
         return Completed(argv=(), returncode=1, stderr="ERROR: a and b conflict\n")
 
     with pytest.raises(Unresolvable, match="a and b conflict"):
@@ -345,11 +354,6 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
 # The index, and source distributions.
 
 
-def test_files_for_another_python_do_not_fit() -> None:
-    results = sample_index().fitting(Requirement("pip"), "3.6.9")
-    assert [str(file.version) for file in results] == ["21.3.1"]
-
-
 ROWS: list[dict[str, Any]] = [
     {"filename": "a-1.0-py3-none-any.whl", "size": 7},
     {"filename": "a-2.0.tar.gz", "requires-python": ">=3.8"},
@@ -363,26 +367,44 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("requirement", "python", "versions"),
-    [
-        ("a", "3.9.0", ["2.1", "2.0", "1.0"]),
-        ("a", "3.6.9", ["2.1", "1.0"]),
-        ("a<2.1", "3.9.0", ["2.0", "1.0"]),
-        ("a==3.0", "3.9.0", ["3.0"]),  # what was taken back is there for who names it
-        ("a===3.0", "3.9.0", ["3.0"]),
-        ("a>=3.0", "3.9.0", ["4.0rc1"]),  # nothing else is left
-        ("a==4.0rc1", "3.9.0", ["4.0rc1"]),
-        ("a==5.0", "3.9.0", []),
-    ],
-)
-def test_the_files_that_pip_would_look_at(
-    requirement: str, python: str, versions: list[str]
-) -> None:
+def test_versions_without_a_wheel_have_a_stand_in() -> None:
+    """What pip needs to choose is that of the source distribution."""
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
-    index = Index(lambda _: {"files": rows}, lambda _: b"")
-    results = index.fitting(Requirement(requirement), python)
-    assert [str(file.version) for file in results] == versions
+    stand_ins = StandIns(Index(lambda _: {"files": rows}, lambda _: b"no archive"), BIONIC)
+    page = json.loads(stand_ins.answer("/a/") or b"")
+    name = "a-{}-py3-none-any.whl"
+    assert [(row["filename"], row["requires-python"], row["yanked"]) for row in page["files"]] == [
+        (name.format("2.0"), ">=3.8", False),
+        (name.format("2.1"), "not a version", False),
+        (name.format("3.0"), None, True),
+        (name.format("4.0rc1"), None, False),
+    ]
+    assert stand_ins.answer(page["files"][0]["url"]) is None
+    assert "the source of a-2.0-py3-none-any.whl is damaged" in str(stand_ins.problems[0])
+
+
+def test_pip_itself_resolves_with_stand_ins() -> None:
+    """`plain` is a source distribution that requires six, which has a wheel."""
+    six = SourceDistribution(
+        name="six", version="1.17.0", requires=(), build_requires=(), is_legacy=False
+    )
+    wheels = {"/six-1.17.0-py3-none-any.whl": stand_in_of(six)}
+
+    def answer(path: str) -> bytes | None:
+        files = [{"filename": name[1:], "url": name, "hashes": {}} for name in wheels]
+        page = {"meta": {"api-version": "1.0"}, "name": "six", "files": files}
+        return json.dumps(page).encode() if path == "/six/" else wheels.get(path)
+
+    with served(answer) as url:
+        resolver = Resolver(index=sample_index(), run_pip=pip_of_this_machine(Processes(), url))
+        packages = resolver.resolve(["plain"], BIONIC)
+        assert [(package.name, package.version) for package in packages] == [
+            ("plain", "1.0"),
+            ("six", "1.17.0"),
+        ]
+        assert [package.source is None for package in packages] == [False, True]
+        with pytest.raises(Unresolvable, match=r"^the index has nothing for plain>1 that fits"):
+            resolver.resolve(["plain>1"], BIONIC)
 
 
 def test_what_an_index_tells_of_a_file() -> None:
@@ -406,7 +428,7 @@ def test_a_project_that_an_index_lacks_has_no_files() -> None:
 def test_what_a_source_distribution_says() -> None:
     plain = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
     assert plain.is_legacy
-    assert plain.requires == ("six",)
+    assert plain.requires == ("six", 'nothing; extra == "extra"')
     yaml = read_source("pyyaml", "5.4.1", source_archive("PyYAML-5.4.1.tar.gz"))
     assert not yaml.is_legacy
     assert yaml.build_requires == ("setuptools", "wheel", "Cython")
