@@ -25,7 +25,7 @@ from builder.system.terminal import Progress
 from builder.verify.preparation import BuildSettings, prepare
 from builder.verify.rehearse.packages import STAND_INS
 from builder.verify.rehearse.servers import Ask
-from builder.verify.rehearse.step_trials import StepEnd, step_trials
+from builder.verify.rehearse.step_trials import StepTrials
 from builder.verify.rehearse.trials import STEPS, Trial, not_tried
 
 _WAITING = "waiting for another build-images that runs the same steps"
@@ -95,7 +95,7 @@ def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> lis
                 context=context,
                 tags=dict.fromkeys(spec.image.registry_bases.values(), base.tag),
             )
-            return list(step_trials(spec, stand_in, ask))
+            return list(StepTrials(spec, stand_in, ask).trials())
         finally:
             remove(context)
 
@@ -129,7 +129,7 @@ class _StandIn:
     def begin(self, stage: DockerStage) -> None:
         self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
-    def run(self, stage: str, text: str) -> StepEnd:
+    def run(self, stage: str, text: str) -> None:
         """Build a Dockerfile of this step alone, on what the stage has come to."""
         run, image, log = self.stages.run, self.image, Path(self.log)
         run.progress.step(image.identifier, f"on {self.name}: {shortened(text, _SHOWN)}")
@@ -137,12 +137,8 @@ class _StandIn:
         alone = stage_alone(step, _STEP, self.tags, native=self.stages.native_of(image))
         (self.context / "Dockerfile").write_text(alone)
         tag = rehearsal_tag(image.identifier, stage)
-        try:
-            build_dockerfile(run, image, self.context, log=log, name=tag)
-        except StepFailed as error:
-            return StepEnd(has_passed=False, tail=error.tail)
+        build_dockerfile(run, image, self.context, log=log, name=tag)
         self.tags[stage] = tag
-        return StepEnd(has_passed=True)
 
 
 _FAMILY = frozenset({"debian", "ubuntu"})

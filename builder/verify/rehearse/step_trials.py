@@ -13,6 +13,7 @@ from typing import Protocol
 
 from builder.compile.lint.reading import DockerStage, Instruction, read
 from builder.model import Spec
+from builder.model.errors import StepFailed
 from builder.verify.rehearse.packages import installed_by, shown
 from builder.verify.rehearse.servers import URL, Ask
 from builder.verify.rehearse.steps import Step, steps_of
@@ -40,14 +41,6 @@ _OF_ENGINE = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepEnd:
-    """The end of a step; `tail` is the end of its output if it failed."""
-
-    has_passed: bool
-    tail: tuple[str, ...] = ()
-
-
 class StandIn(Protocol):
     """The base that stands in, and the stages that grow on it, step by step.
 
@@ -61,8 +54,8 @@ class StandIn(Protocol):
     def begin(self, stage: DockerStage) -> None:
         """Start a stage from the stand-in, or from what an earlier stage has come to."""
 
-    def run(self, stage: str, text: str) -> StepEnd:
-        """Run instructions on a stage; what they leave stays in it if they pass."""
+    def run(self, stage: str, text: str) -> None:
+        """Run instructions on a stage, in which stays what they leave. Raises `StepFailed`."""
 
 
 @dataclass(slots=True)
@@ -74,16 +67,8 @@ class _Stage:
     lacking: dict[int, None] = field(default_factory=dict)
 
 
-def step_trials(spec: Spec, stand_in: StandIn, ask: Ask) -> Iterator[Trial]:
-    """Run every step of a spec that can run on a stand-in; yield a trial for each.
-
-    Copying is a step, too; it has a trial only where it fails or does not run.
-    """
-    return _Course(spec, stand_in, ask).trials()
-
-
-class _Course:
-    """The course of one spec's steps on a stand-in."""
+class StepTrials:
+    """Runs every step of a spec that can run on a stand-in."""
 
     def __init__(self, spec: Spec, stand_in: StandIn, ask: Ask) -> None:
         self._image, self._stand_in, self._ask = spec.image, stand_in, ask
@@ -94,6 +79,7 @@ class _Course:
         self._where = f"on {stand_in.name} in place of {spec.image.base.name}"
 
     def trials(self) -> Iterator[Trial]:
+        """Yield a trial for each step. Copying is one only where it fails or does not run."""
         stages = iter(self._reading.docker.stages)
         stage = _Stage("")
         for number, instruction in enumerate(self._reading.docker.instructions):
@@ -120,14 +106,15 @@ class _Course:
         for name in _COPIED_FROM.findall(instruction.flags):
             if name in self._stages:
                 stage.lacking |= self._stages[name].lacking
-        if reason := self._lacks(instruction, text):
-            trial = not_tried(STEPS, subject, reason, line)
-        else:
-            end = self._stand_in.run(stage.name, "\n".join([*stage.waiting, text]))
-            if end.has_passed:
+        try:
+            if reason := self._lacks(instruction, text):
+                trial = not_tried(STEPS, subject, reason, line)
+            else:
+                self._stand_in.run(stage.name, "\n".join([*stage.waiting, text]))
                 stage.waiting.clear()
                 return passed(STEPS, subject, self._where, line)
-            trial = self._failed(stage, subject, end, line)
+        except StepFailed as error:
+            trial = self._failed(stage, subject, error.tail, line)
         stage.lacking[line] = None
         return trial
 
@@ -141,9 +128,9 @@ class _Course:
         silent = (answer.text for answer in answers if answer.has is None)
         return next((f"it needs a server: {text}" for text in silent), "")
 
-    def _failed(self, stage: _Stage, subject: str, end: StepEnd, line: int) -> Trial:
-        last = _last(end.tail)
-        if reason := self._known(end.tail):
+    def _failed(self, stage: _Stage, subject: str, tail: Sequence[str], line: int) -> Trial:
+        last = _last(tail)
+        if reason := self._known(tail):
             return not_tried(STEPS, subject, reason, line)
         if stage.lacking:
             lines = ", ".join(map(str, stage.lacking))
