@@ -26,11 +26,14 @@ from builder.compile import spec
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
+from builder.verify.rehearse.imports import LibraryTrials
 from builder.verify.rehearse.index import Index
+from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.pip_commands import PythonTarget
-from builder.verify.rehearse.python_packages import PythonTrials
+from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
+from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolver, RunPip
-from builder.verify.rehearse.servers import Answer, Unavailable
+from builder.verify.rehearse.servers import Answer, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
@@ -184,6 +187,19 @@ def python_trials(silent: str = "developer.example") -> PythonTrials:
         return Answer(has=True)
 
     return PythonTrials(Resolver(index=index, run_pip=sample_pip(index)), ask)
+
+
+def sample_rehearsal(silent: str = "://", **repositories: Mapping[str, str]) -> Rehearsal:
+    """A rehearsal against recorded answers; `silent` is a part of URLs whose servers are silent."""
+    nothing = Answer(has=None, text="no server is asked")
+    return Rehearsal(
+        python=python_trials(silent=silent),
+        conda=CondaTrials(lambda *_: "no server is asked"),
+        sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
+        packages=PackageTrials(lambda _: b"", Archives()),
+        libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
+        workspace_of=lambda _: temporary_workspace(**repositories),
+    )
 
 
 @functools.cache

@@ -102,7 +102,7 @@ class Resolver:
             if stand_ins.problems:
                 raise stand_ins.problems[0]
             if completed.returncode:
-                raise Unresolvable(_reason(completed, target))
+                raise Unresolvable(_reason(completed))
             return tuple(_packages(report, stand_ins.sources))
 
 
@@ -127,9 +127,9 @@ def _packages(
         yield Resolved(name=name, version=version, url=url, source=sources.get((name, version)))
 
 
-def _reason(completed: Completed, target: PythonTarget) -> str:
+def _reason(completed: Completed) -> str:
     if match := _NO_MATCH.search(completed.stderr):
-        return f"the index has nothing for {match[1]} that fits {target.short}"
+        return f"the index has nothing that fits {match[1]}"
     lines = [line.removeprefix("ERROR: ") for line in completed.stderr.splitlines()]
     errors = [line for line in lines if line.strip() and not line.startswith("WARNING")]
     return "; ".join(errors[:4]) or f"pip ended with exit status {completed.returncode}"

@@ -12,11 +12,10 @@ from manifest_samples import CELL as SAMPLE_CELL
 from rehearse_samples import (
     library,
     outcomes,
-    python_trials,
+    sample_rehearsal,
     shipped,
     step,
     tar_of,
-    temporary_workspace,
     wheel,
     workspace,
 )
@@ -38,9 +37,8 @@ from builder.verify.rehearse.imports import (
     import_trials,
     needed_outside,
 )
-from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal, read_channel
+from builder.verify.rehearse.rehearsal import read_channel
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.steps import steps_of
@@ -117,16 +115,6 @@ def test_an_edit_may_have_several_expressions_and_files(tmp_path: Path) -> None:
     assert outcomes(space.trials) == [PASSED] * 3
     assert space.trials[1].subject == "sed -E -e s/one/1/ -e s/(two)/2/ /opt/code/a"
     assert (space.read("/opt/code/a"), space.read("/opt/code/b")) == ("1 2\n", "1\n")
-
-
-def test_a_commit_is_what_is_checked_out(tmp_path: Path) -> None:
-    space = workspace(tmp_path, code={})
-    followed(space, f"git clone {OWNER}/code.git code")
-    space.follow(step("git checkout abc123", folder="/var/tmp/code"))
-    assert [(clone.url, clone.ref) for clone in space.cloned.values()] == [
-        (f"{OWNER}/code.git", "abc123")
-    ]
-    assert [trial.subject for trial in space.trials] == [f"git clone {OWNER}/code.git abc123"]
 
 
 def test_a_repository_that_is_not_at_hand_is_not_tried(tmp_path: Path) -> None:
@@ -426,19 +414,6 @@ def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
 # A cell as a whole.
 
 
-def rehearsal(tmp_path: Path) -> Rehearsal:
-    """One against recorded answers: no server is asked."""
-    silent = Answer(has=None, text="no server is asked")
-    return Rehearsal(
-        python=python_trials(silent="://"),
-        conda=CondaTrials(lambda *_: "no server is asked"),
-        sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
-        packages=PackageTrials(lambda _: b"", Archives()),
-        libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
-        workspace_of=lambda _: temporary_workspace(),
-    )
-
-
 @pytest.mark.parametrize(
     "identifier",
     [
@@ -449,10 +424,10 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
     ],
 )
 def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
-    identifier: str, tmp_path: Path
+    identifier: str,
 ) -> None:
     planned = shipped(identifier)
-    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    cell = sample_rehearsal().of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
     known = [trial for trial in cell.of(FAILED) if trial.kind not in {"packages", "python"}]
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
@@ -461,14 +436,14 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     compare_with_golden(printed, f"rehearsals/{identifier}.txt")
 
 
-def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
+def test_a_bare_with_cuda_is_found_in_a_cell() -> None:
     """Before the toolkit's folder was named, this ended Open MPI's build."""
     bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
     sample = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
     project = dataclasses.replace(shipped_project(), recipes={"aware": sample})
     selection = Selection(images=("aware-1.0-debian13-cuda12.4-x86_64",))
     planned = make_plan(project, selection, compiler="").images[0]
-    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    cell = sample_rehearsal().of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
     [trial] = [trial for trial in cell.of(FAILED) if trial.kind == "toolkit"]
     assert "in /usr" in trial.text
 
@@ -517,13 +492,10 @@ def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
     results = read_record(tmp_path / "rehearsals", "k")
     assert str(results) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
     assert read_record(tmp_path / "rehearsals", "another") is None
-
-
-def test_two_projects_keep_their_rehearsals_of_one_image(tmp_path: Path) -> None:
-    for key in ("k", "another"):
-        write_record(tmp_path, dataclasses.replace(CELL, content_key=key), "2026-11-24")
-    assert read_record(tmp_path, "k") is not None
-    assert read_record(tmp_path, "another") is not None
+    another = dataclasses.replace(CELL, content_key="another")  # of another project
+    write_record(tmp_path / "rehearsals", another, "2026-11-24")
+    assert read_record(tmp_path / "rehearsals", "k") == results
+    assert read_record(tmp_path / "rehearsals", "another") is not None
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from rehearse_samples import python_trials, temporary_workspace
+from rehearse_samples import sample_rehearsal
 from samples import shipped_project
 
 from builder.compile import spec
 from builder.model import Selection
 from builder.plan import make_plan
-from builder.verify.rehearse.imports import LibraryTrials
-from builder.verify.rehearse.packages import Archives, PackageTrials
-from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal
-from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.trials import FAILED, PASSED, CellTrials
 
 # What the submissions to MLPerf Training v0.6 ask for, of the commit that the recipes name.
@@ -47,15 +41,7 @@ def rehearsed(identifier: str, *, silent: str = "://") -> CellTrials:
     """The trials of a shipped cell; `silent` is a part of URLs whose servers do not answer."""
     selection = Selection(images=(identifier,))
     planned = make_plan(shipped_project(), selection, compiler=spec.COMPILER).images[0]
-    nothing = Answer(has=None, text="no server is asked")
-    rehearsal = Rehearsal(
-        python=python_trials(silent=silent),
-        conda=CondaTrials(lambda *_: "no server is asked"),
-        sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
-        packages=PackageTrials(lambda _: b"", Archives()),
-        libraries=LibraryTrials(lambda _: b"", lambda _: 1 << 40),
-        workspace_of=lambda _: temporary_workspace(**REPOSITORIES),
-    )
+    rehearsal = sample_rehearsal(silent, **REPOSITORIES)
     return rehearsal.of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
 
 

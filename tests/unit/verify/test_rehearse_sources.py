@@ -201,6 +201,8 @@ def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: P
     assert space.copied() == ()
     space.follow(step("git checkout abc", folder="/var/tmp/code0"))
     assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "HEAD"]
+    assert len(space.trials) == 4
+    assert space.trials[0].subject == "git clone https://git.example/o/code abc"
     for target in ("/opt/code", "/tmp/code"):
         space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
         assert space.read(f"{target}/a") == "text"

@@ -178,12 +178,3 @@ def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
         Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"
     ):
         remote_index(f"{NOWHERE}/simple").files("a")
-
-
-def test_a_package_may_be_as_large_as_the_limit(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "LARGEST", 1 << 20)
-    web.files |= {"/a.whl": bytes(1 << 20), "/b.whl": bytes((1 << 20) + 1)}
-    index = remote_index(f"{web.url}/simple")
-    assert len(index.read(f"{web.url}/a.whl")) == 1 << 20
-    with pytest.raises(Unavailable, match=r"^b.whl is larger than 1 MiB$"):
-        index.read(f"{web.url}/b.whl")
