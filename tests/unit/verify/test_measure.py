@@ -13,7 +13,7 @@ from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
 from samples import compare_with_golden
 
 from builder.model.errors import StepFailed
-from builder.system.process import Completed
+from builder.system.process import Completed, Processes
 from builder.verify.measure.bare import chroot_argv
 from builder.verify.measure.measurement import GpuUse, PlaceFacts
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
@@ -154,6 +154,10 @@ def test_what_bare_can_run_is_judged_beside_what_it_cannot(triad: float, outcome
     assert output.data == {"memory_triad": triad / 20}
 
 
+def no_gpus() -> Gpus:
+    return Gpus(Processes(), library="")
+
+
 class Fake:
     """A runner that answers from a list, over and over; it keeps what it was asked."""
 
@@ -182,7 +186,13 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
     program = PROGRAM_BY_NAME["memory-speed"]
     shares = iter([0.5, 0.1, 0.0, 0.2])
     runs, others = run_rounds(
-        places, [program], Sizes(), launch="", repeats=4, gpus=Gpus(), others=lambda: next(shares)
+        places,
+        [program],
+        Sizes(),
+        launch="",
+        repeats=4,
+        gpus=no_gpus(),
+        others=lambda: next(shares),
     )
     assert others == (0.5, 0.1, 0.0, 0.2)
     assert [each.place for each in runs] == [
@@ -212,7 +222,7 @@ def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, pro
     places = [place("bare", output(recorded("memory-speed"))), place("oci", answer)]
     program = PROGRAM_BY_NAME["memory-speed"]
     runs, _ = run_rounds(
-        places, [program], Sizes(), launch="", repeats=3, gpus=Gpus(), others=lambda: 0.0
+        places, [program], Sizes(), launch="", repeats=3, gpus=no_gpus(), others=lambda: 0.0
     )
     failed = [each for each in runs if each.problem]
     assert [(each.place, each.problem) for each in failed] == [("oci", problem)]
@@ -311,6 +321,7 @@ class OneGpu(Gpus):
     """It says where in a measurement it is asked."""
 
     def __init__(self) -> None:
+        super().__init__(Processes())
         self.inside: list[bool] = []
         self.begun = 0
 
@@ -357,7 +368,7 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
-    sampler = Sampler(Gpus(), interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    sampler = Sampler(no_gpus(), interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
     with pytest.raises(KeyboardInterrupt), sampler:
         raise KeyboardInterrupt
     assert sampler.use.samples
