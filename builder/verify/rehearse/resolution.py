@@ -91,7 +91,7 @@ class Resolver:
 
         Raises `Unresolvable`, and `Unavailable` when the index gives no answer.
         """
-        stand_ins = StandIns(self.index, target)
+        stand_ins = StandInWheels(self.index, target)
         with (
             served(stand_ins.answer) as url,
             tempfile.TemporaryDirectory(prefix="build-images-") as folder,
@@ -148,7 +148,7 @@ def pip_of_this_machine(processes: Processes, index_url: str) -> RunPip:
     return run
 
 
-class StandIns:
+class StandInWheels:
     """Pages and wheels of an index that has stand-ins alone, for one target.
 
     It has one for each version without a wheel. `sources` are those that pip asked for, by name

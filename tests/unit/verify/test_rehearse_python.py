@@ -24,7 +24,7 @@ from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import (
     Resolver,
     SourceDistribution,
-    StandIns,
+    StandInWheels,
     Unresolvable,
     pip_of_this_machine,
     stand_in_of,
@@ -360,7 +360,7 @@ ROWS: list[dict[str, Any]] = [
 def test_versions_without_a_wheel_have_a_stand_in() -> None:
     """What pip needs to choose is that of the source distribution."""
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
-    stand_ins = StandIns(Index(lambda _: {"files": rows}, lambda _: b"no archive"), BIONIC)
+    stand_ins = StandInWheels(Index(lambda _: {"files": rows}, lambda _: b"no archive"), BIONIC)
     page = json.loads(stand_ins.answer("/a/") or b"")
     name = "a-{}-py3-none-any.whl"
     assert [(row["filename"], row["requires-python"], row["yanked"]) for row in page["files"]] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.verify import stand_ins
 from builder.verify.rehearse.servers import Answer
-from builder.verify.rehearse.step_trials import StepTrials
 from builder.verify.rehearse.trials import (
     FAILED,
     NOT_TRIED,
@@ -26,7 +25,7 @@ from builder.verify.rehearse.trials import (
     read_record,
     write_record,
 )
-from builder.verify.stand_ins import stand_in_for
+from builder.verify.stand_ins import StandIn, StepTrials, stand_in_for
 
 ERROR = 'Error: building at STEP "RUN ...": while running runtime: exit status 1'
 DOCKERFILE = """\
@@ -56,13 +55,11 @@ def cell(base_name: str, arch: str = "x86_64", *, cuda: bool = False) -> Planned
     )
 
 
-class RecordedStandIn:
+class RecordedStandIn(StandIn):
     """A stand-in whose steps end as is written down: what a text holds, and the output then."""
 
-    name, log = "debian12", "the.log"
-
     def __init__(self, ends: Mapping[str, tuple[str, ...]], *sources: str) -> None:
-        self.sources: Collection[str] = sources
+        self.name, self.log, self.sources = "debian12", "the.log", sources
         self.ends, self.begun, self.ran = ends, list[str](), list[str]()
 
     def begin(self, stage: DockerStage) -> None:
