@@ -48,38 +48,13 @@ class Unreadable(Exception):
     """A program printed something else than its figures."""
 
 
-# Prometheus' name of a unit's base unit, and what a value is multiplied by to be in that.
-_BASE_UNITS = {
-    "GFlop/s": ("flops_per_second", 1e9),
-    "GB/s": ("bytes_per_second", 1e9),
-    "MB/s": ("bytes_per_second", 1e6),
-    "IOPS": ("reads_per_second", 1.0),
-    "µs": ("seconds", 1e-6),
-}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
     """A quantity in a program's output: the value of `field`, multiplied by `factor`."""
 
-    name: str
-    title: str
-    unit: str
     field: str
+    quantity: Quantity
     factor: float = 1.0
-    metric: str = ""
-
-    @property
-    def quantity(self) -> Quantity:
-        base_unit, scale = _BASE_UNITS[self.unit]
-        return Quantity(
-            name=self.name,
-            title=self.title,
-            unit=self.unit,
-            metric=f"{self.metric or self.name}_{base_unit}",
-            scale=scale,
-            more_is_better=self.unit != "µs",
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +94,7 @@ class Benchmark:
         if self.ranks and str(fields.get(self.ranks)) != str(RANKS):
             raise Unreadable(f"it ran on {fields.get(self.ranks)} ranks, not on {RANKS}")
         return {
-            figure.name: _number(fields.get(figure.field), figure.field) * figure.factor
+            figure.quantity.name: _number(fields.get(figure.field), figure.field) * figure.factor
             for figure in self.figures
         }
 
