@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from builder.model.errors import counted
-from builder.verify.measure.measurement import BARE, Measured, Row
+from builder.verify.measure.measurement import BARE, Measured, Row, Use
 
 _PREFIX = "build_images_bench"
 
@@ -94,8 +94,8 @@ def by_quantity(rows: Sequence[Row]) -> list[dict[str, Row]]:
 
 # ---- Prometheus ----
 
-_Samples = Sequence[tuple[Mapping[str, str], float]]
-_Family = tuple[str, str, _Samples]  # a metric's name, what it is about, and its samples
+# A metric's name, what it is about, labels and a value.
+_Sample = tuple[str, str, Mapping[str, str], float]
 
 
 def exposition(measured: Measured) -> str:
@@ -111,70 +111,51 @@ def exposition(measured: Measured) -> str:
         "arch": measured.arch,
         "emulated": "true" if measured.emulator else "false",
     }
-    registry = CollectorRegistry()
-    for name, about, samples in (*_figures(measured), *_shares(measured), *_uses(measured)):
-        if samples:
-            labels = (*common, *samples[0][0])
-            gauge = Gauge(f"{_PREFIX}_{name}", about, labels, registry=registry)
-            for own, value in samples:
-                gauge.labels(**common, **own).set(value)
+    registry, gauges = CollectorRegistry(), dict[str, Gauge]()
+    for name, about, labels, value in _samples(measured):
+        if name not in gauges:
+            names = (*common, *labels)
+            gauges[name] = Gauge(f"{_PREFIX}_{name}", about, names, registry=registry)
+        gauges[name].labels(**common, **labels).set(value)
     return generate_latest(registry).decode()
 
 
-def _figures(measured: Measured) -> Iterator[_Family]:
-    for rows in by_quantity(measured.rows):
-        quantity = rows[BARE].quantity
-        samples = [
-            ({"place": place}, row.values.median * quantity.scale)
-            for place, row in rows.items()
-            if row.values
-        ]
-        yield quantity.metric, f"{quantity.title}, median", samples
-
-
-def _shares(measured: Measured) -> Iterator[_Family]:
-    for field, name, about in (
-        ("median", "speed_ratio", "median of the rounds"),
-        ("lowest", "speed_lowest_ratio", "slowest round"),
-        ("highest", "speed_highest_ratio", "fastest round"),
-    ):
-        samples = [
-            ({"place": row.place, "quantity": row.quantity.name}, float(getattr(row.ratio, field)))
-            for row in measured.rows
-            if row.ratio
-        ]
-        yield name, f"Speed as a share of bare's, {about}", samples
+def _samples(measured: Measured) -> Iterator[_Sample]:
+    for row in measured.rows:
+        if row.values:
+            value = row.values.median * row.quantity.scale
+            yield row.quantity.metric, f"{row.quantity.title}, median", {"place": row.place}, value
+    share = "Speed as a share of bare's"
+    for row in measured.rows:
+        if row.ratio:
+            labels = {"place": row.place, "quantity": row.quantity.name}
+            yield "speed_ratio", f"{share}, median of the rounds", labels, row.ratio.median
+            yield "speed_lowest_ratio", f"{share}, slowest round", labels, row.ratio.lowest
+            yield "speed_highest_ratio", f"{share}, fastest round", labels, row.ratio.highest
     if measured.others:
         busy = statistics.median(measured.others)
-        yield "others_busy_ratio", "Share of the cores that others kept busy", [({}, busy)]
-    collapsed = [
-        ({"place": place}, float(check.outcome == "failed"))
-        for place, check in measured.outcomes.items()
-    ]
-    yield "collapsed", "1 where a figure is far below bare's or missing", collapsed
-
-
-def _uses(measured: Measured) -> Iterator[_Family]:
-    """Yield the use of the last round in which each program ran in each place."""
+        yield "others_busy_ratio", "Share of the cores that others kept busy", {}, busy
+    for place, check in measured.outcomes.items():
+        about = "1 where a figure is far below bare's or missing"
+        yield "collapsed", about, {"place": place}, float(check.outcome == "failed")
+    # The last round in which each program ran in each place.
     last = {(run.program, run.place): run.use for run in measured.runs if not run.problem}
-    uses = [
-        ({"program": program, "place": place}, use)
-        for (program, place), use in sorted(last.items(), key=lambda item: item[0])
-    ]
-    gpus = [({**labels, "gpu": str(gpu.index)}, gpu) for labels, use in uses for gpu in use.gpus]
-    for field, name, about in (
-        ("seconds", "run_seconds", "Time to completion of the last run"),
-        ("cpu", "run_cpu_busy_ratio", "Share of the time that all cores were busy"),
-        ("memory_bytes", "run_memory_peak_bytes", "Most memory in use on the machine"),
-    ):
-        yield name, about, [(labels, float(getattr(use, field))) for labels, use in uses]
-    for field, name, about in (
-        ("busy", "run_gpu_busy_ratio", "Share of the time that the GPU was busy"),
-        ("memory_bytes", "run_gpu_memory_peak_bytes", "Most memory in use on the GPU"),
-        ("power_w", "run_gpu_power_peak_watts", "Most power that the GPU drew"),
-    ):
-        values = [(labels, getattr(gpu, field)) for labels, gpu in gpus]
-        yield name, about, [(labels, value) for labels, value in values if value is not None]
+    for program, place in sorted(last):
+        yield from _samples_of_use(last[program, place], {"program": program, "place": place})
     finished = dt.datetime.fromisoformat(measured.finished).timestamp()
-    about = "When the measurement ended, in Unix time"
-    yield "finished_timestamp_seconds", about, [({}, finished)]
+    yield "finished_timestamp_seconds", "When the measurement ended, in Unix time", {}, finished
+
+
+def _samples_of_use(use: Use, labels: Mapping[str, str]) -> Iterator[_Sample]:
+    yield "run_seconds", "Time to completion of the last run", labels, use.seconds
+    yield "run_cpu_busy_ratio", "Share of the time that all cores were busy", labels, use.cpu
+    about = "Most memory in use on the machine"
+    yield "run_memory_peak_bytes", about, labels, use.memory_bytes
+    for gpu in use.gpus:
+        for name, about, value in (
+            ("run_gpu_busy_ratio", "Share of the time that the GPU was busy", gpu.busy),
+            ("run_gpu_memory_peak_bytes", "Most memory in use on the GPU", gpu.memory_bytes),
+            ("run_gpu_power_peak_watts", "Most power that the GPU drew", gpu.power_w),
+        ):
+            if value is not None:
+                yield name, about, {**labels, "gpu": str(gpu.index)}, value
