@@ -4,7 +4,6 @@ conda's."""
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -19,7 +18,7 @@ from builder.model.versions import version_order
 from builder.verify.rehearse.pip_commands import PipInstall, PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
 from builder.verify.rehearse.servers import Ask, Unavailable
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
 _PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
@@ -173,7 +172,8 @@ SUBDIRS: Mapping[str, str] = {
     "aarch64": "linux-aarch64",
 }
 _CONDA_PIN = re.compile(r"(?P<name>[\w.-]+)=(?P<version>[\w.]+)(?:=.*)?")
-_WITH_VALUE = frozenset({"-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"})
+_CHANNEL = ("channels", "-c", "--channel")  # `conda config --add channels NAME`, or an option
+_WITH_VALUE = ("-n", "--name", "-p", "--prefix", "-f", "--file")
 
 # A channel's repodata.json for a subdir, or the reason why it cannot be read.
 ReadChannel = Callable[[str, str], Mapping[str, object] | str]
@@ -190,13 +190,11 @@ class CondaTrials:
         for step in steps:
             if step.program != "conda":
                 continue
-            pairs = [*itertools.pairwise(step.argv)]
-            # `conda config --add channels NAME`, or an option
-            channels += [name for word, name in pairs if word in {"channels", "-c", "--channel"}]
-            if "install" in step.argv:
-                for before, word in pairs:
-                    if before not in _WITH_VALUE and (pin := _CONDA_PIN.fullmatch(word)):
-                        yield self._trial(step, pin, channels, SUBDIRS[arch])
+            arguments = arguments_of(step.argv[1:], (*_CHANNEL, *_WITH_VALUE))
+            channels += arguments.all(*_CHANNEL)
+            if "install" in arguments.words:
+                for pin in filter(None, map(_CONDA_PIN.fullmatch, arguments.words)):
+                    yield self._trial(step, pin, channels, SUBDIRS[arch])
 
     def _trial(self, step: Step, pin: re.Match[str], channels: list[str], subdir: str) -> Trial:
         subject, reasons, versions = f"conda {pin[0]}", [], set[str]()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CLONES, PATCHES, Trial, failed, not_tried, passed
 
 _EDIT_TIMEOUT_S = 60.0
@@ -147,9 +147,8 @@ class SourceWorkspace:
         elif step.program == "cp":
             self._copy(step)
         elif step.program == "rm":
-            for word in step.argv[1:]:
-                if not word.startswith("-"):
-                    self._remove(self._file(step.path(word)))
+            for word in arguments_of(step.argv[1:]).words:
+                self._remove(self._file(step.path(word)))
         elif step.program == "sed" and any(word.startswith("-i") for word in step.argv):
             self._edit(step)
 
@@ -184,7 +183,7 @@ class SourceWorkspace:
     def _git(self, step: Step) -> None:
         if "clone" in step.argv:
             url = next((word for word in step.argv if "://" in word), "")
-            ref = _after(step.argv, "--branch") or "HEAD"
+            ref = arguments_of(step.argv, ("--branch", "-b")).last("--branch", "-b") or "HEAD"
             self._clone(step.path(step.argv[-1]), url, ref, step.line)
         elif "checkout" in step.argv and (clone := self.cloned.get(step.folder)):
             self._clone(step.folder, clone.url, step.argv[-1], clone.line)
@@ -198,14 +197,15 @@ class SourceWorkspace:
             self._trees.append(place)
 
     def _unpack(self, step: Step) -> None:
-        archive = self.stored.get(posixpath.basename(_after(step.argv, "-f")))
+        arguments = arguments_of(step.argv[1:], ("-f", "-C"))
+        archive = self.stored.get(posixpath.basename(arguments.last("-f")))
         if archive is not None:
-            place = step.path(_after(step.argv, "-C") or step.folder)
+            place = step.path(arguments.last("-C"))
             topmost = unpack(archive, self._file(place))
             self._trees += [posixpath.join(place, name) for name in sorted(topmost)]
 
     def _copy(self, step: Step) -> None:
-        words = [word for word in step.argv[1:] if not word.startswith("-")]
+        words = arguments_of(step.argv[1:]).words
         if len(words) != 2:  # noqa: PLR2004 - from and to
             return
         source, target = step.path(words[0]), step.path(words[1])
@@ -217,17 +217,12 @@ class SourceWorkspace:
         self._trees.append(target)
 
     def _edit(self, step: Step) -> None:
-        words, options = iter(step.argv[1:]), list[str]()
-        expressions, files = list[str](), list[str]()
-        for word in words:
-            if word == "-e":
-                expressions.append(next(words, ""))
-            elif not word.startswith("-"):
-                files.append(word)
-            elif not word.startswith("-i"):
-                options.append(word)
+        arguments = arguments_of(step.argv[1:], ("-e",))
+        expressions: Sequence[str] = arguments.all("-e")
+        files = arguments.words
         if not expressions:
             expressions, files = files[:1], files[1:]
+        options = [flag for flag in arguments.flags if not flag.startswith("-i")]
         for expression in expressions:
             options += ["-e", expression]
         for path in map(step.path, files):
@@ -287,22 +282,10 @@ class SourceWorkspace:
         return (reasons or lines or ["patch printed no reason"])[0]
 
 
-def _after(words: tuple[str, ...], option: str) -> str:
-    """Return the value of an option, as the next word or behind `=`; empty without the option."""
-    for word, following in itertools.pairwise((*words, "")):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return ""
-
-
 # ---- Patches ----
 
 _MAKES_LINK = re.compile(r"^(new file|new) mode 12", re.MULTILINE)
-_LEVELS = re.compile(r"(?<!\S)(?:-p ?|--strip=)(?P<levels>\d+)")
-_FOLDER = re.compile(r"(?<!\S)(?:-d ?|--directory=)(?P<folder>\S+)")
-_PATCH = re.compile(r"(?<!\S)(?:-i ?|--input=|< ?)(?P<file>\S+)")
+_WITH_VALUE = ("-p", "--strip", "-d", "--directory", "-i", "--input")
 _REASONS = ("can't find file", "FAILED", "garbage", "malformed", "eversed", "ignored")
 _ALIKE = ("-R", "--reverse", "-l", "--ignore-whitespace")
 
@@ -323,19 +306,19 @@ def patch_command(step: Step) -> PatchCommand | None:
     if not is_git and step.program != "patch":
         return None
     words = step.argv[2:] if is_git else step.argv[1:]
-    text = " ".join(words)
+    arguments = arguments_of(words, _WITH_VALUE)
+    levels = arguments.last("-p", "--strip")
     if is_git:
-        file = words[-1] if words and words[-1][0] != "-" else ""
+        file, folder, levels = "".join(arguments.words[-1:]), step.folder, levels or "1"
     else:
-        file = match["file"] if (match := _PATCH.search(text)) else ""
-    levels = _LEVELS.search(text)
-    if not file or not (levels or is_git):
+        input_file = " ".join(words).partition("<")[2].split()
+        file = arguments.last("-i", "--input") or "".join(input_file[:1])
+        folder = step.path(arguments.last("-d", "--directory"))
+    if not file or not levels.isdigit():
         return None
-    inside = None if is_git else _FOLDER.search(text)
-    folder = step.path(inside["folder"]) if inside else step.folder
     return PatchCommand(
         file=posixpath.normpath(posixpath.join(folder, file)),
         folder=folder,
-        levels=int(levels["levels"]) if levels else 1,
+        levels=int(levels),
         options=tuple(word for word in words if word in _ALIKE),
     )
