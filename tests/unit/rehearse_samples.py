@@ -27,13 +27,12 @@ from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.imports import LibraryTrials
-from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolver, RunPip
-from builder.verify.rehearse.servers import Answer, SourceTrials, Unavailable
+from builder.verify.rehearse.servers import Answer, Index, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 

@@ -21,7 +21,7 @@ from builder.reports.report.matrix import (
     tiles_of,
 )
 from builder.reports.templates import first_line, human_moment
-from builder.verify.measure.plot import Plot, plot_of
+from builder.verify.measure.shown import Plot, plot_of
 
 SCHEMA = "build-images/report/v1"
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}

@@ -28,7 +28,6 @@ from builder.verify.rehearse.imports import (
     modules_of_packages,
     modules_of_source,
 )
-from builder.verify.rehearse.index import remote_index
 from builder.verify.rehearse.packages import (
     UBUNTU_SUITES,
     Archives,
@@ -38,7 +37,13 @@ from builder.verify.rehearse.packages import (
 from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.verify.rehearse.servers import Servers, SourceTrials, Unavailable, read_url
+from builder.verify.rehearse.servers import (
+    Servers,
+    SourceTrials,
+    Unavailable,
+    read_url,
+    remote_index,
+)
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import CellTrials, Trial, in_order
 from builder.verify.rehearse.workspace import Clones, SourceWorkspace, write_file

@@ -26,9 +26,8 @@ from builder.reports.report import refreshed
 from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
-from builder.verify.measure.plot import plot_of
 from builder.verify.measure.rounds import record, with_measurement
-from builder.verify.measure.text import as_text, exposition
+from builder.verify.measure.shown import as_text, exposition, plot_of
 from builder.verify.proof import in_folder
 from builder.verify.targets import ProofTarget
 

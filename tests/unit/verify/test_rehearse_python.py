@@ -19,7 +19,6 @@ from rehearse_samples import (
 
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
-from builder.verify.rehearse.index import Index, served
 from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import (
     Resolver,
@@ -29,7 +28,7 @@ from builder.verify.rehearse.resolution import (
     pip_of_this_machine,
     stand_in_of,
 )
-from builder.verify.rehearse.servers import Unavailable
+from builder.verify.rehearse.servers import Index, Unavailable, served
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from builder.verify.rehearse import servers
-from builder.verify.rehearse.index import remote_index
-from builder.verify.rehearse.servers import Answer, NotOnServer, Servers, Unavailable, read_url
+from builder.verify.rehearse.servers import (
+    Answer,
+    NotOnServer,
+    Servers,
+    Unavailable,
+    read_url,
+    remote_index,
+)
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
 

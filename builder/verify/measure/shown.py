@@ -1,17 +1,22 @@
-"""A measurement as text: tables of ratios and of what runs took, and Prometheus' text format.
+"""A measurement as it is shown: tables of ratios and of what runs took, a plot, for Prometheus.
 
-The latter is for the node exporter's textfile collector:
+The last one is for the node exporter's textfile collector:
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from builder.model import FAILED, Outcome
 from builder.model.errors import counted
-from builder.verify.measure.measurement import BARE, Measured, Row, Use
+from builder.model.records import read
+from builder.system.host_facts import HostFacts
+from builder.verify.measure.measurement import BARE, Completion, Measured, PlaceFacts, Row, Use
 
 _PREFIX = "build_images_bench"
 
@@ -90,6 +95,68 @@ def by_quantity(rows: Sequence[Row]) -> list[dict[str, Row]]:
     for row in rows:
         quantities.setdefault(row.quantity.name, {})[row.place] = row
     return [*quantities.values()]
+
+
+# ---- The plot: shares of bare's speed, which the report's template draws ----
+
+TICK = 0.25  # between ticks of the axis, in shares of bare
+_LEAST, _MOST = 1.25, 2.0  # of the axis
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A measurement in a manifest, as far as it is shown (`Measured.as_json`)."""
+
+    host: HostFacts
+    emulator: str
+    bare: str
+    started: str
+    repeats: int
+    floor: float
+    places: tuple[PlaceFacts, ...]
+    rows: tuple[Row, ...]
+    outcomes: Mapping[str, Outcome]
+    completions: tuple[Completion, ...] = ()
+
+    @property
+    def formats(self) -> list[str]:
+        return [place.name for place in self.places if place.name != BARE]
+
+    @property
+    def quantities(self) -> list[dict[str, Row]]:
+        """The rows of each quantity by place, bare first."""
+        return by_quantity(self.rows)
+
+    @property
+    def ticks(self) -> list[float]:
+        """The ticks of the axis: the last one shows every line, within bounds."""
+        highest = max((row.ratio.highest for row in self.rows if row.ratio), default=_LEAST)
+        last = math.ceil(min(max(highest, _LEAST), _MOST) / TICK)
+        return [number * TICK for number in range(last + 1)]
+
+    @property
+    def caption(self) -> str:
+        host = self.host
+        ran = f"emulated by {self.emulator}, bare as well" if self.emulator else "native"
+        return (
+            f"{self.repeats} rounds by turns, {ran}, {self.started[:10]}; {host.cpu}, "
+            f"{host.cores} cores, {host.os}, {host.kernel}. Bare: {self.bare}."
+        )
+
+    @property
+    def about(self) -> str:
+        """The plot in words, for those who cannot see it."""
+        collapsed = [name for name, check in self.outcomes.items() if check.outcome == FAILED]
+        outcome = f"collapsed: {', '.join(collapsed)}" if collapsed else "none collapsed"
+        return (
+            f"Speed in {', '.join(self.formats)} as a share of bare's, for each quantity the "
+            f"median and the range of the rounds; {outcome}. The table below has the numbers."
+        )
+
+
+def plot_of(document: Mapping[str, object] | None) -> Plot | None:
+    """Return the plot of a manifest's measurement, if it has one."""
+    return read(Plot, document, "measured") if document else None
 
 
 # ---- Prometheus ----
