@@ -32,7 +32,7 @@ from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolver, RunPip
-from builder.verify.rehearse.servers import Answer, Index, SourceTrials, Unavailable
+from builder.verify.rehearse.servers import Answer, Index, NotOnServer, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
@@ -97,21 +97,21 @@ requires = ["wheel<=0.35.1", "setuptools<49.2.0", "Cython>=0.29.21,<3.0"]
 def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Index:
     """An index with recorded pages; it cannot be reached for a project named `silent`."""
 
-    def read_page(project: str) -> dict[str, Any] | None:
+    def read(url: str, accept: str = "") -> bytes:
+        *_, project, name = url.split("/")
+        if name:
+            return source_archive(name)
         if project == "silent":
             raise Unavailable("index.example cannot be reached: no route")
         if project not in pages:
-            return None
+            raise NotOnServer(f"it has no {project} ({accept})")
         rows = [
             {"filename": name, "url": f"https://index.example/{name}", "requires-python": python}
             for name, python in pages[project]
         ]
-        return {"files": rows}
+        return json.dumps({"files": rows}).encode()
 
-    def read_file(url: str) -> bytes:
-        return source_archive(url.rpartition("/")[2])
-
-    return Index(read_page, read_file)
+    return Index("https://index.example", read)
 
 
 def source_archive(name: str) -> bytes:

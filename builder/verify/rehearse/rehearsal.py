@@ -37,13 +37,7 @@ from builder.verify.rehearse.packages import (
 from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.verify.rehearse.servers import (
-    Servers,
-    SourceTrials,
-    Unavailable,
-    read_url,
-    remote_index,
-)
+from builder.verify.rehearse.servers import Index, Servers, SourceTrials, Unavailable, read_url
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import CellTrials, Trial, in_order
 from builder.verify.rehearse.workspace import Clones, SourceWorkspace, write_file
@@ -130,7 +124,7 @@ def rehearsal_here(
         raise MissingPrerequisite(
             "this machine's pip names no package index", hint="pip config set global.index-url URL"
         )
-    index = remote_index(index_url)
+    index = Index(index_url)
     clones = Clones(processes, (*clones_in, home.path / "clones"))
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import requests
 from packaging.tags import Tag
@@ -193,16 +193,28 @@ class IndexFile:
     size: int
 
 
-# A page of an index as JSON, by project; None where the index has no such project.
-ReadPage = Callable[[str], Mapping[str, object] | None]
-
-
 class Index:
-    """An index. Pages and files are read once: an answer holds for one rehearsal."""
+    """The index at a URL (`https://index.example/simple`).
 
-    def __init__(self, read_page: ReadPage, read_file: ReadUrl) -> None:
-        self.files = functools.cache(lambda project: _files(read_page(project)))
-        self.read = functools.cache(read_file)
+    Pages and files are read once: an answer holds for one rehearsal.
+    """
+
+    def __init__(self, url: str, read: Callable[..., bytes] | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._read = read or functools.partial(read_url, session=requests.Session())
+        self.files = functools.cache(self._files)
+        self.read = functools.cache(self._read)
+
+    def _files(self, project: str) -> tuple[IndexFile, ...]:
+        url = f"{self._url}/{project}/"
+        try:
+            page = json.loads(self._read(url, accept=_JSON))
+        except NotOnServer:
+            return ()
+        except ValueError as error:
+            server = server_of(self._url)
+            raise Unavailable(f"{server} gives no JSON page of {project}") from error
+        return tuple(file for row in part(page, "files") or () if (file := _file(row, url)))
 
     def size_of(self, url: str) -> int:
         """Return the size of the file at a URL in bytes; 0 if the index does not say."""
@@ -210,28 +222,7 @@ class Index:
         return next((file.size for file in self.files(project) if file.url == url), 0)
 
 
-def remote_index(url: str) -> Index:
-    """Return the index at a URL (`https://index.example/simple`)."""
-    session = requests.Session()
-
-    def read_page(project: str) -> Mapping[str, object] | None:
-        try:
-            data = read_url(f"{url.rstrip('/')}/{project}/", accept=_JSON, session=session)
-            page: Mapping[str, object] = json.loads(data)
-        except NotOnServer:
-            return None
-        except ValueError as error:
-            raise Unavailable(f"{server_of(url)} gives no JSON page of {project}") from error
-        return page
-
-    return Index(read_page, functools.partial(read_url, session=session))
-
-
-def _files(page: Mapping[str, object] | None) -> tuple[IndexFile, ...]:
-    return tuple(file for row in part(page, "files") or () if (file := _file(row)))
-
-
-def _file(row: Mapping[str, object]) -> IndexFile | None:
+def _file(row: Mapping[str, object], page_url: str) -> IndexFile | None:
     """Return the file of a row; None for eggs, installers and an invalid name."""
     name, tags = str(row["filename"]), frozenset[Tag]()
     try:
@@ -243,7 +234,7 @@ def _file(row: Mapping[str, object]) -> IndexFile | None:
         return None
     return IndexFile(
         name=name,
-        url=str(row["url"]),
+        url=urljoin(page_url, str(row["url"])),
         version=version,
         tags=tags,
         requires_python=str(row.get("requires-python") or ""),

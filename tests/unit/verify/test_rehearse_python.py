@@ -359,7 +359,9 @@ ROWS: list[dict[str, Any]] = [
 def test_versions_without_a_wheel_have_a_stand_in() -> None:
     """What pip needs to choose is that of the source distribution."""
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
-    stand_ins = StandInWheels(Index(lambda _: {"files": rows}, lambda _: b"no archive"), BIONIC)
+    stand_ins = StandInWheels(
+        Index("", lambda *_, **__: json.dumps({"files": rows}).encode()), BIONIC
+    )
     page = json.loads(stand_ins.answer("/a/") or b"")
     name = "a-{}-py3-none-any.whl"
     assert [(row["filename"], row["requires-python"], row["yanked"]) for row in page["files"]] == [
@@ -399,7 +401,7 @@ def test_pip_itself_resolves_with_stand_ins() -> None:
 def test_what_an_index_tells_of_a_file() -> None:
     url = "https://index.example/a-1.0-py3-none-any.whl"
     rows = [{**ROWS[0], "url": url}, {**ROWS[1], "url": "https://index.example/a-2.0.tar.gz"}]
-    index = Index(lambda project: {"files": rows} if project == "a" else None, lambda _: b"")
+    index = Index("", lambda *_, **__: json.dumps({"files": rows}).encode())
     wheel, source = index.files("a")
     assert [index.size_of(each) for each in (url, source.url, f"{url}.zip")] == [7, 0, 0]
     assert (wheel.name, wheel.url, wheel.size) == ("a-1.0-py3-none-any.whl", url, 7)

@@ -14,11 +14,11 @@ import pytest
 from builder.verify.rehearse import servers
 from builder.verify.rehearse.servers import (
     Answer,
+    Index,
     NotOnServer,
     Servers,
     Unavailable,
     read_url,
-    remote_index,
 )
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
@@ -158,10 +158,10 @@ def test_a_file_may_be_as_large_as_the_limit(
 
 
 def test_an_index_is_asked_for_json(web: Web) -> None:
-    row = {"filename": "a-1.0-py3-none-any.whl", "url": f"{web.url}/a.whl"}
+    row = {"filename": "a-1.0-py3-none-any.whl", "url": "../../a.whl"}
     web.files["/simple/a/"] = json.dumps({"files": [row]}).encode()
     web.files["/a.whl"] = b"wheel"
-    index = remote_index(f"{web.url}/simple/")
+    index = Index(f"{web.url}/simple/")
     for _ in range(2):
         [file] = index.files("a")
         assert index.read(file.url) == b"wheel"
@@ -173,7 +173,7 @@ def test_an_index_is_asked_for_json(web: Web) -> None:
 def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     web.files["/simple/html/"] = b"<html></html>"
     web.statuses["/simple/down/"] = 503
-    index = remote_index(f"{web.url}/simple")
+    index = Index(f"{web.url}/simple")
     with pytest.raises(Unavailable, match=f"^{web.host} gives no JSON page of html$"):
         index.files("html")
     with pytest.raises(Unavailable, match=r"^down cannot be read: 503 Server Error"):
@@ -183,4 +183,4 @@ def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     with pytest.raises(
         Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"
     ):
-        remote_index(f"{NOWHERE}/simple").files("a")
+        Index(f"{NOWHERE}/simple").files("a")
