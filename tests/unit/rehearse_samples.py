@@ -8,7 +8,6 @@ import io
 import itertools
 import json
 import struct
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -275,7 +274,4 @@ def wheel(**libraries: bytes) -> bytes:
 
 
 def tar_of(path: Path, files: Mapping[str, str]) -> None:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            info, data = a_file(name, text)
-            tar.addfile(info, io.BytesIO(data))
+    path.write_bytes(tar_bytes(*(a_file(name, text) for name, text in files.items())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def followed(space: SourceWorkspace, *commands: str, folder: str = "/var/tmp") -
     for command in commands:
         space.follow(step(command, folder=folder))
     return space
+
+
+def copied(root: Path, **repositories: Mapping[str, str]) -> SourceWorkspace:
+    """A workspace where the files of the repository `code` were copied to /opt/code."""
+    space = workspace(root, **repositories)
+    return followed(space, f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code")
 
 
 # Steps.
@@ -264,11 +271,7 @@ def test_what_setup_py_compiles_is_a_module(tmp_path: Path) -> None:
 def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
     """COCO(use_ext=True) is in NVIDIA's pycocotools, and not in the package of that name."""
     files = {"train.py": "from pycocotools.coco import COCO\nCOCO(use_ext=True)\n"}
-    space = followed(
-        workspace(tmp_path, code=files, cocoapi={}),
-        f"git clone {OWNER}/code.git code",
-        "cp -r code/. /opt/code",
-    )
+    space = copied(tmp_path, code=files, cocoapi={})
     results = [*import_trials(space, "/opt/code", {"pycocotools"})]
     assert outcomes(results) == [FAILED, PASSED]
     assert "only github.com/NVIDIA/cocoapi has that" in results[0].text
@@ -321,44 +324,34 @@ def test_what_is_not_known_of_a_wheel_is_said() -> None:
 CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "packages.conda": {}}
 
 
+LACKS = "the channels have 2.12.0 for linux-ppc64le"
+VALUES = "-n lost=1 --name lost=1 -p lost=1 --prefix lost=1 -f lost=1 --file lost=1"
+
+
 @pytest.mark.parametrize(
-    ("pin", "outcome"),
-    [("tensorflow=2.12", PASSED), ("tensorflow=2.1", FAILED), ("tensorflow=2.12.0", PASSED)],
+    ("words", "outcome", "text"),
+    [
+        ("-y tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-y tensorflow=2.12.0", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-y tensorflow=2.1", FAILED, LACKS),
+        # TensorFlow for ppc64le is in one of two channels, of which one may be gone.
+        ("-y tensorflow=2.1 || other", NOT_TRIED, f"{LACKS}; another command is behind it"),
+        ("-c gone tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-c gone --channel lost a=1", NOT_TRIED, "gone: no route; lost: no route"),
+        (f"{VALUES} tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+    ],
 )
-def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> None:
-    asked = []
+def test_a_pin_is_looked_up_in_the_channels_index(words: str, outcome: str, text: str) -> None:
+    def read(channel: str, subdir: str) -> Any:
+        return (
+            CHANNEL if (channel, subdir) == ("https://c.example", "linux-ppc64le") else "no route"
+        )
 
-    def recorded(channel: str, subdir: str) -> object:
-        asked.append((channel, subdir))
-        return CHANNEL
-
-    trials = CondaTrials(recorded)  # type: ignore[arg-type]
-    steps = [step("conda config --add channels https://c.example"), step(f"conda install -y {pin}")]
-    assert outcomes(trials.of(steps, "ppc64le")) == [outcome]
-    assert asked == [("https://c.example", "linux-ppc64le")]
-
-
-@pytest.mark.parametrize("option", ["-n", "--name", "-p", "--prefix", "-f", "--file"])
-def test_a_value_of_condas_options_is_no_pin(option: str) -> None:
-    install = step(f"conda install -c a --channel b {option} lost=1 tensorflow=2.12")
-    asked: list[str] = []
-
-    def read(channel: str, _: str) -> Any:
-        asked.append(channel)
-        return CHANNEL
-
-    trials = CondaTrials(read)
-    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
-    assert asked == ["a"]
-
-
-def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None:
-    trials = CondaTrials(lambda channel, _: CHANNEL if channel == "b" else "no route")
-    install = step("conda install -c a -c b -y tensorflow=2.12")
-    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
-    gone = CondaTrials(lambda *_: "no route")
-    [trial] = gone.of([install], "ppc64le")
-    assert (trial.outcome, trial.text) == (NOT_TRIED, "a: no route; b: no route")
+    command, _, fallback = words.partition(" || ")
+    install = dataclasses.replace(step(f"conda install {command}"), has_fallback=bool(fallback))
+    config = step("conda config --add channels https://c.example")
+    [trial] = CondaTrials(read).of([config, install], "ppc64le")
+    assert (trial.outcome, trial.text) == (outcome, text)
 
 
 def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
@@ -366,15 +359,6 @@ def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
     (tmp_path / "linux-64/repodata.json").write_text(json.dumps(CHANNEL))
     assert read_channel(f"file://{tmp_path}/", "linux-64") == CHANNEL
     assert read_channel(f"file://{tmp_path}", "noarch") == "it has no repodata.json"
-
-
-def test_a_command_behind_another_may_have_what_that_lacks() -> None:
-    """TensorFlow for ppc64le is in one of two channels, of which one may be gone."""
-    first = step("conda install -c a -y tensorflow=9")
-    trials = CondaTrials(lambda *_: CHANNEL)
-    assert outcomes(trials.of([first], "ppc64le")) == [FAILED]
-    behind = dataclasses.replace(first, has_fallback=True)
-    assert outcomes(trials.of([behind], "ppc64le")) == [NOT_TRIED]
 
 
 # Sources.
