@@ -31,6 +31,8 @@ _LEGACY_UNTIL = (23, 1)
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
 
+_UNKNOWN = PythonTarget(arch="", python="0", pip="0", glibc="0")
+
 Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 
 
@@ -43,13 +45,11 @@ class PythonTrials:
 
     def of(self, steps: Iterable[Step], target: PythonTarget | None) -> Iterator[Trial]:
         """Try each command that installs from an index; name what is from elsewhere."""
-        if target is None:
-            reason = "the tables of facts do not say which Python the distribution has"
-            unknown = PythonTarget(arch="", python="0", pip="0", glibc="0")
-            for command in pip_installs(steps, unknown):
+        for command in pip_installs(steps, target or _UNKNOWN):
+            if target is None:
+                reason = "the tables of facts do not say which Python the distribution has"
                 yield not_tried(PYTHON, command.subject, reason, command.step.line)
-            return
-        for command in pip_installs(steps, target):
+                continue
             if command.others and command.with_dependencies:
                 subject = f"pip install {' '.join(command.others[:_SHOWN])}"
                 reason = "its requirements are in files that are not from an index"
@@ -80,15 +80,15 @@ class PythonTrials:
         return passed(PYTHON, subject, text, line)
 
     def _resolution(self, command: PipInstall) -> Resolution:
-        options: tuple[str, ...] = () if command.with_dependencies else ("--no-deps",)
-        named = [("--index-url", command.index)] if command.index else []
-        named += [("--extra-index-url", url) for url in command.extra_indexes]
-        for option, url in named:
+        options = [] if command.with_dependencies else ["--no-deps"]
+        indexes = [("--index-url", command.index)] if command.index else []
+        indexes += [("--extra-index-url", url) for url in command.extra_indexes]
+        for option, url in indexes:
             answer = self._ask(f"{url.rstrip('/')}/")
             if answer.has is None:
                 return Unavailable(f"the index {url} was not asked: {answer.text}")
-            options = (*options, option, url)
-        return self._resolve(command.requirements, command.target, options)
+            options += [option, url]
+        return self._resolve(command.requirements, command.target, tuple(options))
 
     def _resolved(
         self, requirements: tuple[str, ...], target: PythonTarget, options: tuple[str, ...]
@@ -125,16 +125,17 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
         loose = [str(each) for each in needed if not _is_installed(each, command)]
         reason = "no command before it pins that"
     else:
-        loose = [str(each) for each in needed if not _is_exact(each)]
+        exact = {"==", "==="}
+        loose = [
+            str(each)
+            for each in needed
+            if exact.isdisjoint(specifier.operator for specifier in each.specifier)
+        ]
         reason = "the newest of it is taken, whichever that is on the day"
     if not loose:
         return ""
     name = f"{package.name} {package.version}"
     return f"{name} has no wheel and is compiled with {', '.join(loose)}: {reason}"
-
-
-def _is_exact(requirement: Requirement) -> bool:
-    return any(each.operator in {"==", "==="} for each in requirement.specifier)
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from samples import compare_with_golden
 from builder.model.errors import StepFailed
 from builder.system.process import Completed, Processes
 from builder.verify.measure.bare import chroot_argv
-from builder.verify.measure.measurement import GpuUse, PlaceFacts
+from builder.verify.measure.measurement import GpuUse, OneRun, PlaceFacts
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
 from builder.verify.measure.rounds import Place, programs_in, run_rounds
 from builder.verify.measure.sampling import (
@@ -180,20 +180,29 @@ def place(name: str, *answers: Completed) -> Place:
     return PlaceFacts(name=name, runner="r"), Fake(*answers)
 
 
+def rounds_of(
+    places: Sequence[Place],
+    repeats: int,
+    gpus: Gpus | None = None,
+    others: Callable[[], float] = lambda: 0.0,
+) -> tuple[tuple[OneRun, ...], tuple[float, ...]]:
+    """Rounds of memory-speed."""
+    return run_rounds(
+        places,
+        [PROGRAM_BY_NAME["memory-speed"]],
+        Sizes(),
+        launch="",
+        repeats=repeats,
+        gpus=gpus or Gpus(Processes(), library=""),
+        others=others,
+    )
+
+
 def test_places_take_turns_and_each_round_begins_with_another() -> None:
     good = output(recorded("memory-speed"))
     places = [place(name, good) for name in ("bare", "oci", "sif")]
-    program = PROGRAM_BY_NAME["memory-speed"]
     shares = iter([0.5, 0.1, 0.0, 0.2])
-    runs, others = run_rounds(
-        places,
-        [program],
-        Sizes(),
-        launch="",
-        repeats=4,
-        gpus=no_gpus(),
-        others=lambda: next(shares),
-    )
+    runs, others = rounds_of(places, 4, others=lambda: next(shares))
     assert others == (0.5, 0.1, 0.0, 0.2)
     assert [each.place for each in runs] == [
         *("bare", "oci", "sif"),
@@ -220,10 +229,7 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
 )
 def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:
     places = [place("bare", output(recorded("memory-speed"))), place("oci", answer)]
-    program = PROGRAM_BY_NAME["memory-speed"]
-    runs, _ = run_rounds(
-        places, [program], Sizes(), launch="", repeats=3, gpus=no_gpus(), others=lambda: 0.0
-    )
+    runs, _ = rounds_of(places, 3)
     failed = [each for each in runs if each.problem]
     assert [(each.place, each.problem) for each in failed] == [("oci", problem)]
     assert len(runs) == 4
@@ -340,15 +346,7 @@ class OneGpu(Gpus):
 
 def test_gpus_are_asked_once_for_all_rounds() -> None:
     gpus = OneGpu()
-    runs, _ = run_rounds(
-        [place("bare", output(recorded("memory-speed")))],
-        [PROGRAM_BY_NAME["memory-speed"]],
-        Sizes(),
-        launch="",
-        repeats=2,
-        gpus=gpus,
-        others=lambda: 0.0,
-    )
+    runs, _ = rounds_of([place("bare", output(recorded("memory-speed")))], 2, gpus)
     assert gpus.begun == 101
     assert gpus.inside
     assert all(gpus.inside)
