@@ -16,10 +16,11 @@ from typing import Any
 from urllib.parse import urljoin
 
 import requests
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
-from samples import a_file, shipped_project, tar_bytes
+from samples import ROOT, a_file, shipped_project, tar_bytes
 
 from builder.compile import spec
 from builder.model import PlannedImage, Selection
@@ -37,63 +38,10 @@ from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 BIONIC = PythonTarget(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = PythonTarget(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
-OLD_PYTHONS = ">=2.7, !=3.0.*, !=3.1.*, !=3.2.*, !=3.3.*, !=3.4.*, !=3.5.*"
-
-# What the index answered for these, of which the files for other Pythons are left out.
-PAGES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "cffi": [
-        ("cffi-1.15.1-cp36-cp36m-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("cffi-1.15.1-cp36-cp36m-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("cffi-1.15.1.tar.gz", ""),
-    ],
-    "cmake": [
-        ("cmake-3.20.5-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("cmake-3.20.5-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("cmake-3.20.5.tar.gz", ""),
-    ],
-    "cython": [("Cython-0.29.36-py2.py3-none-any.whl", ""), ("Cython-0.29.36.tar.gz", "")],
-    "ninja": [
-        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("ninja-1.10.2.4.tar.gz", ""),
-    ],
-    "numpy": [
-        ("numpy-1.19.5-cp36-cp36m-manylinux2010_x86_64.whl", ">=3.6"),
-        ("numpy-1.19.5-cp36-cp36m-manylinux2014_aarch64.whl", ">=3.6"),
-        ("numpy-1.19.5.zip", ">=3.6"),
-    ],
-    "pip": [("pip-21.3.1-py3-none-any.whl", ">=3.6"), ("pip-25.3-py3-none-any.whl", ">=3.9")],
-    "pyyaml": [
-        ("PyYAML-5.4.1-cp36-cp36m-manylinux1_x86_64.whl", OLD_PYTHONS),
-        ("PyYAML-5.4.1-cp36-cp36m-manylinux2014_aarch64.whl", OLD_PYTHONS),
-        ("PyYAML-5.4.1.tar.gz", OLD_PYTHONS),
-    ],
-    "setuptools": [("setuptools-49.1.3-py3-none-any.whl", ">=3.5")],
-    "six": [("six-1.16.0-py2.py3-none-any.whl", ""), ("six-1.17.0-py2.py3-none-any.whl", "")],
-    "wheel": [("wheel-0.35.1-py2.py3-none-any.whl", "")],
-    "plain": [("plain-1.0.tar.gz", ""), ("plain-0.9-py3-none-any.whl", "")],
-}
-# The files of source distributions that say what they need.
-SOURCES: Mapping[str, Mapping[str, str]] = {
-    "PyYAML-5.4.1.tar.gz": {
-        "pyproject.toml": '[build-system]\nrequires = ["setuptools", "wheel", "Cython"]\n',
-        "PKG-INFO": "Metadata-Version: 1.2\nName: PyYAML\nVersion: 5.4.1\n",
-    },
-    "numpy-1.19.5.zip": {
-        "pyproject.toml": """[build-system]
-requires = ["wheel<=0.35.1", "setuptools<49.2.0", "Cython>=0.29.21,<3.0"]
-""",
-        "PKG-INFO": "Metadata-Version: 1.2\nName: numpy\nVersion: 1.19.5\n",
-    },
-    "plain-1.0.tar.gz": {
-        "setup.py": "",
-        "PKG-INFO": "Metadata-Version: 1.1\nName: plain\nVersion: 1.0\n",
-        "plain.egg-info/requires.txt": "six\n\n[extra]\nnothing\n",
-    },
-}
+INDEX = yaml.safe_load((ROOT / "tests/data/rehearsal/index.yaml").read_text())
 
 
-def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Index:
+def sample_index() -> Index:
     """An index with recorded pages; it cannot be reached for a project named `silent`."""
 
     def read(url: str, accept: str = "") -> bytes:
@@ -102,11 +50,11 @@ def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Inde
             return source_archive(name)
         if project == "silent":
             raise Unavailable("index.example cannot be reached: no route")
-        if project not in pages:
+        if project not in INDEX["files"]:
             raise NotOnServer(f"it has no {project} ({accept})")
         rows = [
             {"filename": name, "url": f"https://index.example/{name}", "requires-python": python}
-            for name, python in pages[project]
+            for name, python in INDEX["files"][project].items()
         ]
         return json.dumps({"files": rows}).encode()
 
@@ -115,7 +63,9 @@ def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Inde
 
 def source_archive(name: str) -> bytes:
     folder = name.removesuffix(".tar.gz").removesuffix(".zip")
-    return tar_bytes(*(a_file(f"{folder}/{path}", text) for path, text in SOURCES[name].items()))
+    return tar_bytes(
+        *(a_file(f"{folder}/{path}", text) for path, text in INDEX["sources"][name].items())
+    )
 
 
 def sample_pip(index: Index) -> RunPip:
