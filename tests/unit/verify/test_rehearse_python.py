@@ -109,15 +109,6 @@ def test_where_there_is_a_wheel_nothing_is_compiled() -> None:
     assert (trial.outcome, trial.text) == (PASSED, f"{CENTOS.short}: 1 wheel")
 
 
-def test_a_newer_source_comes_before_an_older_wheel() -> None:
-    """pip takes the newest version, whether it has a wheel or not."""
-    index = sample_index()
-    resolver = Resolver(index=index, run_pip=sample_pip(index))
-    results = {each.name: each for each in resolver.resolve(["plain"], BIONIC.upgraded())}
-    assert results["plain"].version == "1.0"
-    assert results["plain"].source is not None
-
-
 @pytest.mark.parametrize(
     ("pip", "outcome"), [("9.0.1", PASSED), ("23.0.1", PASSED), ("23.1", FAILED), ("24.0", FAILED)]
 )
@@ -375,16 +366,25 @@ def test_versions_without_a_wheel_have_a_stand_in() -> None:
 
 
 def test_pip_itself_resolves_with_stand_ins() -> None:
-    """`plain` is a source distribution that requires six, which has a wheel."""
-    six = SourceDistribution(
-        name="six", version="1.17.0", requires=(), build_requires=(), is_legacy=False
-    )
-    wheels = {"/six-1.17.0-py3-none-any.whl": stand_in_of(six)}
+    """It takes the newest version, whether that has a wheel or not, and what that requires."""
+    wheels = {
+        f"{name}-{version}-py3-none-any.whl": stand_in_of(
+            SourceDistribution(
+                name=name, version=version, requires=(), build_requires=(), is_legacy=False
+            )
+        )
+        for name, version in (("six", "1.17.0"), ("plain", "0.9"))
+    }
 
     def answer(path: str) -> bytes | None:
-        files = [{"filename": name[1:], "url": name, "hashes": {}} for name in wheels]
-        page = {"meta": {"api-version": "1.0"}, "name": "six", "files": files}
-        return json.dumps(page).encode() if path == "/six/" else wheels.get(path)
+        project = path.strip("/")
+        files = [
+            {"filename": name, "url": f"/{name}", "hashes": {}}
+            for name in wheels
+            if name.startswith(project)
+        ]
+        page = {"meta": {"api-version": "1.0"}, "name": project, "files": files}
+        return wheels.get(project) or json.dumps(page).encode()
 
     with served(answer) as url:
         resolver = Resolver(index=sample_index(), run_pip=pip_of_this_machine(Processes(), url))
