@@ -145,7 +145,7 @@ def sample_rehearsal(silent: str = "://", **repositories: Mapping[str, str]) -> 
         conda=CondaTrials(lambda *_: "no server is asked"),
         sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
         packages=PackageTrials(lambda _: b"", Archives()),
-        libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
+        libraries=LibraryTrials(lambda _: wheel()),
         workspace_of=lambda _: temporary_workspace(**repositories),
     )
 

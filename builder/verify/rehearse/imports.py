@@ -174,8 +174,8 @@ LARGEST_WHEEL = 64 << 20  # bytes; a larger one would take longer to fetch than 
 class LibraryTrials:
     """Tries the wheels of many images; each wheel is read once."""
 
-    def __init__(self, read: Callable[[str], bytes], size_of: Callable[[str], int]) -> None:
-        self._read, self._size_of = read, size_of
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
         self._needed = functools.cache(self._needed_by)
 
     def of(
@@ -207,9 +207,6 @@ class LibraryTrials:
         return passed(LIBRARIES, name, f"it finds its libraries{packaged}", line)
 
     def _needed_by(self, url: str) -> frozenset[str] | str:
-        size = self._size_of(url)
-        if size > LARGEST_WHEEL:
-            return f"the wheel has {size >> 20} MiB, and is not read for this"
         try:
             return frozenset(needed_outside(self._read(url)))
         except Unavailable as reason:

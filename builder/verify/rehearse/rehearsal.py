@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import posixpath
 import tempfile
@@ -22,6 +23,7 @@ from builder.system.host_facts import own_index
 from builder.system.process import Processes
 from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
 from builder.verify.rehearse.imports import (
+    LARGEST_WHEEL,
     LibraryTrials,
     import_trials,
     modules_of_distribution,
@@ -132,7 +134,7 @@ def rehearsal_here(
         conda=CondaTrials(read_channel),
         sources=SourceTrials(servers.ask, lambda source: home.source(source.sha256)),
         packages=PackageTrials(read_url, package_archives(project)),
-        libraries=LibraryTrials(index.read, index.size_of),
+        libraries=LibraryTrials(functools.partial(read_url, limit=LARGEST_WHEEL)),
         workspace_of=lambda spec: _workspace(processes, clones, home, spec),
     )
 

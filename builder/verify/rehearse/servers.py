@@ -22,7 +22,6 @@ from packaging.tags import Tag
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
-    canonicalize_name,
     parse_sdist_filename,
     parse_wheel_filename,
 )
@@ -55,8 +54,13 @@ class NotOnServer(Unavailable):
 ReadUrl = Callable[[str], bytes]  # raises `Unavailable`
 
 
-def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None = None) -> bytes:
-    """Return the bytes at an `https:`, `http:` or `file:` URL. Raises `Unavailable`."""
+def read_url(
+    url: str, *, accept: str = "*/*", session: requests.Session | None = None, limit: int = 0
+) -> bytes:
+    """Return the bytes at an `https:`, `http:` or `file:` URL.
+
+    Raises `Unavailable`, also for more bytes than `limit`, or than `LARGEST`.
+    """
     name = url.rstrip("/").rpartition("/")[2]
     try:
         if url.startswith("file:"):
@@ -66,14 +70,15 @@ def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None 
             if response.status_code in _GONE:
                 raise NotOnServer(f"it has no {name} ({response.status_code})")
             response.raise_for_status()
+            _check_size(int(response.headers.get("Content-Length", 0)), name, limit)
             data = bytearray()
             for chunk in response.iter_content(1 << 20):
                 data += chunk
-                _check_size(len(data), name)
+                _check_size(len(data), name, limit)
             return bytes(data)
     except requests.ConnectionError as error:
         raise Unavailable(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
-    except (requests.RequestException, OSError) as error:
+    except (requests.RequestException, OSError, ValueError) as error:
         raise Unavailable(f"{name} cannot be read: {innermost(error)}") from error
 
 
@@ -86,9 +91,10 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-def _check_size(size: int, name: str) -> None:
-    if size > LARGEST:
-        raise Unavailable(f"{name} is larger than {LARGEST >> 20} MiB")
+def _check_size(size: int, name: str, limit: int = 0) -> None:
+    most = limit or LARGEST
+    if size > most:
+        raise Unavailable(f"{name} is larger than {most >> 20} MiB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +196,6 @@ class IndexFile:
     tags: frozenset[Tag]
     requires_python: str
     is_yanked: bool
-    size: int
 
 
 class Index:
@@ -216,11 +221,6 @@ class Index:
             raise Unavailable(f"{server} gives no JSON page of {project}") from error
         return tuple(file for row in part(page, "files") or () if (file := _file(row, url)))
 
-    def size_of(self, url: str) -> int:
-        """Return the size of the file at a URL in bytes; 0 if the index does not say."""
-        project = canonicalize_name(url.rpartition("/")[2].partition("-")[0])
-        return next((file.size for file in self.files(project) if file.url == url), 0)
-
 
 def _file(row: Mapping[str, object], page_url: str) -> IndexFile | None:
     """Return the file of a row; None for eggs, installers and an invalid name."""
@@ -239,7 +239,6 @@ def _file(row: Mapping[str, object], page_url: str) -> IndexFile | None:
         tags=tags,
         requires_python=str(row.get("requires-python") or ""),
         is_yanked=bool(row.get("yanked")),
-        size=int(str(row.get("size") or 0)),
     )
 
 

@@ -33,7 +33,6 @@ from builder.plan import make_plan
 from builder.system.home import Home
 from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
 from builder.verify.rehearse.imports import (
-    LARGEST_WHEEL,
     LibraryTrials,
     import_trials,
     needed_outside,
@@ -41,7 +40,7 @@ from builder.verify.rehearse.imports import (
 from builder.verify.rehearse.python_packages import CondaTrials
 from builder.verify.rehearse.rehearsal import read_channel
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.servers import Answer, SourceTrials
+from builder.verify.rehearse.servers import Answer, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trials import (
     FAILED,
@@ -290,7 +289,7 @@ def resolved(name: str = "cv-1-cp36-cp36m-manylinux1_x86_64.whl") -> Resolved:
 
 def test_a_library_that_no_package_brings_is_a_failure() -> None:
     """opencv-python wants libSM and others of X11, which no image has by itself."""
-    trials = LibraryTrials(lambda _: NEEDY, lambda _: 1)
+    trials = LibraryTrials(lambda _: NEEDY)
     [trial] = trials.of([resolved()], {"python3"}, 7)
     assert (trial.outcome, trial.line) == (FAILED, 7)
     assert trial.text == "no package of the image brings libSM.so.6 (libsm6; libSM)"
@@ -306,13 +305,16 @@ def test_wheels_without_programs_are_passed_over() -> None:
     def unread(_: str) -> bytes:
         raise AssertionError
 
-    trials = LibraryTrials(unread, lambda _: 1)
+    trials = LibraryTrials(unread)
     assert [*trials.of([resolved("cv-1-py3-none-any.whl")], (), 1)] == []
 
 
 def test_what_is_not_known_of_a_wheel_is_said() -> None:
-    large = LibraryTrials(lambda _: NEEDY, lambda _: LARGEST_WHEEL + 1)
-    strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")), lambda _: 1)
+    def read_large(_: str) -> bytes:
+        raise Unavailable("cv.whl is larger than 64 MiB")
+
+    large = LibraryTrials(read_large)
+    strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")))
     for trials, reason in ((large, "MiB"), (strange, "libodd.so.1")):
         [trial] = trials.of([resolved()], (), 1)
         assert trial.outcome == NOT_TRIED

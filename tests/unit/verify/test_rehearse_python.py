@@ -335,7 +335,7 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
 
 
 ROWS: list[dict[str, Any]] = [
-    {"filename": "a-1.0-py3-none-any.whl", "size": 7},
+    {"filename": "a-1.0-py3-none-any.whl"},
     {"filename": "a-2.0.tar.gz", "requires-python": ">=3.8"},
     {"filename": "A-2.1.zip", "requires-python": "not a version"},
     {"filename": "a-3.0.tar.gz", "yanked": "broken"},
@@ -403,10 +403,9 @@ def test_what_an_index_tells_of_a_file() -> None:
     rows = [{**ROWS[0], "url": url}, {**ROWS[1], "url": "https://index.example/a-2.0.tar.gz"}]
     index = Index("", lambda *_, **__: json.dumps({"files": rows}).encode())
     wheel, source = index.files("a")
-    assert [index.size_of(each) for each in (url, source.url, f"{url}.zip")] == [7, 0, 0]
-    assert (wheel.name, wheel.url, wheel.size) == ("a-1.0-py3-none-any.whl", url, 7)
+    assert (wheel.name, wheel.url) == ("a-1.0-py3-none-any.whl", url)
     assert {str(tag) for tag in wheel.tags} == {"py3-none-any"}
-    assert (source.tags, source.size, source.is_yanked) == (frozenset(), 0, False)
+    assert (source.tags, source.is_yanked) == (frozenset(), False)
     assert (wheel.requires_python, source.requires_python) == ("", ">=3.8")
 
 

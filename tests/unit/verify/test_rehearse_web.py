@@ -152,6 +152,9 @@ def test_a_file_may_be_as_large_as_the_limit(
         else:
             with pytest.raises(Unavailable, match=r"^a is larger than 1 MiB$"):
                 read_url(url)
+    if scheme == "http":
+        with pytest.raises(Unavailable, match=r"^a is larger than 0 MiB$"):
+            read_url(url, limit=1)
 
 
 # An index of Python packages.
