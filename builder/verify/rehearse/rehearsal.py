@@ -21,7 +21,7 @@ from builder.model.errors import MissingPrerequisite
 from builder.system.home import Home
 from builder.system.host_facts import own_index
 from builder.system.process import Processes
-from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
+from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LARGEST_WHEEL,
     LibraryTrials,
@@ -77,11 +77,10 @@ class Rehearsal:
     def _of_sources(
         self, spec: Spec, steps: Sequence[Step], commands: Sequence[PipInstall]
     ) -> Iterator[Trial]:
-        flags = FlagTrials(spec.image)
         with self.workspace_of(spec) as workspace:
             for step in steps:
                 workspace.follow(step)
-                yield from flags.of(step, workspace)
+                yield from flag_trials(spec.image, step, workspace)
                 yield from toolkit_trials(spec.image, step)
             yield from workspace.trials
             yield from self._of_imports(steps, commands, workspace)

@@ -31,7 +31,7 @@ from builder.model.exact_json import member
 from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
-from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
+from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LibraryTrials,
     import_trials,
@@ -151,13 +151,13 @@ def test_a_setup_py_may_ask_for_more_than_the_compiler_takes(tmp_path: Path) -> 
     """NVIDIA's Transformer of MLPerf asks gcc 4.8 for C++14."""
     space = workspace(tmp_path, code={"setup.py": SETUP})
     followed(space, f"git clone {OWNER}/code.git /opt/code")
-    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
+    planned = shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le")
     build = step("/opt/v/bin/python setup.py build_ext --inplace", folder="/opt/code")
-    [trial] = flags.of(build, space)
+    [trial] = flag_trials(planned, build, space)
     assert (trial.outcome, trial.subject) == (FAILED, "--std=c++14 in /opt/code/setup.py:1")
     assert "the image has gcc 4.8, and gcc takes -std=c++14 since 5" in trial.text
     followed(space, "sed -i s/--std=c++14/-std=c++11/ /opt/code/setup.py")
-    assert outcomes(flags.of(build, space)) == [PASSED]
+    assert outcomes(flag_trials(planned, build, space)) == [PASSED]
 
 
 @pytest.mark.parametrize(
@@ -170,21 +170,21 @@ def test_a_setup_py_may_ask_for_more_than_the_compiler_takes(tmp_path: Path) -> 
     ],
 )
 def test_an_option_of_a_command_is_tried(command: str, outcome: str, tmp_path: Path) -> None:
-    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step(command), workspace(tmp_path))) == [outcome]
+    planned = shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le")
+    assert outcomes(flag_trials(planned, step(command), workspace(tmp_path))) == [outcome]
 
 
 def test_options_in_variables_are_tried(tmp_path: Path) -> None:
-    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
+    planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
     configure = dataclasses.replace(step("./configure"), variables={"CXXFLAGS": "-O2 -std=c++14"})
-    assert outcomes(flags.of(configure, workspace(tmp_path))) == [FAILED]
+    assert outcomes(flag_trials(planned, configure, workspace(tmp_path))) == [FAILED]
 
 
 def test_a_setup_py_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
-    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step("pip3 install .", folder="/opt/x"), workspace(tmp_path))) == [
-        NOT_TRIED
-    ]
+    planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
+    assert outcomes(
+        flag_trials(planned, step("pip3 install .", folder="/opt/x"), workspace(tmp_path))
+    ) == [NOT_TRIED]
 
 
 # Where the toolkit is.
