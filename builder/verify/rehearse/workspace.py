@@ -8,6 +8,7 @@ no path leads out of the folder.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import posixpath
@@ -31,6 +32,7 @@ _GIT = (
     *("git", "-c", "safe.directory=*", "-c", "core.symlinks=false"),
     *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
 )
+_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # with filters
 
 # ---- Source trees: of locked archives, and of Git repositories ----
 
@@ -83,7 +85,7 @@ class Clones:
         commit = f"{ref}^{{commit}}"
         self._processes.capture(
             [*_GIT, *place, "read-tree", "--reset", "-u", "--end-of-options", commit],
-            env={"GIT_INDEX_FILE": str(folder.parent / f".{folder.name}.index")},
+            env={**_NO_SETTINGS, "GIT_INDEX_FILE": str(folder.parent / f".{folder.name}.index")},
             timeout_s=_GIT_TIMEOUT_S,
         )
 
@@ -175,10 +177,11 @@ class SourceWorkspace:
         return self.root / path.lstrip("/")
 
     def _remove(self, file: Path) -> None:
-        if file.is_dir():
-            shutil.rmtree(file)
-        else:
-            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as `rm -f` removes what is there
+            if file.is_dir():
+                shutil.rmtree(file)
+            else:
+                file.unlink()
 
     def _git(self, step: Step) -> None:
         if "clone" in step.argv:
@@ -213,8 +216,9 @@ class SourceWorkspace:
             return
         if posixpath.basename(words[0]) != ".":
             target = posixpath.join(target, posixpath.basename(source))
-        shutil.copytree(self._file(source), self._file(target), dirs_exist_ok=True)
-        self._trees.append(target)
+        if not target.startswith(f"{source}/"):  # cp refuses that
+            shutil.copytree(self._file(source), self._file(target), dirs_exist_ok=True)
+            self._trees.append(target)
 
     def _edit(self, step: Step) -> None:
         arguments = arguments_of(step.argv[1:], ("-e",))
@@ -246,7 +250,7 @@ class SourceWorkspace:
 
     def _patch(self, command: PatchCommand) -> tuple[Callable[..., Trial], str]:
         """Apply a patch if all of it applies."""
-        if not self.is_at_hand(command.folder):
+        if not self.is_at_hand(command.folder) or not self._file(command.folder).is_dir():
             return not_tried, "its sources are not at hand"
         patch = self._file(command.file)
         if not patch.is_file():

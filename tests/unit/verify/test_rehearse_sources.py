@@ -207,7 +207,8 @@ def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: P
         space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
-    space.follow(step("rm -rf /opt/code/a"))
+    space.follow(step("cp -r /opt/code/. /opt/code/sub/deep"))
+    space.follow(step("rm -rf /opt/code/a /opt/code/a/b /opt/lost"))
     assert space.read("/opt/code/a") is None
     assert space.files_below("/opt/code") == []
 
