@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
@@ -22,12 +21,13 @@ from builder.cli.options import (
 )
 from builder.model import Spec
 from builder.model.errors import counted
+from builder.model.records import plain
 from builder.system.home import Home
 from builder.system.terminal import Progress
 from builder.verify.rehearse.rehearsal import rehearsal_here
 from builder.verify.rehearse.servers import Servers
 from builder.verify.rehearse.trials import OUTCOMES, CellTrials, Trial, write_record
-from builder.verify.stand_ins import steps_on_stand_ins
+from builder.verify.stand_ins import StepsOf, steps_on_stand_ins
 
 _INDENT = " " * 4
 
@@ -69,8 +69,7 @@ def run(options: RehearseOptions) -> int:
     rehearsal = rehearsal_here(options.project, options.clones, home, servers)
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     cells = []
-    with contextlib.ExitStack() as held:
-        steps_of = _steps(options, specs, progress, servers, held)
+    with _steps(options, home, specs, progress, servers) as steps_of:
         for number, spec in enumerate(specs, start=1):
             progress.say(f"{number} of {len(specs)}: {spec.image.identifier}")
             cells.append(rehearsal.of(spec).with_more(steps_of(spec)))
@@ -91,7 +90,7 @@ def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
                 "image": cell.image,
                 "content_key": cell.content_key,
                 "asked": cell.asked,
-                "trials": [dataclasses.asdict(trial) for trial in cell.trials],
+                "trials": plain(cell.trials),
             }
             for cell in cells
         ],
@@ -123,19 +122,15 @@ def _counts(trials: Sequence[Trial]) -> str:
 
 
 def _steps(
-    options: RehearseOptions,
-    specs: list[Spec],
-    progress: Progress,
-    servers: Servers,
-    held: contextlib.ExitStack,
-) -> Callable[[Spec], list[Trial]]:
-    """Tries the steps of a spec on a stand-in, if that is asked for."""
+    options: RehearseOptions, home: Home, specs: list[Spec], progress: Progress, servers: Servers
+) -> contextlib.AbstractContextManager[StepsOf]:
+    """Return what tries the steps of a spec on a stand-in, if that is asked for."""
     if not options.steps:
-        return lambda _: []
+        return contextlib.nullcontext(lambda _: [])
     build = BuildSettings(
         project=options.project,
-        out=Home.of_environment().rehearsals,
+        out=home.rehearsals,
         formats=("oci",),
         verbose=options.level > 1,
     )
-    return held.enter_context(steps_on_stand_ins(build, specs, progress, servers.ask))
+    return steps_on_stand_ins(build, specs, progress, servers.ask)

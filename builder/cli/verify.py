@@ -38,7 +38,7 @@ from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
 from builder.verify.measure.rounds import measure
-from builder.verify.measure.text import as_text, exposition
+from builder.verify.measure.shown import as_text, exposition
 from builder.verify.preparation import versions_of
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start

@@ -1,9 +1,14 @@
-"""Steps of specs, run on bases that stand in for those of registries (`rehearse --steps`)."""
+"""Steps of specs, run on bases that stand in for those of registries (`rehearse --steps`).
+
+A step that passed there may still fail on the base itself, and most that fail there would fail on
+the base, too. What the stand-in is known to lack is no failure: the step counts as not tried.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +17,7 @@ from builder.build.engines.protocol import shortened
 from builder.build.run import BuildSettings, build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.reading import SpecStage
+from builder.compile.lint.reading import DockerStage, Instruction, read
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
@@ -22,11 +27,11 @@ from builder.model.inputs import base_name
 from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
-from builder.verify.preparation import prepare
-from builder.verify.rehearse.packages import STAND_INS
-from builder.verify.rehearse.servers import Ask
-from builder.verify.rehearse.step_trials import StepEnd, step_trials
-from builder.verify.rehearse.trials import STEPS, Trial, not_tried
+from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.rehearse.packages import STAND_INS, installed_by, shown
+from builder.verify.rehearse.servers import URL, Ask
+from builder.verify.rehearse.steps import Step, steps_of
+from builder.verify.rehearse.trials import PASSED, STEPS, Trial, failed, not_tried, passed
 
 _WAITING = "waiting for another build-images that runs the same steps"
 _STEP = "step"
@@ -56,13 +61,13 @@ def steps_on_stand_ins(
             held.enter_context(at_work(run.tools, options.project, progress.say))
             stages = RunStages(run=run, engine="")
 
-        def steps_of(spec: Spec) -> list[Trial]:
+        def tried(spec: Spec) -> list[Trial]:
             image = images.get(spec.image.identifier)
             if stages is None or image is None:
                 return [not_tried(STEPS, "all steps", str(chosen[spec.image.identifier]))]
             return _trials(stages, spec, image, ask)
 
-        yield steps_of
+        yield tried
 
 
 def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
@@ -86,7 +91,7 @@ def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> lis
             sources = stored_sources(spec)
             write_spec(spec, None, context, base_archive(spec.image), sources)
             run.engine.provide_base(base, log=log)
-            stand_in = _StandIn(
+            stand_in = StandIn(
                 name=image.base.name,
                 log=str(log),
                 sources=sources,
@@ -95,7 +100,7 @@ def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> lis
                 context=context,
                 tags=dict.fromkeys(spec.image.registry_bases.values(), base.tag),
             )
-            return list(step_trials(spec, stand_in, ask))
+            return list(StepTrials(spec, stand_in, ask).trials())
         finally:
             remove(context)
 
@@ -115,8 +120,12 @@ def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
 
 
 @dataclasses.dataclass(kw_only=True)
-class _StandIn:
-    """A base of this machine on which a spec's stages grow: `tags` has each one's by its name."""
+class StandIn:
+    """A base of this machine on which a spec's stages grow, step by step.
+
+    `sources` are the URLs of the locked sources that steps can copy in; `tags` has the image of
+    each stage by its name.
+    """
 
     name: str
     log: str
@@ -126,23 +135,23 @@ class _StandIn:
     context: Path
     tags: dict[str, str]
 
-    def begin(self, stage: SpecStage) -> None:
+    def begin(self, stage: DockerStage) -> None:
+        """Start a stage from the stand-in, or from what an earlier stage has come to."""
         self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
-    def run(self, stage: str, text: str) -> StepEnd:
-        """Build a Dockerfile of this step alone, on what the stage has come to."""
+    def run(self, stage: str, text: str) -> None:
+        """Build a Dockerfile of this step alone, on what the stage has come to.
+
+        Raises `StepFailed`.
+        """
         run, image, log = self.stages.run, self.image, Path(self.log)
         run.progress.step(image.identifier, f"on {self.name}: {shortened(text, _SHOWN)}")
         step = f"FROM {stage} AS {_STEP}\n{text}\n"
         alone = stage_alone(step, _STEP, self.tags, native=self.stages.native_of(image))
         (self.context / "Dockerfile").write_text(alone)
         tag = rehearsal_tag(image.identifier, stage)
-        try:
-            build_dockerfile(run, image, self.context, log=log, name=tag)
-        except StepFailed as error:
-            return StepEnd(has_passed=False, tail=error.tail)
+        build_dockerfile(run, image, self.context, log=log, name=tag)
         self.tags[stage] = tag
-        return StepEnd(has_passed=True)
 
 
 _FAMILY = frozenset({"debian", "ubuntu"})
@@ -173,3 +182,143 @@ def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage |
         return is_far, version_order(each.version), each.name
 
     return min(candidates, key=distance)
+
+
+# ---- Steps, one at a time ----
+
+_RUN = frozenset({"RUN", "COPY", "ADD"})
+_HELD = frozenset({"ARG", "ENV", "SHELL", "USER", "WORKDIR"})  # they hold for the steps after them
+_CUDA = re.compile(r"cuda|cudnn|cublas|nccl|nvcc|nvidia", re.IGNORECASE)
+_COPIED_FROM = re.compile(r"--from=(\S+)")
+_UNREACHABLE = re.compile(
+    r"could not resolve|unable to resolve|name or service not known"
+    r"|temporary failure in name resolution|network is unreachable",
+    re.IGNORECASE,
+)
+_NO_PACKAGE = re.compile(
+    r"E: (?:Unable to locate package |Package '|Version '.*' for '|Couldn't find any package by"
+    r" (?:glob|regex) ')(?P<name>[^'\s]+)"
+)
+_NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>\S+)")
+# Lines that the engine adds to the output of a step.
+_OF_ENGINE = re.compile(
+    r"^(?:\[\d+/\d+\] )?STEP \d+/|^--> |^error: |^error building|subprocess exited"
+    r"|exit status \d+$",
+    re.IGNORECASE,
+)
+
+
+@dataclasses.dataclass(slots=True)
+class _Stage:
+    """A stage as it grows: instructions that wait for a step, lines of steps that it lacks."""
+
+    name: str
+    waiting: list[str] = dataclasses.field(default_factory=list)
+    lacking: dict[int, None] = dataclasses.field(default_factory=dict)
+
+
+class StepTrials:
+    """Runs every step of a spec that can run on a stand-in."""
+
+    def __init__(self, spec: Spec, stand_in: StandIn, ask: Ask) -> None:
+        self._image, self._stand_in, self._ask = spec.image, stand_in, ask
+        self._reading = read(spec, locked=False)
+        self._steps = steps_of(self._reading)
+        self._missing = [source for source in spec.sources if source.url not in stand_in.sources]
+        self._stages: dict[str, _Stage] = {}
+        self._where = f"on {stand_in.name} in place of {spec.image.base.name}"
+
+    def trials(self) -> Iterator[Trial]:
+        """Yield a trial for each step. Copying is one only where it fails or does not run."""
+        stages = iter(self._reading.docker.stages)
+        stage = _Stage("")
+        for number, instruction in enumerate(self._reading.docker.instructions):
+            if instruction.name == "FROM":
+                stage = self._begin(next(stages))
+            elif instruction.name in _HELD:
+                stage.waiting.append(_text(instruction))
+            elif instruction.name in _RUN:
+                steps = [step for step in self._steps if step.layer == number]
+                trial = self._trial(stage, instruction, _subject(instruction, steps))
+                if instruction.name == "RUN" or trial.outcome != PASSED:
+                    yield trial
+
+    def _begin(self, docker_stage: DockerStage) -> _Stage:
+        self._stand_in.begin(docker_stage)
+        stage = _Stage(docker_stage.name)
+        if parent := self._stages.get(docker_stage.source):
+            stage.waiting, stage.lacking = [*parent.waiting], {**parent.lacking}
+        return self._stages.setdefault(docker_stage.name, stage)
+
+    def _trial(self, stage: _Stage, instruction: Instruction, subject: str) -> Trial:
+        """Try a step; the stage goes on without a step that did not run, or failed."""
+        text, line = _text(instruction), instruction.line
+        for name in _COPIED_FROM.findall(instruction.flags):
+            if name in self._stages:
+                stage.lacking |= self._stages[name].lacking
+        try:
+            if reason := self._lacks(instruction, text):
+                trial = not_tried(STEPS, subject, reason, line)
+            else:
+                self._stand_in.run(stage.name, "\n".join([*stage.waiting, text]))
+                stage.waiting.clear()
+                return passed(STEPS, subject, self._where, line)
+        except StepFailed as error:
+            trial = self._failed(stage, subject, error.tail, line)
+        stage.lacking[line] = None
+        return trial
+
+    def _lacks(self, instruction: Instruction, text: str) -> str:
+        if instruction.name != "RUN":
+            missing = (each for each in self._missing if each.in_context in instruction.words)
+            return next((f"the store has not fetched {each.url}" for each in missing), "")
+        if self._image.cuda and _CUDA.search(text):
+            return f"it needs CUDA, which {self._stand_in.name} does not have"
+        answers = (self._ask(url) for url in URL.findall(text))
+        silent = (answer.text for answer in answers if answer.has is None)
+        return next((f"it needs a server: {text}" for text in silent), "")
+
+    def _failed(self, stage: _Stage, subject: str, tail: Sequence[str], line: int) -> Trial:
+        last = _last(tail)
+        if reason := self._known(tail):
+            return not_tried(STEPS, subject, reason, line)
+        if stage.lacking:
+            lines = ", ".join(map(str, stage.lacking))
+            text = f"it may rest on steps that did not run (Dockerfile:{lines}): {last}"
+            return not_tried(STEPS, subject, text, line)
+        hint = f"all of its output: {self._stand_in.log}"
+        return failed(STEPS, subject, f"{self._where}: {last}", line, hint)
+
+    def _known(self, tail: Sequence[str]) -> str:
+        """Return why a step failed, where the stand-in or the network is to blame."""
+        text, name = "\n".join(tail), self._stand_in.name
+        if packages := _NO_PACKAGE.findall(text):
+            return f"{name} has no package {', '.join(dict.fromkeys(packages))}"
+        if wheel := _NO_WHEEL.search(text):
+            return f"pip on {name} finds no {wheel['name']}; for the base's own Python see `python`"
+        if _UNREACHABLE.search(text):
+            return f"it needs a server that cannot be reached: {_last(tail)}"
+        return ""
+
+
+def _text(instruction: Instruction) -> str:
+    return "\n".join(text for _, text in instruction.lines)
+
+
+def _subject(instruction: Instruction, steps: Sequence[Step]) -> str:
+    """Name a step in a few words: the packages that it installs, else its programs."""
+    if instruction.name != "RUN":
+        return f"{instruction.name} {' '.join(instruction.value.split())}"
+    if names := [name for step in steps for name in installed_by(step)]:
+        return f"install {shown(names)}"
+    return f"RUN {shown([*dict.fromkeys(step.program for step in steps)])}"
+
+
+def _last(tail: Sequence[str]) -> str:
+    """Return the last line that a step itself printed, or else the engine's."""
+    lines = [line.strip() for line in tail if line.strip()]
+    if own := [line for line in lines if not _OF_ENGINE.search(line)]:
+        return own[-1]
+    *_, subject, reason = ["", *(lines or ["it printed nothing"])[-1].split(": ")]
+    # a path, or a step's text
+    return f"{subject}: {reason}" if subject.startswith('"') else reason

@@ -2,164 +2,123 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import itertools
 import json
 import struct
-import tarfile
+import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
+import requests
+import yaml
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
-from samples import a_file, shipped_project, tar_bytes
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from samples import ROOT, a_file, shipped_project, tar_bytes
 
 from builder.compile import spec
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.index import Index
+from builder.verify.rehearse.imports import LibraryTrials
+from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.pip_commands import PythonTarget
-from builder.verify.rehearse.python_packages import PythonTrials
-from builder.verify.rehearse.resolution import Resolver
-from builder.verify.rehearse.servers import Answer, Unavailable
+from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
+from builder.verify.rehearse.rehearsal import Rehearsal
+from builder.verify.rehearse.resolution import Resolver, RunPip
+from builder.verify.rehearse.servers import Answer, Index, NotOnServer, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.workspace import SourceWorkspace, Tree
+from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 BIONIC = PythonTarget(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")
 CENTOS = PythonTarget(arch="x86_64", python="3.6.8", pip="9.0.3", glibc="2.17")
-OLD_PYTHONS = ">=2.7, !=3.0.*, !=3.1.*, !=3.2.*, !=3.3.*, !=3.4.*, !=3.5.*"
-
-# What the index answered for these, of which the files for other Pythons are left out.
-PAGES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "cffi": [
-        ("cffi-1.15.1-cp36-cp36m-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("cffi-1.15.1-cp36-cp36m-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("cffi-1.15.1.tar.gz", ""),
-    ],
-    "cmake": [
-        ("cmake-3.20.5-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("cmake-3.20.5-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("cmake-3.20.5.tar.gz", ""),
-    ],
-    "cython": [("Cython-0.29.36-py2.py3-none-any.whl", ""), ("Cython-0.29.36.tar.gz", "")],
-    "ninja": [
-        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_17_ppc64le.manylinux2014_ppc64le.whl", ""),
-        ("ninja-1.10.2.4-py2.py3-none-manylinux_2_5_x86_64.manylinux1_x86_64.whl", ""),
-        ("ninja-1.10.2.4.tar.gz", ""),
-    ],
-    "numpy": [
-        ("numpy-1.19.5-cp36-cp36m-manylinux2010_x86_64.whl", ">=3.6"),
-        ("numpy-1.19.5-cp36-cp36m-manylinux2014_aarch64.whl", ">=3.6"),
-        ("numpy-1.19.5.zip", ">=3.6"),
-    ],
-    "pip": [("pip-21.3.1-py3-none-any.whl", ">=3.6"), ("pip-25.3-py3-none-any.whl", ">=3.9")],
-    "pyyaml": [
-        ("PyYAML-5.4.1-cp36-cp36m-manylinux1_x86_64.whl", OLD_PYTHONS),
-        ("PyYAML-5.4.1-cp36-cp36m-manylinux2014_aarch64.whl", OLD_PYTHONS),
-        ("PyYAML-5.4.1.tar.gz", OLD_PYTHONS),
-    ],
-    "setuptools": [("setuptools-49.1.3-py3-none-any.whl", ">=3.5")],
-    "six": [("six-1.16.0-py2.py3-none-any.whl", ""), ("six-1.17.0-py2.py3-none-any.whl", "")],
-    "wheel": [("wheel-0.35.1-py2.py3-none-any.whl", "")],
-    "plain": [("plain-1.0.tar.gz", ""), ("plain-0.9-py3-none-any.whl", "")],
-}
-# The files of source distributions that say what they need.
-SOURCES: Mapping[str, Mapping[str, str]] = {
-    "PyYAML-5.4.1.tar.gz": {
-        "pyproject.toml": '[build-system]\nrequires = ["setuptools", "wheel", "Cython"]\n',
-        "PKG-INFO": "Metadata-Version: 1.2\nName: PyYAML\nVersion: 5.4.1\n",
-    },
-    "numpy-1.19.5.zip": {
-        "pyproject.toml": """[build-system]
-requires = ["wheel<=0.35.1", "setuptools<49.2.0", "Cython>=0.29.21,<3.0"]
-""",
-        "PKG-INFO": "Metadata-Version: 1.2\nName: numpy\nVersion: 1.19.5\n",
-    },
-    "plain-1.0.tar.gz": {
-        "setup.py": "",
-        "PKG-INFO": "Metadata-Version: 1.1\nName: plain\nVersion: 1.0\n",
-        "plain.egg-info/requires.txt": "six\n\n[extra]\nnothing\n",
-    },
-}
+INDEX = yaml.safe_load((ROOT / "tests/data/rehearsal/index.yaml").read_text())
 
 
-def sample_index(pages: Mapping[str, Sequence[tuple[str, str]]] = PAGES) -> Index:
+def sample_index() -> Index:
     """An index with recorded pages; it cannot be reached for a project named `silent`."""
 
-    def read_page(project: str) -> dict[str, Any] | None:
+    def read(url: str, accept: str = "") -> bytes:
+        *_, project, name = url.split("/")
+        if name:
+            return source_archive(name)
         if project == "silent":
             raise Unavailable("index.example cannot be reached: no route")
-        if project not in pages:
-            return None
+        if project not in INDEX["files"]:
+            raise NotOnServer(f"it has no {project} ({accept})")
         rows = [
             {"filename": name, "url": f"https://index.example/{name}", "requires-python": python}
-            for name, python in pages[project]
+            for name, python in INDEX["files"][project].items()
         ]
-        return {"files": rows}
+        return json.dumps({"files": rows}).encode()
 
-    def read_file(url: str) -> bytes:
-        return source_archive(url.rpartition("/")[2])
-
-    return Index(read_page, read_file)
+    return Index("https://index.example", read)
 
 
 def source_archive(name: str) -> bytes:
     folder = name.removesuffix(".tar.gz").removesuffix(".zip")
-    return tar_bytes(*(a_file(f"{folder}/{path}", text) for path, text in SOURCES[name].items()))
+    return tar_bytes(
+        *(a_file(f"{folder}/{path}", text) for path, text in INDEX["sources"][name].items())
+    )
 
 
-def sample_pip(index: Index) -> Any:
+def sample_pip(index: Index) -> RunPip:
     """What pip does of its resolutions, for packages without conflicts: the newest of each."""
 
-    def run(arguments: Sequence[str], report: Path) -> Completed:
-        folder = Path(arguments[arguments.index("--find-links") + 1])
+    def run(arguments: Sequence[str]) -> Completed:
+        values = dict(itertools.pairwise(arguments))
+        stand_ins, report = values["--extra-index-url"], values["--report"]
+        waiting = [
+            word for word in arguments[arguments.index(report) + 1 :] if not word.startswith("-")
+        ]
         platforms = {
             following for word, following in itertools.pairwise(arguments) if word == "--platform"
         }
-        after = len(arguments) - [*reversed(arguments)].index(str(report))
-        waiting = [word for word in arguments[after:] if not word.startswith("-")]
         install: dict[str, dict[str, Any]] = {}
         for text in waiting:
             requirement = Requirement(text)
-            match = _newest(index, requirement, folder, platforms)
-            if match is None:
+            wheels = _wheels(index, requirement, stand_ins, {*platforms, "any"})
+            if not wheels:
                 error = f"ERROR: No matching distribution found for {requirement}\n"
                 return Completed(argv=(), returncode=1, stderr=error)
-            name, version, url, requires = match
-            metadata = {"name": name, "version": version, "requires_dist": requires}
-            install[name] = {"metadata": metadata, "download_info": {"url": url}}
-            waiting += [text for text in requires if Requirement(text).name not in install]
-        report.write_text(json.dumps({"install": [*install.values()]}))
+            version, url = max(wheels)
+            requires = _required(requests.get(url, timeout=9)) if stand_ins in url else []
+            metadata = {"name": requirement.name, "version": str(version)}
+            install[requirement.name] = {"metadata": metadata, "download_info": {"url": url}}
+            waiting += [text for text in requires if not Requirement(text).marker]
+        Path(report).write_text(json.dumps({"install": [*install.values()]}))
         return Completed(argv=(), returncode=0)
 
     return run
 
 
-def _newest(
-    index: Index, requirement: Requirement, folder: Path, platforms: set[str]
-) -> tuple[str, str, str, list[str]] | None:
-    stand_ins = {path.name: path for path in folder.glob("*.whl")}
-    usable = [
-        (version, name, str(stand_ins.get(name, f"https://index.example/{name}")))
-        for name in [*stand_ins, *(file.name for file in index.files(requirement.name.lower()))]
-        if name.endswith(".whl")
-        for project, version, _, tags in [parse_wheel_filename(name)]
-        if project == requirement.name.lower() and requirement.specifier.contains(version)
-        if any(tag.platform in {*platforms, "any"} for tag in tags)
+def _wheels(
+    index: Index, requirement: Requirement, stand_ins: str, platforms: set[str]
+) -> list[tuple[Version, str]]:
+    """The versions and URLs of the wheels that meet a requirement, of both indexes."""
+    project = canonicalize_name(requirement.name)
+    page = requests.get(f"{stand_ins}{project}/", timeout=9)
+    if not page.ok:
+        return []
+    urls = [urljoin(stand_ins, row["url"]) for row in page.json()["files"]]
+    urls += [file.url for file in index.files(project) if file.tags]
+    wheels = [(parse_wheel_filename(url.rpartition("/")[2]), url) for url in urls]
+    return [
+        (version, url)
+        for (_, version, _, tags), url in wheels
+        if requirement.specifier.contains(version)
+        and any(tag.platform in platforms for tag in tags)
     ]
-    if not usable:
-        return None
-    version, name, url = max(usable)
-    requires = _required(stand_ins[name]) if name in stand_ins else []
-    return requirement.name.lower(), str(version), url, requires
 
 
-def _required(stand_in: Path) -> list[str]:
-    with zipfile.ZipFile(stand_in) as wheel:
+def _required(response: requests.Response) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(response.content)) as wheel:
         [path] = [name for name in wheel.namelist() if name.endswith("METADATA")]
         lines = wheel.read(path).decode().splitlines()
     marker = "Requires-Dist: "
@@ -176,6 +135,19 @@ def python_trials(silent: str = "developer.example") -> PythonTrials:
         return Answer(has=True)
 
     return PythonTrials(Resolver(index=index, run_pip=sample_pip(index)), ask)
+
+
+def sample_rehearsal(silent: str = "://", **repositories: Mapping[str, str]) -> Rehearsal:
+    """A rehearsal against recorded answers; `silent` is a part of URLs whose servers are silent."""
+    nothing = Answer(has=None, text="no server is asked")
+    return Rehearsal(
+        python=python_trials(silent=silent),
+        conda=CondaTrials(lambda *_: "no server is asked"),
+        sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
+        packages=PackageTrials(lambda _: b"", Archives()),
+        libraries=LibraryTrials(lambda _: wheel()),
+        workspace_of=lambda _: temporary_workspace(**repositories),
+    )
 
 
 @functools.cache
@@ -201,14 +173,22 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
     )
 
 
-def workspace(**repositories: Mapping[str, str]) -> SourceWorkspace:
+def workspace(root: Path, **repositories: Mapping[str, str]) -> SourceWorkspace:
     """A workspace where clones have files: repositories by their names."""
 
-    def clones(url: str, _: str) -> Tree | str:
+    def check_out(url: str, _: str, folder: Path) -> str:
         name = url.rpartition("/")[2].removesuffix(".git")
-        return repositories.get(name, "no copy of it")
+        for path, text in repositories.get(name, {}).items():
+            write_file(folder / path, text.encode())
+        return "" if name in repositories else "no copy of it"
 
-    return SourceWorkspace(clones=clones, archives=lambda _: None, processes=Processes())
+    return SourceWorkspace(root=root, check_out=check_out, processes=Processes())
+
+
+@contextlib.contextmanager
+def temporary_workspace(**repositories: Mapping[str, str]) -> Iterator[SourceWorkspace]:
+    with tempfile.TemporaryDirectory() as root:
+        yield workspace(Path(root), **repositories)
 
 
 def library(*needed: str) -> bytes:
@@ -244,7 +224,4 @@ def wheel(**libraries: bytes) -> bytes:
 
 
 def tar_of(path: Path, files: Mapping[str, str]) -> None:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            info, data = a_file(name, text)
-            tar.addfile(info, io.BytesIO(data))
+    path.write_bytes(tar_bytes(*(a_file(name, text) for name, text in files.items())))

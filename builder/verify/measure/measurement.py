@@ -100,6 +100,16 @@ class Completion:
     memory_bytes: int
     gpus: float | None = None
 
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Time, cores, memory and GPUs as tables show them."""
+        return (
+            f"{self.seconds:.1f} s",
+            f"{self.cpu:.0%}",
+            f"{self.memory_bytes / 1e9:.1f} GB",
+            "-" if self.gpus is None else f"{self.gpus:.0%}",
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlaceFacts:
@@ -128,6 +138,9 @@ class Spread:
             count=len(values),
         )
 
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.lowest:.2f} to {self.highest:.2f})"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
@@ -143,6 +156,15 @@ class Row:
     values: Spread | None = None
     ratio: Spread | None = None
     problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """The median with its unit: three significant figures, without an exponent."""
+        if self.values is None:
+            return "no result"
+        value = self.values.median
+        text = f"{value:.0f}" if value >= 100 else f"{value:#.3g}"  # noqa: PLR2004 - three figures
+        return f"{text} {self.quantity.unit}"
 
     def collapse(self, floor: float) -> str:
         """Return why this is a collapse: it did not run, or its median is below a share of bare."""

@@ -137,23 +137,10 @@ def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:
 
 
 class Gpus:
-    """The GPUs of a machine that has none to be sampled."""
+    """GPUs that a process asks within `with gpus: …`; the programs run after it has begun.
 
-    problem = ""
-
-    def __enter__(self) -> Gpus:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End nothing."""
-
-    def look(self) -> tuple[GpuUse, ...]:
-        """Return what each GPU does now; nothing if that is not known."""
-        return ()
-
-
-class Watched(Gpus):
-    """GPUs that a process asks within `with gpus: …`; the programs run after it has begun."""
+    Without a `library` of NVML there are none. After a `problem`, none is asked any more.
+    """
 
     def __init__(
         self,
@@ -168,8 +155,9 @@ class Watched(Gpus):
         self._heard, self._over = threading.Event(), threading.Event()
         self._latest: tuple[float, tuple[GpuUse, ...]] = (0.0, ())
         self._thread = threading.Thread(target=self._listen, daemon=True)
+        self.problem = ""
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> Gpus:
         self._thread.start()
         if not self._heard.wait(self._begin_s):
             self._fail(f"no answer within {self._begin_s:.0f} s")
@@ -181,6 +169,8 @@ class Watched(Gpus):
 
     def look(self) -> tuple[GpuUse, ...]:
         """Return what each GPU did a moment ago; nothing once there was a problem."""
+        if not self._library:
+            return ()
         at, uses = self._latest
         age = time.monotonic() - at
         if age > self._silence_s:
@@ -192,6 +182,8 @@ class Watched(Gpus):
 
     def _listen(self) -> None:
         try:
+            if not self._library:
+                return
             with self._processes.reading_from(nvml.watcher(self._library)) as lines:
                 self._hear(lines)
         except _Over:
@@ -218,6 +210,6 @@ class _Over(Exception):
     """The measurement has ended."""
 
 
-def gpu_look(processes: Processes, *, library: str = nvml.LIBRARY, proc: Path = _PROC) -> Gpus:
+def gpu_look(processes: Processes, *, proc: Path = _PROC) -> Gpus:
     """Return how GPUs are to be sampled on this machine."""
-    return Watched(processes, library=library) if nvml.kernel_driver(proc) else Gpus()
+    return Gpus(processes, library=nvml.LIBRARY if nvml.kernel_driver(proc) else "")

@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from builder.facts.software import GCC_FLAGS, NVCC_FLAGS, CompilerFlag
+from builder.facts.software import GCC_FLAGS, NVCC_FLAGS
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.versions import version_order
@@ -21,49 +21,46 @@ _IN_SOURCES = re.compile(r"""['"](-{1,2}(?:std|march|mcpu|mtune)=[\w.+-]+)['"]""
 _SETUP = "setup.py"
 
 
-class FlagTrials:
-    """Tries the options of one image's compilers, and of the setup.py that it runs."""
+def flag_trials(image: PlannedImage, step: Step, workspace: SourceWorkspace) -> Iterator[Trial]:
+    """Try the options of an image's compilers in a step, and in the setup.py that it runs."""
+    if step.program in {*_GCC, _NVCC}:
+        words: Iterable[str] = step.argv[1:]
+    else:
+        words = " ".join(step.variables.get(name, "") for name in _VARIABLES).split()
+    yield from _trials(image, step, words, step.program)
+    installs = step.program.startswith("pip") and {"install", "."} <= {*step.argv}
+    if _SETUP not in step.argv and not installs:
+        return
+    path = posixpath.join(step.folder, _SETUP)
+    text = workspace.read(path)
+    if text is None and not workspace.is_at_hand(step.folder):
+        yield not_tried(FLAGS, f"options in {path}", "its sources are not at hand", step.line)
+    for number, line in enumerate((text or "").splitlines(), start=1):
+        if not line.lstrip().startswith("#"):
+            yield from _trials(image, step, _IN_SOURCES.findall(line), f"{path}:{number}")
 
-    def __init__(self, image: PlannedImage) -> None:
-        self._gcc = image.base.gcc[0] if image.base.gcc else ""
-        self._base = image.base.name
-        self._cuda = image.cuda.version if image.cuda else ""
 
-    def of(self, step: Step, workspace: SourceWorkspace) -> Iterator[Trial]:
-        if step.program in {*_GCC, _NVCC}:
-            yield from self._trials(step, step.argv[1:], step.program)
-        else:
-            words = [word for name in _VARIABLES for word in step.variables.get(name, "").split()]
-            yield from self._trials(step, words, step.program)
-        installs = step.program.startswith("pip") and {"install", "."} <= {*step.argv}
-        if _SETUP in step.argv or installs:
-            yield from self._of_setup(step, workspace)
-
-    def _of_setup(self, step: Step, workspace: SourceWorkspace) -> Iterator[Trial]:
-        path = posixpath.join(step.folder, _SETUP)
-        text = workspace.read(path)
-        if text is None and not workspace.is_at_hand(step.folder):
-            yield not_tried(FLAGS, f"options in {path}", "its sources are not at hand", step.line)
-        for number, line in enumerate((text or "").splitlines(), start=1):
-            if not line.lstrip().startswith("#"):
-                yield from self._trials(step, _IN_SOURCES.findall(line), f"{path}:{number}")
-
-    def _trials(self, step: Step, words: Iterable[str], place: str) -> Iterator[Trial]:
-        table = NVCC_FLAGS if step.program == _NVCC else GCC_FLAGS
-        for word in words:
-            name = f"-{word.lstrip('-')}"
-            if flag := next((flag for flag in table if flag.name == name), None):
-                yield self._trial(step, flag, f"{word} in {place}")
-
-    def _trial(self, step: Step, flag: CompilerFlag, subject: str) -> Trial:
-        name, version = ("CUDA", self._cuda) if step.program == _NVCC else ("gcc", self._gcc)
-        if not version:
-            reason = f"which {name} {self._base} has is not known"
-            return not_tried(FLAGS, subject, reason, step.line)
+def _trials(image: PlannedImage, step: Step, words: Iterable[str], place: str) -> Iterator[Trial]:
+    if step.program == _NVCC:
+        name, version = "CUDA", image.cuda.version if image.cuda else ""
+        flags = {flag.name: flag for flag in NVCC_FLAGS}
+    else:
+        name, version = "gcc", image.base.gcc[0] if image.base.gcc else ""
+        flags = {flag.name: flag for flag in GCC_FLAGS}
+    for word in words:
+        flag = flags.get(f"-{word.lstrip('-')}")
+        if flag is None:
+            continue
+        subject = f"{word} in {place}"
         needs = f"{name} takes {flag.name} since {flag.since} ({flag.source})"
-        if version_order(version) < version_order(flag.since):
-            return failed(FLAGS, subject, f"the image has {name} {version}, and {needs}", step.line)
-        return passed(FLAGS, subject, f"{needs}; the image has {version}", step.line)
+        if not version:
+            reason = f"which {name} {image.base.name} has is not known"
+            yield not_tried(FLAGS, subject, reason, step.line)
+        elif version_order(version) < version_order(flag.since):
+            text = f"the image has {name} {version}, and {needs}"
+            yield failed(FLAGS, subject, text, step.line)
+        else:
+            yield passed(FLAGS, subject, f"{needs}; the image has {version}", step.line)
 
 
 _WITH_CUDA = re.compile(r"--with-cuda(=yes|=/.*)?")

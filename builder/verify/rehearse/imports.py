@@ -10,8 +10,11 @@ import posixpath
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
+import yaml
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -19,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from builder.facts.software import HOST_LIBRARIES, IN_EVERY_IMAGE
 from builder.model.errors import counted
+from builder.model.records import read
 from builder.verify.rehearse.packages import shown
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Unavailable
@@ -27,59 +31,43 @@ from builder.verify.rehearse.workspace import SourceWorkspace
 
 # ---- Modules that an image has ----
 
-# Modules that Python had until 3.11 or 3.12: the images' Pythons are older than this machine's.
-_FORMER = frozenset(
-    {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imp", "nntplib", "pipes", "smtpd"}
-    | {"telnetlib", "uu", "xdrlib"}
-)
-STANDARD = frozenset(sys.stdlib_module_names) | _FORMER
 
-# Import names of packages that are called otherwise, by the package's canonical name.
-_OF_PACKAGE: dict[str, tuple[str, ...]] = {
-    "chainer": ("chainer", "chainermn"),
-    "cupy": ("cupy", "cupyx"),
-    "cython": ("Cython", "cython"),
-    "matplotlib": ("matplotlib", "mpl_toolkits", "pylab"),
-    "mlperf-compliance": ("mlperf_compliance",),
-    "nvidia-dali": ("nvidia",),
-    "opencv-python": ("cv2",),
-    "opencv-python-headless": ("cv2",),
-    "pillow": ("PIL",),
-    "pyyaml": ("yaml",),
-    "setuptools": ("pkg_resources", "setuptools"),
-    "tensorflow-cpu": ("tensorflow",),
-}
-# Modules that installing a repository's sources brings, by the repository's name.
-_OF_REPOSITORY: dict[str, tuple[str, ...]] = {
-    "apex": ("amp_C", "apex", "apex_C", "fused_adam_cuda", "fused_layer_norm_cuda", "syncbn"),
-    "cocoapi": ("ext", "pycocotools"),
-    "horovod": ("horovod",),
-    "pytorch": ("caffe2", "torch"),
-    "vision": ("torchvision",),
-}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Modules:
+    """The tables of modules.yaml."""
+
+    former: tuple[str, ...]
+    packages: Mapping[str, tuple[str, ...]]
+    repositories: Mapping[str, tuple[str, ...]]
+
+
+_MODULES = read(
+    Modules,
+    yaml.safe_load(Path(__file__).with_name("modules.yaml").read_text(encoding="utf-8")),
+    "modules.yaml",
+)
+STANDARD = frozenset({*sys.stdlib_module_names, *_MODULES.former})
 
 
 def modules_of_packages(names: Iterable[str]) -> Iterator[str]:
     """Yield the modules of packages of an index."""
     for name in map(canonicalize_name, names):
-        if name.startswith("cupy-cuda"):
-            yield from _OF_PACKAGE["cupy"]
-        yield from _OF_PACKAGE.get(name, (name.replace("-", "_"),))
+        known = "cupy" if name.startswith("cupy-cuda") else name
+        yield from _MODULES.packages.get(known, (name.replace("-", "_"),))
 
 
 def modules_of_source(url: str) -> tuple[str, ...]:
     """Return the modules that the sources at a URL install as: of a repository, or an archive."""
     if "#subdirectory=compliance" in url:
         return ("mlperf_compliance",)
-    return _OF_REPOSITORY.get(posixpath.basename(url.rstrip("/")).removesuffix(".git"), ())
+    name = posixpath.basename(url.rstrip("/")).removesuffix(".git")
+    return _MODULES.repositories.get(name, ())
 
 
 def modules_of_distribution(packages: Iterable[str]) -> Iterator[str]:
     """Yield the modules of the distribution's packages: python3-scipy has scipy."""
-    for package in packages:
-        if package.startswith("python3-"):
-            module = package.partition("=")[0].removeprefix("python3-")
-            yield from _OF_PACKAGE.get("pillow" if module == "pil" else module, (module,))
+    python = (name.removeprefix("python3-") for name in packages if name.startswith("python3-"))
+    return modules_of_packages(python)
 
 
 # ---- Imports of copied sources ----
@@ -119,7 +107,7 @@ def import_trials(
 
 
 def _fork_trial(workspace: SourceWorkspace, subject: str) -> Trial:
-    if any(_FORK in clone.url for clone in workspace.cloned):
+    if any(_FORK in clone.url for clone in workspace.cloned.values()):
         return passed(IMPORTS, subject, f"pycocotools is that of {_FORK}")
     text = f"only {_FORK} has that in its pycocotools ({_FORKED_IN})"
     return failed(IMPORTS, subject, text)
@@ -186,8 +174,8 @@ LARGEST_WHEEL = 64 << 20  # bytes; a larger one would take longer to fetch than 
 class LibraryTrials:
     """Tries the wheels of many images; each wheel is read once."""
 
-    def __init__(self, read: Callable[[str], bytes], size_of: Callable[[str], int]) -> None:
-        self._read, self._size_of = read, size_of
+    def __init__(self, read: Callable[[str], bytes]) -> None:
+        self._read = read
         self._needed = functools.cache(self._needed_by)
 
     def of(
@@ -219,9 +207,6 @@ class LibraryTrials:
         return passed(LIBRARIES, name, f"it finds its libraries{packaged}", line)
 
     def _needed_by(self, url: str) -> frozenset[str] | str:
-        size = self._size_of(url)
-        if size > LARGEST_WHEEL:
-            return f"the wheel has {size >> 20} MiB, and is not read for this"
         try:
             return frozenset(needed_outside(self._read(url)))
         except Unavailable as reason:

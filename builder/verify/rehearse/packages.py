@@ -80,28 +80,25 @@ class PackageTrials:
         self._of_rpm = functools.cache(self._names_of_rpms)
 
     def of(self, steps: Iterable[Step], image: PlannedImage) -> Iterator[Trial]:
-        requests = {step.line: names for step in steps if (names := installed_by(step))}
-        if not requests:
-            return
-        known = self._known(image)
-        for line, names in requests.items():
-            for reason, group in itertools.groupby(sorted(names, key=_unlisted), key=_unlisted):
-                own = [*group]
+        for step in steps:
+            names = sorted(installed_by(step), key=_unlisted)
+            for reason, group in itertools.groupby(names, key=_unlisted):
                 if reason:
-                    yield not_tried(PACKAGES, shown(own), reason, line)
-                elif isinstance(known, str):
-                    yield self._by_stand_in(image, own, known, line)
+                    yield not_tried(PACKAGES, shown([*group]), reason, step.line)
                 else:
-                    yield _by_list(image, own, known, line)
+                    yield self._trial(image, [*group], step.line)
 
-    def _by_stand_in(self, image: PlannedImage, names: list[str], reason: str, line: int) -> Trial:
-        """Try a release of the same family; the base may have a package that it lacks."""
-        stand_in = self._stand_in(image)
-        if stand_in is None:
-            return not_tried(PACKAGES, shown(names), reason, line)
-        suite, known = stand_in
-        if unknown := [name for name in names if name not in known]:
-            text = f"{reason}, and Debian's {suite} in its place has no {', '.join(unknown)}"
+    def _trial(self, image: PlannedImage, names: list[str], line: int) -> Trial:
+        """Try the base's list, or one of a release of the same family, which may lack packages."""
+        known = self._known(image)
+        if not isinstance(known, str):
+            return _by_list(image, names, known, line)
+        suite, of_family = self._stand_in(image)
+        unknown = [name for name in names if name not in of_family]
+        if not suite:
+            return not_tried(PACKAGES, shown(names), known, line)
+        if unknown:
+            text = f"{known}, and Debian's {suite} in its place has no {', '.join(unknown)}"
             return not_tried(PACKAGES, shown(names), text, line)
         text = f"each is in the list of Debian's {suite}, which stands in for {image.base.name}"
         return passed(PACKAGES, shown(names), text, line)
@@ -119,15 +116,15 @@ class PackageTrials:
             return self._of_apt(urls, _of_ubuntu(suite), arch)
         return self._of_rpm(urls, arch)
 
-    def _stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]] | None:
-        """Return Debian's release in place of an Ubuntu release, and its names."""
+    def _stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]]:
+        """Return Debian's release in place of an Ubuntu release, and its names; empty for none."""
         base, debian = image.base, self._archives.debian
-        suites = STAND_INS.get(base.version, ()) if base.distribution == UBUNTU and debian else ()
-        for suite in suites:
-            names = self._of_apt((debian,), _of_debian(suite), image.cell.arch)
-            if isinstance(names, frozenset):
-                return suite, names
-        return None
+        if base.distribution == UBUNTU and debian:
+            for suite in STAND_INS.get(base.version, ()):
+                names = self._of_apt((debian,), _of_debian(suite), image.cell.arch)
+                if isinstance(names, frozenset):
+                    return suite, names
+        return "", frozenset()
 
     def _names_for_apt(
         self, archives: tuple[str, ...], components: _Components, arch: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,15 +14,17 @@ from packaging.version import Version
 
 from builder.model import PlannedImage
 from builder.model.versions import version_order
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import Step, arguments_of
 
 _PIP = re.compile(r"pip(3(\.\d+)?)?")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # files, as pip sees them
-_FLAGS = ("--no-cache-dir", "--user", "--ignore-installed", "--quiet", "-q", "--no-compile")
 _MINICONDA = re.compile(r"Miniconda3-py(3)(\d+)_")
-# Options of `pip install` that take a value and are not looked at.
+_INDEX, _EXTRA_INDEX = ("--index-url", "-i"), "--extra-index-url"
+_REQUIREMENTS, _EDITABLE = ("--requirement", "-r"), ("--editable", "-e")
+# Options of `pip install` that take a value.
 _WITH_VALUE = (
+    *(*_INDEX, _EXTRA_INDEX, *_REQUIREMENTS, *_EDITABLE),
     *("--constraint", "-c", "--target", "-t", "--find-links", "-f"),
     *("--config-settings", "--global-option", "--build-option", "--install-option", "--prefix"),
     *("--root", "--src", "--progress-bar", "--cache-dir", "--cert", "--proxy", "--log"),
@@ -185,35 +186,24 @@ def _parsed(
     environment: str,
     installed: dict[str, str],
 ) -> PipInstall:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("words", nargs="*")
-    parser.add_argument("--index-url", "-i", default="")
-    parser.add_argument("--extra-index-url", action="append", default=[])
-    parser.add_argument("--requirement", "-r", action="append", default=[])
-    parser.add_argument("--editable", "-e", action="append", default=[])
-    for name in ("--no-build-isolation", "--no-deps", *_FLAGS):
-        parser.add_argument(name, action="store_true")
-    parser.add_argument("--upgrade", "-U", action="store_true")
-    for name in _WITH_VALUE:
-        parser.add_argument(name, action="append")
-    options, _ = parser.parse_known_intermixed_args([word for word in words if word != "--"])
-    requirements = tuple(filter(_is_index_requirement, options.words))
+    arguments = arguments_of(words, _WITH_VALUE)
+    requirements = tuple(filter(_is_index_requirement, arguments.words))
     return PipInstall(
         step=step,
         target=target,
         environment=environment,
         requirements=requirements,
         others=(
-            *(word for word in options.words if word not in requirements),
-            *(f"-e {path}" for path in options.editable),
-            *(f"-r {path}" for path in options.requirement),
+            *(word for word in arguments.words if word not in requirements),
+            *(f"-e {path}" for path in arguments.all(*_EDITABLE)),
+            *(f"-r {path}" for path in arguments.all(*_REQUIREMENTS)),
         ),
-        index=options.index_url,
-        extra_indexes=tuple(options.extra_index_url),
-        is_isolated=not options.no_build_isolation,
-        with_dependencies=not options.no_deps,
+        index=arguments.last(*_INDEX),
+        extra_indexes=tuple(arguments.all(_EXTRA_INDEX)),
+        is_isolated="--no-build-isolation" not in arguments.flags,
+        with_dependencies="--no-deps" not in arguments.flags,
         installed=installed,
-        upgrades=options.upgrade,
+        upgrades=not {"--upgrade", "-U"}.isdisjoint(arguments.flags),
     )
 
 

@@ -4,7 +4,6 @@ conda's."""
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -19,7 +18,7 @@ from builder.model.versions import version_order
 from builder.verify.rehearse.pip_commands import PipInstall, PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
 from builder.verify.rehearse.servers import Ask, Unavailable
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
 _PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
@@ -31,6 +30,8 @@ _LEGACY_UNTIL = (23, 1)
 # https://docs.python.org/3/library/venv.html
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
+
+_UNKNOWN = PythonTarget(arch="", python="0", pip="0", glibc="0")
 
 Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 
@@ -44,13 +45,11 @@ class PythonTrials:
 
     def of(self, steps: Iterable[Step], target: PythonTarget | None) -> Iterator[Trial]:
         """Try each command that installs from an index; name what is from elsewhere."""
-        if target is None:
-            reason = "the tables of facts do not say which Python the distribution has"
-            unknown = PythonTarget(arch="", python="0", pip="0", glibc="0")
-            for command in pip_installs(steps, unknown):
+        for command in pip_installs(steps, target or _UNKNOWN):
+            if target is None:
+                reason = "the tables of facts do not say which Python the distribution has"
                 yield not_tried(PYTHON, command.subject, reason, command.step.line)
-            return
-        for command in pip_installs(steps, target):
+                continue
             if command.others and command.with_dependencies:
                 subject = f"pip install {' '.join(command.others[:_SHOWN])}"
                 reason = "its requirements are in files that are not from an index"
@@ -81,15 +80,15 @@ class PythonTrials:
         return passed(PYTHON, subject, text, line)
 
     def _resolution(self, command: PipInstall) -> Resolution:
-        options: tuple[str, ...] = () if command.with_dependencies else ("--no-deps",)
-        named = [("--index-url", command.index)] if command.index else []
-        named += [("--extra-index-url", url) for url in command.extra_indexes]
-        for option, url in named:
+        options = [] if command.with_dependencies else ["--no-deps"]
+        indexes = [("--index-url", command.index)] if command.index else []
+        indexes += [("--extra-index-url", url) for url in command.extra_indexes]
+        for option, url in indexes:
             answer = self._ask(f"{url.rstrip('/')}/")
             if answer.has is None:
                 return Unavailable(f"the index {url} was not asked: {answer.text}")
-            options = (*options, option, url)
-        return self._resolve(command.requirements, command.target, options)
+            options += [option, url]
+        return self._resolve(command.requirements, command.target, tuple(options))
 
     def _resolved(
         self, requirements: tuple[str, ...], target: PythonTarget, options: tuple[str, ...]
@@ -126,16 +125,17 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
         loose = [str(each) for each in needed if not _is_installed(each, command)]
         reason = "no command before it pins that"
     else:
-        loose = [str(each) for each in needed if not _is_exact(each)]
+        exact = {"==", "==="}
+        loose = [
+            str(each)
+            for each in needed
+            if exact.isdisjoint(specifier.operator for specifier in each.specifier)
+        ]
         reason = "the newest of it is taken, whichever that is on the day"
     if not loose:
         return ""
     name = f"{package.name} {package.version}"
     return f"{name} has no wheel and is compiled with {', '.join(loose)}: {reason}"
-
-
-def _is_exact(requirement: Requirement) -> bool:
-    return any(each.operator in {"==", "==="} for each in requirement.specifier)
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
@@ -173,7 +173,8 @@ SUBDIRS: Mapping[str, str] = {
     "aarch64": "linux-aarch64",
 }
 _CONDA_PIN = re.compile(r"(?P<name>[\w.-]+)=(?P<version>[\w.]+)(?:=.*)?")
-_WITH_VALUE = frozenset({"-c", "--channel", "-n", "--name", "-p", "--prefix", "-f", "--file"})
+_CHANNEL = ("channels", "-c", "--channel")  # `conda config --add channels NAME`, or an option
+_WITH_VALUE = ("-n", "--name", "-p", "--prefix", "-f", "--file")
 
 # A channel's repodata.json for a subdir, or the reason why it cannot be read.
 ReadChannel = Callable[[str, str], Mapping[str, object] | str]
@@ -190,13 +191,11 @@ class CondaTrials:
         for step in steps:
             if step.program != "conda":
                 continue
-            pairs = [*itertools.pairwise(step.argv)]
-            # `conda config --add channels NAME`, or an option
-            channels += [name for word, name in pairs if word in {"channels", "-c", "--channel"}]
-            if "install" in step.argv:
-                for before, word in pairs:
-                    if before not in _WITH_VALUE and (pin := _CONDA_PIN.fullmatch(word)):
-                        yield self._trial(step, pin, channels, SUBDIRS[arch])
+            arguments = arguments_of(step.argv[1:], (*_CHANNEL, *_WITH_VALUE))
+            channels += arguments.all(*_CHANNEL)
+            if "install" in arguments.words:
+                for pin in filter(None, map(_CONDA_PIN.fullmatch, arguments.words)):
+                    yield self._trial(step, pin, channels, SUBDIRS[arch])
 
     def _trial(self, step: Step, pin: re.Match[str], channels: list[str], subdir: str) -> Trial:
         subject, reasons, versions = f"conda {pin[0]}", [], set[str]()

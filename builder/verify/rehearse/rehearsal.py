@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import posixpath
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +21,15 @@ from builder.model.errors import MissingPrerequisite
 from builder.system.home import Home
 from builder.system.host_facts import own_index
 from builder.system.process import Processes
-from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
+from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
+    LARGEST_WHEEL,
     LibraryTrials,
     import_trials,
     modules_of_distribution,
     modules_of_packages,
     modules_of_source,
 )
-from builder.verify.rehearse.index import remote_index
 from builder.verify.rehearse.packages import (
     UBUNTU_SUITES,
     Archives,
@@ -36,10 +39,10 @@ from builder.verify.rehearse.packages import (
 from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
-from builder.verify.rehearse.servers import Servers, SourceTrials, Unavailable, read_url
+from builder.verify.rehearse.servers import Index, Servers, SourceTrials, Unavailable, read_url
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import CellTrials, Trial, in_order
-from builder.verify.rehearse.workspace import Clones, SourceWorkspace, Tree, archive_tree
+from builder.verify.rehearse.workspace import Clones, SourceWorkspace, write_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,31 +54,36 @@ class Rehearsal:
     sources: SourceTrials
     packages: PackageTrials
     libraries: LibraryTrials
-    new_workspace: Callable[[Spec], SourceWorkspace]
+    workspace_of: Callable[[Spec], AbstractContextManager[SourceWorkspace]]
 
     def of(self, spec: Spec) -> CellTrials:
         """Make every trial of one cell. Nothing is built, and nothing of a recipe is executed."""
         image, steps = spec.image, steps_of(read(spec, locked=False))
-        workspace, flags = self.new_workspace(spec), FlagTrials(image)
-        trials: list[Trial] = []
-        for step in steps:
-            workspace.follow(step)
-            trials += [*flags.of(step, workspace), *toolkit_trials(image, step)]
         target = target_of(image)
         commands = tuple(pip_installs(steps, target)) if target else ()
-        trials += [
-            *workspace.trials,
+        trials = [
+            *self._of_sources(spec, steps, commands),
             *self.sources.locked(spec.sources),
             *self.sources.of(steps),
             *self.packages.of(steps, image),
             *self.python.of(steps, target),
             *self.conda.of(steps, image.cell.arch),
             *self._of_libraries(steps, commands),
-            *self._of_imports(steps, commands, workspace),
         ]
         return CellTrials(
             image=image.identifier, content_key=image.content_key, trials=in_order(trials)
         )
+
+    def _of_sources(
+        self, spec: Spec, steps: Sequence[Step], commands: Sequence[PipInstall]
+    ) -> Iterator[Trial]:
+        with self.workspace_of(spec) as workspace:
+            for step in steps:
+                workspace.follow(step)
+                yield from flag_trials(spec.image, step, workspace)
+                yield from toolkit_trials(spec.image, step)
+            yield from workspace.trials
+            yield from self._of_imports(steps, commands, workspace)
 
     def _of_libraries(
         self, steps: Sequence[Step], commands: Sequence[PipInstall]
@@ -94,7 +102,7 @@ class Rehearsal:
             resolved = [package.name for package in self.python.packages(command)]
             named = [name.partition("==")[0] for name in command.requirements]
             modules |= {*modules_of_packages(resolved or named)}
-        urls = [clone.url for clone in workspace.cloned]
+        urls = [clone.url for clone in workspace.cloned.values()]
         urls += [url for command in commands for url in command.others]
         modules |= {name for url in urls for name in modules_of_source(url)}
         for folder in workspace.copied():
@@ -117,7 +125,7 @@ def rehearsal_here(
         raise MissingPrerequisite(
             "this machine's pip names no package index", hint="pip config set global.index-url URL"
         )
-    index = remote_index(index_url)
+    index = Index(index_url)
     clones = Clones(processes, (*clones_in, home.path / "clones"))
     resolver = Resolver(index=index, run_pip=pip_of_this_machine(processes, index_url))
     return Rehearsal(
@@ -125,25 +133,25 @@ def rehearsal_here(
         conda=CondaTrials(read_channel),
         sources=SourceTrials(servers.ask, lambda source: home.source(source.sha256)),
         packages=PackageTrials(read_url, package_archives(project)),
-        libraries=LibraryTrials(index.read, index.size_of),
-        new_workspace=lambda spec: _workspace(processes, clones, home, spec),
+        libraries=LibraryTrials(functools.partial(read_url, limit=LARGEST_WHEEL)),
+        workspace_of=lambda spec: _workspace(processes, clones, home, spec),
     )
 
 
-def _workspace(processes: Processes, clones: Clones, home: Home, spec: Spec) -> SourceWorkspace:
+@contextlib.contextmanager
+def _workspace(
+    processes: Processes, clones: Clones, home: Home, spec: Spec
+) -> Iterator[SourceWorkspace]:
     places = {source.file: home.source(source.sha256) for source in spec.sources}
-    stored = {name: path for name, path in places.items() if path.exists()}
-    copied = copied_texts(spec)
-
-    @functools.cache
-    def archive(name: str) -> Tree | None:
-        return archive_tree(stored[name]) if name in stored else None
-
-    def text(path: str) -> str | None:
-        file = stored.get(posixpath.basename(path))
-        return copied.get(path) or (file.read_text(errors="replace") if file else None)
-
-    return SourceWorkspace(clones=clones.tree, archives=archive, texts=text, processes=processes)
+    with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
+        for path, text in copied_texts(spec).items():
+            write_file(Path(folder, path.lstrip("/")), text.encode())
+        yield SourceWorkspace(
+            root=Path(folder),
+            check_out=clones.check_out,
+            processes=processes,
+            stored={name: path for name, path in places.items() if path.exists()},
+        )
 
 
 def copied_texts(spec: Spec) -> dict[str, str]:
@@ -157,7 +165,7 @@ def copied_texts(spec: Spec) -> dict[str, str]:
             is_folder = target.endswith("/") or len(sources) > 1
             path = posixpath.join(target, posixpath.basename(source)) if is_folder else target
             if source in spec.files:
-                texts[posixpath.normpath(path)] = spec.files[source]
+                texts[posixpath.normpath(posixpath.join("/", path))] = spec.files[source]
     return texts
 
 

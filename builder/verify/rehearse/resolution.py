@@ -1,12 +1,13 @@
 """The packages that pip would install for another Python and architecture, with dependencies.
 
 pip itself resolves, on this machine and for the target, and installs nothing (`--dry-run`). For
-another machine it takes wheels alone. So each source distribution has a stand-in: a wheel with its
-name, version and requirements, and no content.
+another machine it takes wheels alone. So a second index, on loopback, has a stand-in for each
+source distribution: a wheel with its name, version and requirements, and no content.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import os
@@ -15,19 +16,17 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from email.parser import HeaderParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.model.exact_json import part
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import PythonTarget
+from builder.verify.rehearse.servers import LOOPBACK, Index, Unavailable, served
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,9 +34,7 @@ else:
     import tomli as tomllib
 
 _TIMEOUT_S = 600.0
-_MOST_STAND_INS = 40
-_NO_MATCH = re.compile(r"No matching distribution found for ([^\n]+)")
-_PARENT = re.compile(r" \(from [^)]*\)$")
+_NO_MATCH = re.compile(r"No matching distribution found for ([^\n]+?)(?: \(from [^)]*\))?$", re.M)
 _NO_SETTINGS = {
     "PIP_CONFIG_FILE": os.devnull,
     "PIP_CONSTRAINT": "",
@@ -69,7 +66,6 @@ class Resolved:
     name: str
     version: str
     url: str
-    requires: tuple[str, ...]
     source: SourceDistribution | None = None
 
 
@@ -77,8 +73,7 @@ class Unresolvable(Exception):
     """The reason why no set of packages meets the requirements, as pip or the index says it."""
 
 
-# Runs pip with arguments, among them the path of the report, which is the second one, too.
-RunPip = Callable[[Sequence[str], Path], Completed]
+RunPip = Callable[[Sequence[str]], Completed]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,116 +90,45 @@ class Resolver:
 
         Raises `Unresolvable`, and `Unavailable` when the index gives no answer.
         """
-        with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
-            attempt = _Attempt(
-                index=self.index, target=target, folder=Path(folder), requirements=requirements
-            )
-            while len(attempt.sources) < _MOST_STAND_INS:
-                arguments = [*attempt.arguments(), *options, *requirements]
-                completed = self.run_pip(arguments, attempt.report)
-                if completed.returncode:
-                    attempt.replace_missing(completed)
-                elif not attempt.replace_older(packages := tuple(attempt.read_report())):
-                    return packages
-        raise Unresolvable(f"more than {_MOST_STAND_INS} packages would be compiled")
+        stand_ins = StandInWheels(self.index, target)
+        with (
+            served(stand_ins.answer) as url,
+            tempfile.TemporaryDirectory(prefix="build-images-") as folder,
+        ):
+            report = Path(folder, "report.json")
+            argv = [*_options(target, Path(folder)), "--extra-index-url", url]
+            completed = self.run_pip([*argv, "--report", str(report), *options, *requirements])
+            if stand_ins.problems:
+                raise stand_ins.problems[0]
+            if completed.returncode:
+                raise Unresolvable(_reason(completed))
+            return tuple(_packages(report, stand_ins.sources))
 
 
-@dataclass(kw_only=True, slots=True)
-class _Attempt:
-    """One resolution, repeated with stand-ins until pip needs no further one."""
-
-    index: Index
-    target: PythonTarget
-    folder: Path
-    requirements: Sequence[str]
-    sources: dict[tuple[str, str], SourceDistribution] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for requirement in self.requirements:
-            self._stand_in(Requirement(requirement))
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report.json"
-
-    def arguments(self) -> list[str]:
-        target = self.target
-        return [
-            *("install", "--dry-run", "--ignore-installed", "--quiet", "--no-input"),
-            *("--disable-pip-version-check", "--no-cache-dir", "--use-feature=fast-deps"),
-            *("--only-binary=:all:", "--target", str(self.folder / "target")),
-            *("--python-version", target.python, "--implementation", "cp", "--abi", target.abi),
-            *(word for name in target.platforms for word in ("--platform", name)),
-            *("--find-links", str(self.folder), "--report", str(self.report)),
-        ]
-
-    def read_report(self) -> Iterator[Resolved]:
-        for entry in json.loads(self.report.read_text(encoding="utf-8"))["install"]:
-            metadata = entry["metadata"]
-            name, version = canonicalize_name(metadata["name"]), str(metadata["version"])
-            yield Resolved(
-                name=name,
-                version=version,
-                url=str(entry["download_info"]["url"]),
-                requires=tuple(metadata.get("requires_dist", ())),
-                source=self.sources.get((name, version)),
-            )
-
-    def replace_missing(self, completed: Completed) -> None:
-        """Make a stand-in for a package without a wheel. Raises `Unresolvable` if there is none."""
-        match = _NO_MATCH.search(completed.stderr)
-        requirement = _requirement(match[1]) if match else None
-        if requirement is None:
-            raise Unresolvable(_reason(completed))
-        if not self._stand_in(requirement):
-            raise Unresolvable(
-                f"the index has nothing for {requirement} that fits {self.target.short}"
-            )
-
-    def replace_older(self, packages: Sequence[Resolved]) -> bool:
-        """Make a stand-in for the first wheel that pip would pass over for a newer source.
-
-        pip prefers a newer version to a wheel, and saw no sources here.
-        """
-        texts = [*self.requirements, *(text for package in packages for text in package.requires)]
-        requirements = [*filter(None, map(_requirement, texts))]
-        return any(
-            self._stand_in(Requirement(f"{package.name}{_newer(package, requirements)}"))
-            for package in packages
-            if not package.source
-        )
-
-    def _stand_in(self, requirement: Requirement) -> bool:
-        """Make a stand-in if the newest fitting version has a source and no wheel."""
-        files = self.index.fitting(requirement, self.target.python)
-        usable = [file for file in files if not file.tags or file.tags & self.target.tags]
-        newest = [file for file in usable if file.version == usable[0].version]
-        if not newest or any(file.tags for file in newest):
-            return False
-        key = canonicalize_name(requirement.name), str(newest[0].version)
-        if key in self.sources:
-            return False
-        self.sources[key] = read_source(*key, self.index.read(newest[0].url))
-        write_stand_in(self.sources[key], self.folder)
-        return True
+def _options(target: PythonTarget, folder: Path) -> list[str]:
+    platforms = (word for name in target.platforms for word in ("--platform", name))
+    return [
+        *("install", "--dry-run", "--ignore-installed", "--quiet", "--no-input"),
+        *("--disable-pip-version-check", "--no-cache-dir", "--use-feature=fast-deps"),
+        *("--only-binary=:all:", "--target", str(folder / "target")),
+        *("--python-version", target.python, "--implementation", "cp", "--abi", target.abi),
+        *platforms,
+    ]
 
 
-def _newer(package: Resolved, requirements: Iterable[Requirement]) -> SpecifierSet:
-    specifier = SpecifierSet(f">={package.version}")
-    for requirement in requirements:
-        if canonicalize_name(requirement.name) == package.name:
-            specifier &= requirement.specifier
-    return specifier
-
-
-def _requirement(text: str) -> Requirement | None:
-    try:
-        return Requirement(_PARENT.sub("", text.strip()))
-    except InvalidRequirement:
-        return None
+def _packages(
+    report: Path, sources: Mapping[tuple[str, str], SourceDistribution]
+) -> Iterator[Resolved]:
+    for entry in json.loads(report.read_text(encoding="utf-8"))["install"]:
+        metadata = entry["metadata"]
+        name, version = canonicalize_name(metadata["name"]), str(metadata["version"])
+        url = str(entry["download_info"]["url"])
+        yield Resolved(name=name, version=version, url=url, source=sources.get((name, version)))
 
 
 def _reason(completed: Completed) -> str:
+    if match := _NO_MATCH.search(completed.stderr):
+        return f"the index has nothing that fits {match[1]}"
     lines = [line.removeprefix("ERROR: ") for line in completed.stderr.splitlines()]
     errors = [line for line in lines if line.strip() and not line.startswith("WARNING")]
     return "; ".join(errors[:4]) or f"pip ended with exit status {completed.returncode}"
@@ -212,14 +136,58 @@ def _reason(completed: Completed) -> str:
 
 def pip_of_this_machine(processes: Processes, index_url: str) -> RunPip:
     """Return this machine's pip, with none of its settings but the index and the certificates."""
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    settings = {**_NO_SETTINGS, "no_proxy": ",".join(filter(None, [direct, LOOPBACK]))}
 
-    def run(arguments: Sequence[str], report: Path) -> Completed:
-        report.unlink(missing_ok=True)
+    def run(arguments: Sequence[str]) -> Completed:
         command, *rest = arguments
         argv = [sys.executable, "-m", "pip", command, "--index-url", index_url, *rest]
-        return processes.capture(argv, env=_NO_SETTINGS, check=False, timeout_s=_TIMEOUT_S)
+        return processes.capture(argv, env=settings, check=False, timeout_s=_TIMEOUT_S)
 
     return run
+
+
+class StandInWheels:
+    """Pages and wheels of an index that has stand-ins alone, for one target.
+
+    It has one for each version without a wheel. `sources` are those that pip asked for, by name
+    and version; `problems` what kept one from being made.
+    """
+
+    def __init__(self, index: Index, target: PythonTarget) -> None:
+        self._index, self._tags = index, target.tags
+        self._urls: dict[str, str] = {}
+        self.sources: dict[tuple[str, str], SourceDistribution] = {}
+        self.problems: list[Unavailable] = []
+
+    def answer(self, path: str) -> bytes | None:
+        name = path.strip("/")
+        try:
+            return self._wheel(name) if name.endswith(".whl") else self._page(name)
+        except Unavailable as error:
+            self.problems.append(error)
+        except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+            self.problems.append(Unavailable(f"the source of {name} is damaged: {error}"))
+        return None
+
+    def _page(self, project: str) -> bytes:
+        files = self._index.files(project)
+        with_wheel = {file.version for file in files if file.tags & self._tags}
+        rows = []
+        for file in files:
+            if not file.tags and file.version not in with_wheel:
+                name = f"{project.replace('-', '_')}-{file.version}-py3-none-any.whl"
+                self._urls[name] = file.url
+                row = {"filename": name, "url": f"/{name}", "hashes": {}, "yanked": file.is_yanked}
+                rows.append({**row, "requires-python": file.requires_python or None})
+        page = {"meta": {"api-version": "1.0"}, "name": project, "files": rows}
+        return json.dumps(page).encode()
+
+    def _wheel(self, name: str) -> bytes:
+        project, version, *_ = parse_wheel_filename(name)
+        source = read_source(project, str(version), self._index.read(self._urls[name]))
+        self.sources[project, str(version)] = source
+        return stand_in_of(source)
 
 
 # ---- Source distributions ----
@@ -233,29 +201,29 @@ def read_source(name: str, version: str, archive: bytes) -> SourceDistribution:
     except ValueError:
         project = {}
     build = part(project, "build-system", "requires")
+    requires = _Metadata(files).requires or part(project, "project", "dependencies") or ()
     return SourceDistribution(
         name=name,
         version=version,
-        requires=tuple(_requires(files, part(project, "project", "dependencies"))),
+        requires=tuple(filter(_is_valid, map(str, requires))),
         build_requires=tuple(map(str, _LEGACY_BUILD if build is None else build)),
         is_legacy="pyproject.toml" not in files,
     )
 
 
-def write_stand_in(source: SourceDistribution, folder: Path) -> Path:
-    """Write a wheel for any Python with a source distribution's requirements, and no content."""
-    name = source.name.replace("-", "_")
-    info = f"{name}-{source.version}.dist-info"
+def stand_in_of(source: SourceDistribution) -> bytes:
+    """Return a wheel for any Python with a source distribution's requirements, and no content."""
+    info = f"{source.name.replace('-', '_')}-{source.version}.dist-info"
     lines = ["Metadata-Version: 2.1", f"Name: {source.name}", f"Version: {source.version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in source.requires]
-    path = folder / f"{name}-{source.version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as wheel:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as wheel:
         wheel.writestr(f"{info}/METADATA", "\n".join([*lines, "", ""]))
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         wheel.writestr(f"{info}/RECORD", "")
-    return path
+    return stream.getvalue()
 
 
 def _files(archive: bytes) -> dict[str, str]:
@@ -283,17 +251,21 @@ def _metadata_name(path: str) -> str:
     return name if name in {"pyproject.toml", "PKG-INFO"} and len(folders) == 1 else ""
 
 
-def _requires(files: dict[str, str], dependencies: Iterable[object] | None) -> Iterator[str]:
-    """Yield the requirements to run: of the metadata, of the project, or of setuptools' list."""
-    of_metadata = HeaderParser().parsestr(files.get("PKG-INFO", "")).get_all("Requires-Dist")
-    if of_metadata or dependencies is not None:
-        yield from map(str, of_metadata or dependencies or ())
-        return
-    # A section of requires.txt is an extra, a marker, or both (`[extra:marker]`).
-    extra, marker = "", ""
-    for line in filter(None, map(str.strip, files.get("requires.txt", "").splitlines())):
-        text = f"{line} ; {marker}" if marker else line
-        if line.startswith("["):
-            extra, _, marker = line.strip("[]").partition(":")
-        elif not extra and _requirement(text):
-            yield text
+class _Metadata(importlib.metadata.Distribution):
+    """Reads requirements to run as Python does: of PKG-INFO, or of setuptools' requires.txt."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def read_text(self, filename: str) -> str | None:
+        return self._files.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        return Path(path)
+
+
+def _is_valid(requirement: str) -> bool:
+    try:
+        return bool(Requirement(requirement))
+    except InvalidRequirement:
+        return False

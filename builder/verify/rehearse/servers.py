@@ -1,22 +1,35 @@
-"""Answers of servers: files that are read, files that are asked for, and trials of downloads.
+"""Answers of servers: files that are read or asked for, trials of downloads, package indexes.
 
 Mirrors and indexes belong to others: the size that a server names is not believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import requests
+from packaging.tags import Tag
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
 
 from builder.model import LockedSource
 from builder.model.digests import sha256_of_file
+from builder.model.exact_json import part
 from builder.system.web import innermost, server_of
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import SOURCES, Trial, failed, not_tried, passed
@@ -41,8 +54,13 @@ class NotOnServer(Unavailable):
 ReadUrl = Callable[[str], bytes]  # raises `Unavailable`
 
 
-def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None = None) -> bytes:
-    """Return the bytes at an `https:`, `http:` or `file:` URL. Raises `Unavailable`."""
+def read_url(
+    url: str, *, accept: str = "*/*", session: requests.Session | None = None, limit: int = 0
+) -> bytes:
+    """Return the bytes at an `https:`, `http:` or `file:` URL.
+
+    Raises `Unavailable`, also for more bytes than `limit`, or than `LARGEST`.
+    """
     name = url.rstrip("/").rpartition("/")[2]
     try:
         if url.startswith("file:"):
@@ -52,14 +70,15 @@ def read_url(url: str, *, accept: str = "*/*", session: requests.Session | None 
             if response.status_code in _GONE:
                 raise NotOnServer(f"it has no {name} ({response.status_code})")
             response.raise_for_status()
+            _check_size(int(response.headers.get("Content-Length", 0)), name, limit)
             data = bytearray()
             for chunk in response.iter_content(1 << 20):
                 data += chunk
-                _check_size(len(data), name)
+                _check_size(len(data), name, limit)
             return bytes(data)
     except requests.ConnectionError as error:
         raise Unavailable(f"{server_of(url)} cannot be reached: {innermost(error)}") from error
-    except (requests.RequestException, OSError) as error:
+    except (requests.RequestException, OSError, ValueError) as error:
         raise Unavailable(f"{name} cannot be read: {innermost(error)}") from error
 
 
@@ -72,9 +91,10 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-def _check_size(size: int, name: str) -> None:
-    if size > LARGEST:
-        raise Unavailable(f"{name} is larger than {LARGEST >> 20} MiB")
+def _check_size(size: int, name: str, limit: int = 0) -> None:
+    most = limit or LARGEST
+    if size > most:
+        raise Unavailable(f"{name} is larger than {most >> 20} MiB")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,3 +178,101 @@ def _wrong_shape(url: str) -> str:
     if re.search(r"\{|\}|\$|/None/|//", parts.path):
         return "a part of it was not filled in"
     return ""
+
+
+# ---- Python package indexes ----
+
+# https://packaging.python.org/en/latest/specifications/simple-repository-api/
+_JSON = "application/vnd.pypi.simple.v1+json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexFile:
+    """One wheel or source distribution. `tags` is empty for a source distribution."""
+
+    name: str
+    url: str
+    version: Version
+    tags: frozenset[Tag]
+    requires_python: str
+    is_yanked: bool
+
+
+class Index:
+    """The index at a URL (`https://index.example/simple`).
+
+    Pages and files are read once: an answer holds for one rehearsal.
+    """
+
+    def __init__(self, url: str, read: Callable[..., bytes] | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._read = read or functools.partial(read_url, session=requests.Session())
+        self.files = functools.cache(self._files)
+        self.read = functools.cache(self._read)
+
+    def _files(self, project: str) -> tuple[IndexFile, ...]:
+        url = f"{self._url}/{project}/"
+        try:
+            page = json.loads(self._read(url, accept=_JSON))
+        except NotOnServer:
+            return ()
+        except ValueError as error:
+            server = server_of(self._url)
+            raise Unavailable(f"{server} gives no JSON page of {project}") from error
+        return tuple(file for row in part(page, "files") or () if (file := _file(row, url)))
+
+
+def _file(row: Mapping[str, object], page_url: str) -> IndexFile | None:
+    """Return the file of a row; None for eggs, installers and an invalid name."""
+    name, tags = str(row["filename"]), frozenset[Tag]()
+    try:
+        if name.endswith(".whl"):
+            _, version, _, tags = parse_wheel_filename(name)
+        else:
+            _, version = parse_sdist_filename(name)
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+    return IndexFile(
+        name=name,
+        url=urljoin(page_url, str(row["url"])),
+        version=version,
+        tags=tags,
+        requires_python=str(row.get("requires-python") or ""),
+        is_yanked=bool(row.get("yanked")),
+    )
+
+
+LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def served(answer: Callable[[str], bytes | None]) -> Iterator[str]:
+    """Serve what `answer` has for a path, and status 404 for None; the URL is that of the server.
+
+    Pages and files have the same type: pip looks at that of pages alone.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = answer(self.path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Type", _JSON)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content or b"")
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

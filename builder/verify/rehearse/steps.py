@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.compile.lint.reading import DOCKERFILE, SHELL, Reading, SpecCommand, words_of
@@ -93,3 +93,40 @@ def _assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...
             return variables, words[count:]
         variables[match[1]] = match[2]
     return variables, ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """The words after a command: values by option, options without a value, and the others."""
+
+    values: Mapping[str, Sequence[str]]
+    flags: Sequence[str]
+    words: Sequence[str]
+
+    def all(self, *names: str) -> list[str]:
+        """Return all values of an option, which may have several names."""
+        return [value for name in names for value in self.values.get(name, ())]
+
+    def last(self, *names: str) -> str:
+        """Return the last value of an option; empty without one."""
+        return (self.all(*names) or [""])[-1]
+
+
+def arguments_of(words: Sequence[str], with_value: Collection[str] = ()) -> Arguments:
+    """Parse words; the options `with_value` have it behind them: `-p 1`, `-p1`, `--strip=1`."""
+    values: dict[str, list[str]] = {}
+    flags, others = list[str](), list[str]()
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if word in with_value:
+            values.setdefault(word, []).append(next(rest, ""))
+        elif equals and name in with_value:
+            values.setdefault(name, []).append(value)
+        elif word[:2] in with_value and not word.startswith("--"):
+            values.setdefault(word[:2], []).append(word[2:])
+        elif word.startswith("-"):
+            flags.append(word)
+        else:
+            others.append(word)
+    return Arguments(values=values, flags=flags, words=others)

@@ -1,75 +1,59 @@
 """The files of source trees at the places where the steps of a spec have them.
 
-Only what fetches, unpacks, copies and edits sources is followed. Nothing of a recipe is executed
-but the expressions of sed, in its sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox).
-Patches are applied to the texts that they name, in a temporary folder.
+They lie in a folder that stands for the image's root. Only what fetches, unpacks, copies, removes
+and edits sources is followed. Nothing of a recipe is executed but the expressions of sed, in its
+sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox). Links are never made there, so that
+no path leads out of the folder.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import itertools
+import os
 import posixpath
 import re
 import shutil
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CLONES, PATCHES, Trial, failed, not_tried, passed
 
 _EDIT_TIMEOUT_S = 60.0
 _BUILD_FOLDERS = ("/var/tmp/", "/tmp/")  # noqa: S108 - paths in the image
 _GIT_TIMEOUT_S = 300.0
+# Git without links in the work tree, and without programs that a repository's settings name.
+_GIT = (
+    *("git", "-c", "safe.directory=*", "-c", "core.symlinks=false"),
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+)
+_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # with filters
 
-# ---- Source trees: of Git repositories, and of locked archives ----
-
-Tree = Mapping[str, str]  # texts by their paths in a source tree
-
-
-def archive_tree(path: Path) -> Tree:
-    """Return the texts of an archive, by path below its folder's parent."""
-    with tarfile.open(path) as tar:
-        return {
-            member.name.removeprefix("./"): file.read().decode(errors="replace")
-            for member in tar
-            if member.isfile() and (file := tar.extractfile(member))
-        }
+# ---- Source trees: of locked archives, and of Git repositories ----
 
 
-class GitTree(Tree):
-    """A commit of a Git repository, bare or not; each text is read when it is asked for."""
+def unpack(archive: Path, folder: Path) -> set[str]:
+    """Write the regular files of an archive to a folder; return their topmost folders."""
+    topmost = set()
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = posixpath.normpath(member.name)
+            file = tar.extractfile(member) if member.isfile() else None
+            if file and not name.startswith(("/", "..")):
+                write_file(folder / name, file.read())
+                topmost.add(name.partition("/")[0])
+    return topmost
 
-    def __init__(self, processes: Processes, git: Sequence[str], commit: str) -> None:
-        self._processes, self._git, self._commit = processes, git, commit
-        self._texts: dict[str, str] = {}
 
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        names = self._output("ls-tree", "-r", "--name-only", "-z", self._commit)
-        return frozenset(names.split("\0")) - {""}
-
-    def __getitem__(self, path: str) -> str:
-        if path not in self._names:
-            raise KeyError(path)
-        if path not in self._texts:
-            self._texts[path] = self._output("show", f"{self._commit}:{path}")
-        return self._texts[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def _output(self, *argv: str) -> str:
-        with self._processes.reading_from([*self._git, *argv]) as stream:
-            return stream.read().decode(errors="replace")
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
 
 
 class Clones:
@@ -77,72 +61,87 @@ class Clones:
 
     def __init__(self, processes: Processes, folders: Sequence[Path]) -> None:
         self._processes, self._folders = processes, folders
-        self.tree = functools.cache(self._tree)
 
-    def _tree(self, url: str, ref: str) -> Tree | str:
+    def check_out(self, url: str, ref: str, folder: Path) -> str:
+        """Write the files of a commit, tag or branch to a folder; return why not, if it cannot."""
         match = re.fullmatch(r"https://[^/]+/([^/]+)/([^/]+?)(?:\.git)?/?", url)
         if match is None:
             return f"{url} names no owner and repository"
         owner, name = match.groups()
-        for folder, path in itertools.product(self._folders, (f"{name}.git", f"{name}/.git")):
-            repository = folder / owner / path
+        for below, path in itertools.product(self._folders, (f"{name}.git", f"{name}/.git")):
+            repository = below / owner / path
             if repository.exists():
-                git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
-                argv = [*git, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"]
                 try:
-                    completed = self._processes.capture(argv, timeout_s=_GIT_TIMEOUT_S)
+                    self._check_out(repository, ref, folder)
                 except StepFailed:
                     return f"the copy in {repository} has no {ref}"
-                return GitTree(self._processes, git, completed.stdout.strip())
+                return ""
         return f"no copy of {owner}/{name} is at hand (--clones names folders that have one)"
+
+    def _check_out(self, repository: Path, ref: str, folder: Path) -> None:
+        """Write the files of a commit without a change to the repository."""
+        folder.mkdir(parents=True, exist_ok=True)
+        place = ("--git-dir", str(repository), "--work-tree", str(folder))
+        commit = f"{ref}^{{commit}}"
+        self._processes.capture(
+            [*_GIT, *place, "read-tree", "--reset", "-u", "--end-of-options", commit],
+            env={**_NO_SETTINGS, "GIT_INDEX_FILE": str(folder.parent / f".{folder.name}.index")},
+            timeout_s=_GIT_TIMEOUT_S,
+        )
 
 
 # ---- The files in an image ----
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Mount:
-    """The place in the image of a folder of a source tree."""
-
-    place: str
-    tree: Tree
-    folder: str
+# Writes the files of a repository's commit to a folder; returns why not, if it cannot.
+CheckOut = Callable[[str, str, Path], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clone:
-    """A repository that a step clones, and the commit, tag or branch that it takes."""
+    """A repository that a step clones, and the commit, tag or branch that it takes.
+
+    `problem` is why it is not at hand.
+    """
 
     url: str
     ref: str
     line: int
+    problem: str
+
+    @property
+    def trial(self) -> Trial:
+        subject = f"git clone {self.url} {self.ref}"
+        if self.problem:
+            return not_tried(CLONES, subject, self.problem, self.line)
+        return passed(CLONES, subject, "the commit is there", self.line)
 
 
 @dataclass(kw_only=True, slots=True)
 class SourceWorkspace:
     """Follows steps in their order; `trials` are what they were tried for.
 
-    `clones` finds a repository by URL and ref, or says why not; `archives` an archive by its file
-    name; `texts` what the spec copies or downloads to a path.
+    `root` stands for the image's root folder, and holds what the spec copies there. `stored` are
+    the locked files that the store has, by their names; `cloned` repositories by their places.
     """
 
-    clones: Callable[[str, str], Tree | str]
-    archives: Callable[[str], Tree | None]
+    root: Path
+    check_out: CheckOut
     processes: Processes
-    texts: Callable[[str], str | None] = lambda _: None
-    trials: list[Trial] = field(default_factory=list)
-    cloned: list[Clone] = field(default_factory=list)
-    _mounts: list[_Mount] = field(default_factory=list)
-    _edited: dict[str, str] = field(default_factory=dict)
-    _removed: set[str] = field(default_factory=set)
-    _places: dict[str, Clone] = field(default_factory=dict)
+    stored: Mapping[str, Path] = field(default_factory=dict)
+    cloned: dict[str, Clone] = field(default_factory=dict)
+    _edits: list[Trial] = field(default_factory=list)
+    _trees: list[str] = field(default_factory=list)  # folders of source trees
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [*(clone.trial for clone in self.cloned.values()), *self._edits]
 
     def follow(self, step: Step) -> None:
         """Take up what a step does to source files."""
         if command := patch_command(step):
             subject = f"{command.file} in {command.folder}"
             outcome, text = self._patch(command)
-            self.trials.append(outcome(PATCHES, subject, text, step.line))
+            self._edits.append(outcome(PATCHES, subject, text, step.line))
         elif step.program == "git":
             self._git(step)
         elif step.program == "tar":
@@ -150,170 +149,148 @@ class SourceWorkspace:
         elif step.program == "cp":
             self._copy(step)
         elif step.program == "rm":
-            self._removed |= {step.path(word) for word in step.argv[1:] if word[0] != "-"}
+            for word in arguments_of(step.argv[1:]).words:
+                self._remove(self._file(step.path(word)))
         elif step.program == "sed" and any(word.startswith("-i") for word in step.argv):
             self._edit(step)
 
     def read(self, path: str) -> str | None:
         """Return the text at a place in the image, if a source tree at hand has one there."""
-        if path in self._removed:
-            return None
-        if path in self._edited:
-            return self._edited[path]
-        match = self._at(path)
-        return match[0].tree.get(match[1]) if match else None
+        file = self._file(path)
+        return file.read_text(errors="replace") if file.is_file() else None
 
     def is_at_hand(self, folder: str) -> bool:
         """Return whether a folder's files are those of a source tree that is at hand."""
-        return self._at(folder) is not None
+        return any(folder == tree or folder.startswith(f"{tree}/") for tree in self._trees)
 
-    def files_below(self, folder: str) -> Iterator[str]:
-        """Yield the paths of the files of a folder in the image, relative to it."""
-        if (match := self._at(folder)) is None:
-            return
-        mount, inside = match
-        prefix = f"{inside}/" if inside else ""
-        for name in sorted(mount.tree):
-            path = name.removeprefix(prefix)
-            if name.startswith(prefix) and posixpath.join(folder, path) not in self._removed:
-                yield path
+    def files_below(self, folder: str) -> list[str]:
+        """Return the paths of the files of a folder in the image, relative to it."""
+        top = self._file(folder)
+        return sorted(str(file.relative_to(top)) for file in top.rglob("*") if file.is_file())
 
     def copied(self) -> tuple[str, ...]:
         """Return the places outside of build folders that have files of a source tree."""
-        places = (mount.place for mount in self._mounts)
-        return tuple(place for place in places if not place.startswith(_BUILD_FOLDERS))
+        return tuple(tree for tree in self._trees if not tree.startswith(_BUILD_FOLDERS))
 
-    def _at(self, path: str) -> tuple[_Mount, str] | None:
-        """Return the newest source tree that has a place, and the path in it."""
-        for mount in reversed(self._mounts):
-            if path == mount.place or path.startswith(f"{mount.place}/"):
-                inside = path.removeprefix(mount.place).strip("/")
-                return mount, posixpath.normpath(posixpath.join(mount.folder, inside)).strip("./")
-        return None
+    def _file(self, path: str) -> Path:
+        """Return the file that stands for an absolute, normal path in the image."""
+        return self.root / path.lstrip("/")
+
+    def _remove(self, file: Path) -> None:
+        with contextlib.suppress(OSError):  # as `rm -f` removes what is there
+            if file.is_dir():
+                shutil.rmtree(file)
+            else:
+                file.unlink()
 
     def _git(self, step: Step) -> None:
         if "clone" in step.argv:
             url = next((word for word in step.argv if "://" in word), "")
-            ref = _after(step.argv, "--branch") or "HEAD"
-            self._mount_clone(step.path(step.argv[-1]), Clone(url=url, ref=ref, line=step.line))
-        elif "checkout" in step.argv and (clone := self._places.get(step.folder)):
-            self.cloned.remove(clone)
-            self.trials.pop()
-            self._mounts = [mount for mount in self._mounts if mount.place != step.folder]
-            taken = Clone(url=clone.url, ref=step.argv[-1], line=clone.line)
-            self._mount_clone(step.folder, taken)
+            ref = arguments_of(step.argv, ("--branch", "-b")).last("--branch", "-b") or "HEAD"
+            self._clone(step.path(step.argv[-1]), url, ref, step.line)
+        elif "checkout" in step.argv and (clone := self.cloned.get(step.folder)):
+            self._clone(step.folder, clone.url, step.argv[-1], clone.line)
 
-    def _mount_clone(self, place: str, clone: Clone) -> None:
-        self._places[place] = clone
-        self.cloned.append(clone)
-        tree = self.clones(clone.url, clone.ref)
-        subject = f"git clone {clone.url} {clone.ref}"
-        if isinstance(tree, str):
-            self.trials.append(not_tried(CLONES, subject, tree, clone.line))
-        else:
-            self.trials.append(passed(CLONES, subject, "the commit is there", clone.line))
-            self._mounts.append(_Mount(place=place, tree=tree, folder=""))
+    def _clone(self, place: str, url: str, ref: str, line: int) -> None:
+        folder = self._file(place)
+        self._remove(folder)
+        problem = self.check_out(url, ref, folder)
+        self.cloned[place] = Clone(url=url, ref=ref, line=line, problem=problem)
+        if not problem:
+            self._trees.append(place)
 
     def _unpack(self, step: Step) -> None:
-        name = posixpath.basename(_after(step.argv, "-f"))
-        tree = self.archives(name) if name else None
-        if tree is not None:
-            place = step.path(_after(step.argv, "-C") or step.folder)
-            self._mounts.append(_Mount(place=place, tree=tree, folder=""))
+        arguments = arguments_of(step.argv[1:], ("-f", "-C"))
+        archive = self.stored.get(posixpath.basename(arguments.last("-f")))
+        if archive is not None:
+            place = step.path(arguments.last("-C"))
+            topmost = unpack(archive, self._file(place))
+            self._trees += [posixpath.join(place, name) for name in sorted(topmost)]
 
     def _copy(self, step: Step) -> None:
-        words = [word for word in step.argv[1:] if not word.startswith("-")]
+        words = arguments_of(step.argv[1:]).words
         if len(words) != 2:  # noqa: PLR2004 - from and to
             return
         source, target = step.path(words[0]), step.path(words[1])
-        if match := self._at(source):
-            if not words[0].endswith((".", "/.")):
-                target = posixpath.join(target, posixpath.basename(source))
-            self._mounts.append(_Mount(place=target, tree=match[0].tree, folder=match[1]))
-        for path, text in [*self._edited.items()]:
-            if path.startswith(f"{source}/"):
-                self._edited[target + path.removeprefix(source)] = text
+        if not self.is_at_hand(source) or not self._file(source).is_dir():
+            return
+        if posixpath.basename(words[0]) != ".":
+            target = posixpath.join(target, posixpath.basename(source))
+        if not target.startswith(f"{source}/"):  # cp refuses that
+            shutil.copytree(self._file(source), self._file(target), dirs_exist_ok=True)
+            self._trees.append(target)
 
     def _edit(self, step: Step) -> None:
-        words, options = iter(step.argv[1:]), list[str]()
-        expressions, files = list[str](), list[str]()
-        for word in words:
-            if word == "-e":
-                expressions.append(next(words, ""))
-            elif not word.startswith("-"):
-                files.append(word)
-            elif word != "-i":
-                options.append(word)
+        arguments = arguments_of(step.argv[1:], ("-e",))
+        expressions: Sequence[str] = arguments.all("-e")
+        files = arguments.words
         if not expressions:
             expressions, files = files[:1], files[1:]
-        options += [word for expression in expressions for word in ("-e", expression)]
+        options = [flag for flag in arguments.flags if not flag.startswith("-i")]
+        for expression in expressions:
+            options += ["-e", expression]
         for path in map(step.path, files):
             # Not of the distribution, nor of a source tree that is not at hand.
             if self.is_at_hand(posixpath.dirname(path)):
-                outcome, text = self._edit_file(path, options)
+                outcome, text = self._edit_file(self._file(path), options)
                 subject = f"sed {' '.join(options)} {path}"
-                self.trials.append(outcome(PATCHES, subject, text, step.line))
+                self._edits.append(outcome(PATCHES, subject, text, step.line))
 
-    def _edit_file(self, path: str, options: list[str]) -> tuple[Callable[..., Trial], str]:
-        before = self.read(path)
-        if before is None:
+    def _edit_file(self, file: Path, options: list[str]) -> tuple[Callable[..., Trial], str]:
+        if not file.is_file():
             return failed, "the source has no such file"
-        with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
-            file = Path(folder, "text")
-            file.write_text(before, encoding="utf-8")
-            argv = ["sed", "--sandbox", *options, str(file)]
-            completed = self.processes.capture(argv, check=False, timeout_s=_EDIT_TIMEOUT_S)
+        before = file.read_bytes()
+        argv = ["sed", "--sandbox", "-i", *options, str(file)]
+        completed = self.processes.capture(argv, check=False, timeout_s=_EDIT_TIMEOUT_S)
         if completed.returncode:
             return not_tried, "sed refuses it here"
-        if completed.stdout == before:
+        if file.read_bytes() == before:
             return failed, "it changes nothing in the source"
-        self._edited[path] = completed.stdout
         return passed, "it changes the source"
 
     def _patch(self, command: PatchCommand) -> tuple[Callable[..., Trial], str]:
-        patch = self.read(command.file) or self.texts(command.file)
-        if not self.is_at_hand(command.folder):
+        """Apply a patch if all of it applies."""
+        if not self.is_at_hand(command.folder) or not self._file(command.folder).is_dir():
             return not_tried, "its sources are not at hand"
-        if patch is None or not shutil.which("patch"):
-            lacks = "the patch is not at hand" if patch is None else "this machine has no patch"
-            return not_tried, lacks
-        is_changed = command.sources(patch)
-        if not is_changed or any(not name or ".." in name.split("/") for name in is_changed):
-            return failed, "it names no files of the source: not a unified patch"
-        paths = {name: posixpath.join(command.folder, name) for name in is_changed}
-        texts = {name: self.read(path) for name, path in paths.items()}
-        sources = {name: text for name, text in texts.items() if text is not None}
-        if missing := [name for name, old in is_changed.items() if old and name not in sources]:
-            return failed, f"the source has no {', '.join(missing)}"
-        changed = patched(self.processes, command, patch, sources)
-        if isinstance(changed, str):
-            return failed, changed
-        for name, text in changed.items():
-            if text is None:
-                self._removed.add(paths[name])
-            else:
-                self._edited[paths[name]] = text
+        patch = self._file(command.file)
+        if not patch.is_file():
+            patch = self.stored.get(posixpath.basename(command.file), patch)
+        if not patch.is_file():
+            return not_tried, "the patch is not at hand"
+        if not shutil.which("patch"):
+            return not_tried, "this machine has no patch"
+        if _MAKES_LINK.search(patch.read_text(errors="replace")):
+            return not_tried, "it makes a symbolic link"
+        if complaint := self._complaint_of_patch(command, patch, "--dry-run"):
+            return failed, complaint
+        self._complaint_of_patch(command, patch)
         return passed, "it applies to the source"
 
+    def _complaint_of_patch(self, command: PatchCommand, patch: Path, *more: str) -> str:
+        """Run patch, and return its complaint if it fails.
 
-def _after(words: tuple[str, ...], option: str) -> str:
-    """Return the value of an option, as the next word or behind `=`; empty without the option."""
-    for word, following in itertools.pairwise((*words, "")):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return ""
+        `--unified` keeps patch from reading an ed script, which could run commands.
+        """
+        argv = ["patch", "--unified", "--batch", "--forward", *command.options, *more]
+        completed = self.processes.capture(
+            [*argv, f"-p{command.levels}", "-i", str(patch)],
+            cwd=self._file(command.folder),
+            check=False,
+            timeout_s=_EDIT_TIMEOUT_S,
+        )
+        if not completed.returncode:
+            return ""
+        output = completed.stdout + completed.stderr
+        lines = [line for line in output.splitlines() if line.strip()]
+        reasons = [line for line in lines if any(word in line for word in _REASONS)]
+        return (reasons or lines or ["patch printed no reason"])[0]
 
 
 # ---- Patches ----
 
-_FILES = re.compile(r"^--- (?P<old>[^\t\n]+).*\n\+\+\+ (?P<new>[^\t\n]+)", re.MULTILINE)
-_NOWHERE = "/dev/null"
-_LEVELS = re.compile(r"(?<!\S)(?:-p ?|--strip=)(?P<levels>\d+)")
-_FOLDER = re.compile(r"(?<!\S)(?:-d ?|--directory=)(?P<folder>\S+)")
-_PATCH = re.compile(r"(?<!\S)(?:-i ?|--input=|< ?)(?P<file>\S+)")
-_REASONS = ("FAILED", "malformed", "reversed", "Reversed", "ignored")
+_MAKES_LINK = re.compile(r"^(new file|new) mode 12", re.MULTILINE)
+_WITH_VALUE = ("-p", "--strip", "-d", "--directory", "-i", "--input")
+_REASONS = ("can't find file", "FAILED", "garbage", "malformed", "eversed", "ignored")
 _ALIKE = ("-R", "--reverse", "-l", "--ignore-whitespace")
 
 
@@ -326,15 +303,6 @@ class PatchCommand:
     levels: int
     options: tuple[str, ...]
 
-    def sources(self, patch: str) -> dict[str, bool]:
-        """Return the files that a patch names, below the folder; whether each is there before."""
-        files = {}
-        for match in _FILES.finditer(patch):
-            old, new = match["old"].strip(), match["new"].strip()
-            name = old if new == _NOWHERE else new
-            files["/".join(name.split("/")[self.levels :])] = old != _NOWHERE
-        return files
-
 
 def patch_command(step: Step) -> PatchCommand | None:
     """Return the patch that a step applies, if an option or `git apply` names one."""
@@ -342,46 +310,19 @@ def patch_command(step: Step) -> PatchCommand | None:
     if not is_git and step.program != "patch":
         return None
     words = step.argv[2:] if is_git else step.argv[1:]
-    text = " ".join(words)
+    arguments = arguments_of(words, _WITH_VALUE)
+    levels = arguments.last("-p", "--strip")
     if is_git:
-        file = words[-1] if words and words[-1][0] != "-" else ""
+        file, folder, levels = "".join(arguments.words[-1:]), step.folder, levels or "1"
     else:
-        file = match["file"] if (match := _PATCH.search(text)) else ""
-    levels = _LEVELS.search(text)
-    if not file or not (levels or is_git):
+        input_file = " ".join(words).partition("<")[2].split()
+        file = arguments.last("-i", "--input") or "".join(input_file[:1])
+        folder = step.path(arguments.last("-d", "--directory"))
+    if not file or not levels.isdigit():
         return None
-    inside = None if is_git else _FOLDER.search(text)
-    folder = step.path(inside["folder"]) if inside else step.folder
     return PatchCommand(
         file=posixpath.normpath(posixpath.join(folder, file)),
         folder=folder,
-        levels=int(levels["levels"]) if levels else 1,
+        levels=int(levels),
         options=tuple(word for word in words if word in _ALIKE),
     )
-
-
-def patched(
-    processes: Processes, command: PatchCommand, patch: str, sources: Mapping[str, str]
-) -> dict[str, str | None] | str:
-    """Return the texts of the sources after a patch, None for a removed one; or its complaint.
-
-    `--unified` keeps patch from reading an ed script, which could run commands.
-    """
-    with tempfile.TemporaryDirectory(prefix="build-images-") as place:
-        folder, file = Path(place, "sources"), Path(place, "patch")
-        folder.mkdir()
-        file.write_text(patch, encoding="utf-8")
-        for name, text in sources.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        options = ["--unified", "--batch", "--forward", *command.options]
-        argv = ["patch", *options, f"-p{command.levels}", "-i", str(file)]
-        completed = processes.capture(argv, cwd=folder, check=False, timeout_s=_EDIT_TIMEOUT_S)
-        if completed.returncode:
-            output = completed.stdout + completed.stderr
-            lines = [line for line in output.splitlines() if line.strip()]
-            reasons = [line for line in lines if any(word in line for word in _REASONS)]
-            return (reasons or lines or ["patch ends without a word"])[0]
-        paths = {name: folder / name for name in command.sources(patch)}
-        return {name: path.read_text() if path.exists() else None for name, path in paths.items()}

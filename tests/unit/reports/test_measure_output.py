@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +24,11 @@ from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
 from builder.reports.report import refreshed
+from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.measurement import Measured
-from builder.verify.measure.plot import plot_of
 from builder.verify.measure.rounds import record, with_measurement
-from builder.verify.measure.text import as_text, exposition
+from builder.verify.measure.shown import as_text, exposition, plot_of
 from builder.verify.proof import in_folder
 from builder.verify.targets import ProofTarget
 
@@ -97,39 +98,27 @@ def test_json_has_every_run_and_a_manifest_none() -> None:
 # The plot.
 
 
-def test_marks_stand_at_their_ratio_between_slowest_and_fastest() -> None:
-    plot = plot_of(measured().as_json(with_runs=False))
-    assert plot is not None
-    latency = plot.lanes[0]
-    oci, sif = latency.marks
-    assert oci.x == oci.low == oci.high < plot.bare
-    assert sif.low < sif.x == plot.bare < sif.high
-    assert plot.floor < oci.x
-    zero, *_, last = plot.ticks
-    assert (*zero, last[1]) == (plot.begin, "0", "1.25")
-    assert plot.bare == pytest.approx(zero[0] + (last[0] - zero[0]) / 1.25)
-    assert plot.width - 30 < last[0] < plot.width
-    assert latency.bare == "1.00 µs"
-    assert latency.cells == ("0.91 (0.91 to 0.91)", "1.00 (0.91 to 1.11)")
-    assert oci.shape != sif.shape
+def drawn(result: Measured) -> str:
+    """The figure in the report."""
+    plot = plot_of(json.loads(json.dumps(result.as_json(with_runs=False))))
+    text = page_environment().get_template("measured.html.j2").render(plot=plot)
+    return "".join(f"{line}\n" for line in text.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize(("name", "result"), [("sound", measured()), ("lacking", LACKING)])
+def test_marks_stand_at_their_ratio_between_slowest_and_fastest(
+    name: str, result: Measured
+) -> None:
+    """What has no result has no mark and a reason."""
+    compare_with_golden(drawn(result), f"measure/{name}.html")
 
 
 def test_what_is_far_beyond_the_axis_stays_in_the_drawing_and_says_so() -> None:
     fast = measured(run("bare", speeds(9.0)), run("oci", speeds(1.0)), places=("bare", "oci"))
-    plot = plot_of(fast.as_json(with_runs=False))
-    assert plot is not None
-    mark = plot.lanes[0].marks[0]
-    assert mark.is_beyond
-    assert mark.x <= plot.width
-    assert "9.00" in mark.text
-
-
-def test_a_quantity_without_result_has_no_mark_and_a_reason() -> None:
-    plot = plot_of(json.loads(json.dumps(LACKING.as_json(with_runs=False))))
-    assert plot is not None
-    assert plot.lanes[0].marks == ()
-    assert plot.lanes[0].cells == ("exit status 1",)
-    assert plot.outcomes["oci"].outcome == "failed"
+    figure = drawn(fast)
+    assert '<line class="range" x1="836.0" x2="836.0"' in figure
+    assert '<text class="tick" x="840.0"' in figure
+    assert "oci: 9.00" in figure
 
 
 def test_no_measurement_no_plot(tmp_path: Path) -> None:

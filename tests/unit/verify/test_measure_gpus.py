@@ -14,7 +14,7 @@ from builder.model.errors import StepFailed
 from builder.system.nvml import watcher
 from builder.system.process import Processes
 from builder.verify.measure.measurement import GpuUse
-from builder.verify.measure.sampling import Gpus, Watched, gpu_look
+from builder.verify.measure.sampling import Gpus, gpu_look
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_one_process_begins_once_and_goes_on_to_answer(
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", "once=1,count=2,use0=40,use1=-3,power=250000")
     processes = Processes()
-    with Watched(processes, library=library) as gpus:
+    with Gpus(processes, library=library) as gpus:
         first = gpus.look()
         time.sleep(1.2)
         second = gpus.look()
@@ -52,7 +52,7 @@ def test_one_process_begins_once_and_goes_on_to_answer(
 
 def test_a_gpu_that_is_lost_meanwhile(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NVML", "after=2,lost=15")
-    with Watched(Processes(), library=library) as gpus:
+    with Gpus(Processes(), library=library) as gpus:
         assert any(until_problem(gpus))
     assert gpus.problem == "nvmlDeviceGetUtilizationRates: NVML_ERROR_GPU_IS_LOST"
 
@@ -63,7 +63,7 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     monkeypatch.setenv("FAKE_NVML", "after=1")
     monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
     processes = Processes()
-    with Watched(processes, library=library, silence_s=1) as gpus:
+    with Gpus(processes, library=library, silence_s=1) as gpus:
         begin = time.monotonic()
         looks = until_problem(gpus)
         slowest = time.monotonic() - begin
@@ -88,23 +88,21 @@ def test_gpus_that_cannot_be_asked_at_all(
     monkeypatch.setenv("FAKE_NVML", fault)
     monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
     processes = Processes()
-    with Watched(processes, library=library, begin_s=1 if "sleep" in fault else 30) as gpus:
+    with Gpus(processes, library=library, begin_s=1 if "sleep" in fault else 30) as gpus:
         assert gpus.problem == problem
         assert gpus.look() == ()
     processes.stop()
 
 
-def test_a_driver_without_its_library_is_a_problem() -> None:
-    with Watched(Processes(), library="libnvidia-ml-of-nobody.so.1") as gpus:
-        assert gpus.problem.startswith("libnvidia-ml-of-nobody.so.1: cannot open")
-
-
-def test_nobody_asks_where_there_is_no_driver(tmp_path: Path) -> None:
+def test_gpus_are_asked_where_there_is_a_driver(
+    tmp_path: Path,
+) -> None:
     with gpu_look(Processes(), proc=tmp_path) as gpus:
         assert (gpus.look(), gpus.problem) == ((), "")
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text("NVRM version: Kernel Module  535.104.05\n")
-    assert isinstance(gpu_look(Processes(), proc=tmp_path), Watched)
+    with gpu_look(Processes(), proc=tmp_path) as gpus:
+        assert gpus.problem.startswith("libnvidia-ml.so.1: cannot open")
 
 
 def test_who_asks_ends_when_nobody_reads(library: str) -> None:

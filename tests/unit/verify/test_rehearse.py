@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from manifest_samples import CELL as SAMPLE_CELL
 from rehearse_samples import (
     library,
     outcomes,
-    python_trials,
+    sample_rehearsal,
     shipped,
     step,
     tar_of,
@@ -30,18 +31,16 @@ from builder.model.exact_json import member
 from builder.model.manifest import SCHEMA
 from builder.plan import make_plan
 from builder.system.home import Home
-from builder.verify.rehearse.flags import FlagTrials, toolkit_trials
+from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
-    LARGEST_WHEEL,
     LibraryTrials,
     import_trials,
     needed_outside,
 )
-from builder.verify.rehearse.packages import Archives, PackageTrials
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal, read_channel
+from builder.verify.rehearse.rehearsal import read_channel
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.servers import Answer, SourceTrials
+from builder.verify.rehearse.servers import Answer, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trials import (
     FAILED,
@@ -57,7 +56,7 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import SourceWorkspace, archive_tree
+from builder.verify.rehearse.workspace import SourceWorkspace
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
@@ -67,6 +66,12 @@ def followed(space: SourceWorkspace, *commands: str, folder: str = "/var/tmp") -
     for command in commands:
         space.follow(step(command, folder=folder))
     return space
+
+
+def copied(root: Path, **repositories: Mapping[str, str]) -> SourceWorkspace:
+    """A workspace where the files of the repository `code` were copied to /opt/code."""
+    space = workspace(root, **repositories)
+    return followed(space, f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code")
 
 
 # Steps.
@@ -87,8 +92,8 @@ def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
 # Source trees, and edits of them.
 
 
-def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
-    space = workspace(code={"sub/setup.py": SETUP})
+def test_an_edit_of_a_clone_is_tried_on_its_files(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"sub/setup.py": SETUP})
     followed(
         space,
         f"git clone {OWNER}/code.git code",
@@ -109,8 +114,8 @@ def test_an_edit_of_a_clone_is_tried_on_its_files() -> None:
     assert "--std=c++14" in (space.read("/var/tmp/code/sub/setup.py") or "")
 
 
-def test_an_edit_may_have_several_expressions_and_files() -> None:
-    space = workspace(code={"a": "one two\n", "b": "one\n"})
+def test_an_edit_may_have_several_expressions_and_files(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "one two\n", "b": "one\n"})
     edit = "sed -i -E -e s/one/1/ -e s/(two)/2/ code/a code/b"
     followed(space, f"git clone {OWNER}/code.git code", edit, folder="/opt")
     assert outcomes(space.trials) == [PASSED] * 3
@@ -118,30 +123,22 @@ def test_an_edit_may_have_several_expressions_and_files() -> None:
     assert (space.read("/opt/code/a"), space.read("/opt/code/b")) == ("1 2\n", "1\n")
 
 
-def test_a_commit_is_what_is_checked_out() -> None:
-    space = workspace(code={})
-    followed(space, f"git clone {OWNER}/code.git code")
-    space.follow(step("git checkout abc123", folder="/var/tmp/code"))
-    assert [(clone.url, clone.ref) for clone in space.cloned] == [(f"{OWNER}/code.git", "abc123")]
-    assert [trial.subject for trial in space.trials] == [f"git clone {OWNER}/code.git abc123"]
-
-
-def test_a_repository_that_is_not_at_hand_is_not_tried() -> None:
-    space = followed(workspace(), f"git clone {OWNER}/lost.git lost")
+def test_a_repository_that_is_not_at_hand_is_not_tried(tmp_path: Path) -> None:
+    space = followed(workspace(tmp_path), f"git clone {OWNER}/lost.git lost")
     assert [(each.outcome, each.text) for each in space.trials] == [(NOT_TRIED, "no copy of it")]
 
 
 def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
     tar_of(tmp_path / "a.tar.gz", {"a-1.0/configure.ac": "AC_INIT\n"})
-    space = workspace()
-    space.archives = lambda name: archive_tree(tmp_path / name) if name == "a.tar.gz" else None
+    space = workspace(tmp_path)
+    space.stored = {"a.tar.gz": tmp_path / "a.tar.gz"}
     followed(space, "tar -x -f /var/tmp/a.tar.gz -C /var/tmp -z", "tar -x -f other.tar -C /opt")
     followed(space, "sed -i -e s/AC_INIT/X/ a-1.0/configure.ac")
     assert outcomes(space.trials) == [PASSED]
 
 
-def test_sed_runs_nothing() -> None:
-    space = workspace(code={"a": "b\n"})
+def test_sed_runs_nothing(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "b\n"})
     space.follow(step(f"git clone {OWNER}/code.git code", folder="/opt"))
     followed(space, "sed -i 1e\\ touch\\ /tmp/x /opt/code/a".replace("\\ ", "_"))
     assert outcomes(space.trials) == [PASSED, NOT_TRIED]
@@ -150,17 +147,17 @@ def test_sed_runs_nothing() -> None:
 # Options of compilers.
 
 
-def test_a_setup_py_may_ask_for_more_than_the_compiler_takes() -> None:
+def test_a_setup_py_may_ask_for_more_than_the_compiler_takes(tmp_path: Path) -> None:
     """NVIDIA's Transformer of MLPerf asks gcc 4.8 for C++14."""
-    space = workspace(code={"setup.py": SETUP})
+    space = workspace(tmp_path, code={"setup.py": SETUP})
     followed(space, f"git clone {OWNER}/code.git /opt/code")
-    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
+    planned = shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le")
     build = step("/opt/v/bin/python setup.py build_ext --inplace", folder="/opt/code")
-    [trial] = flags.of(build, space)
+    [trial] = flag_trials(planned, build, space)
     assert (trial.outcome, trial.subject) == (FAILED, "--std=c++14 in /opt/code/setup.py:1")
     assert "the image has gcc 4.8, and gcc takes -std=c++14 since 5" in trial.text
     followed(space, "sed -i s/--std=c++14/-std=c++11/ /opt/code/setup.py")
-    assert outcomes(flags.of(build, space)) == [PASSED]
+    assert outcomes(flag_trials(planned, build, space)) == [PASSED]
 
 
 @pytest.mark.parametrize(
@@ -172,20 +169,22 @@ def test_a_setup_py_may_ask_for_more_than_the_compiler_takes() -> None:
         ("nvcc -std=c++17 a.cu", FAILED),
     ],
 )
-def test_an_option_of_a_command_is_tried(command: str, outcome: str) -> None:
-    flags = FlagTrials(shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step(command), workspace())) == [outcome]
+def test_an_option_of_a_command_is_tried(command: str, outcome: str, tmp_path: Path) -> None:
+    planned = shipped("cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le")
+    assert outcomes(flag_trials(planned, step(command), workspace(tmp_path))) == [outcome]
 
 
-def test_options_in_variables_are_tried() -> None:
-    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
+def test_options_in_variables_are_tried(tmp_path: Path) -> None:
+    planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
     configure = dataclasses.replace(step("./configure"), variables={"CXXFLAGS": "-O2 -std=c++14"})
-    assert outcomes(flags.of(configure, workspace())) == [FAILED]
+    assert outcomes(flag_trials(planned, configure, workspace(tmp_path))) == [FAILED]
 
 
-def test_a_setup_py_that_is_not_at_hand_is_said() -> None:
-    flags = FlagTrials(shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le"))
-    assert outcomes(flags.of(step("pip3 install .", folder="/opt/x"), workspace())) == [NOT_TRIED]
+def test_a_setup_py_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
+    planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
+    assert outcomes(
+        flag_trials(planned, step("pip3 install .", folder="/opt/x"), workspace(tmp_path))
+    ) == [NOT_TRIED]
 
 
 # Where the toolkit is.
@@ -230,7 +229,7 @@ PROGRAM = (
 )
 
 
-def test_a_module_that_nothing_installs_is_a_failure() -> None:
+def test_a_module_that_nothing_installs_is_a_failure(tmp_path: Path) -> None:
     """Mask R-CNN of MLPerf imports tqdm, which nothing installed."""
     files = {
         "train.py": PROGRAM,
@@ -242,7 +241,9 @@ def test_a_module_that_nothing_installs_is_a_failure() -> None:
         "test_train.py": "import pytest\n",
     }
     space = followed(
-        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+        workspace(tmp_path, code=files),
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/. /opt/code",
     )
     [trial] = import_trials(space, "/opt/code", {"torch"})
     assert trial.outcome == FAILED
@@ -253,25 +254,23 @@ def test_a_module_that_nothing_installs_is_a_failure() -> None:
     assert outcomes(import_trials(space, "/opt/code", {"torch"})) == [PASSED]
 
 
-def test_what_setup_py_compiles_is_a_module() -> None:
+def test_what_setup_py_compiles_is_a_module(tmp_path: Path) -> None:
     files = {
         "train.py": "import fast\nimport SSD\n",
         "setup.py": SETUP_OF_TWO,
     }
     space = followed(
-        workspace(code=files), f"git clone {OWNER}/code.git code", "cp -r code/. /opt/code"
+        workspace(tmp_path, code=files),
+        f"git clone {OWNER}/code.git code",
+        "cp -r code/. /opt/code",
     )
     assert outcomes(import_trials(space, "/opt/code", ())) == [PASSED]
 
 
-def test_a_fork_has_to_be_the_one_that_is_installed() -> None:
+def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
     """COCO(use_ext=True) is in NVIDIA's pycocotools, and not in the package of that name."""
     files = {"train.py": "from pycocotools.coco import COCO\nCOCO(use_ext=True)\n"}
-    space = followed(
-        workspace(code=files, cocoapi={}),
-        f"git clone {OWNER}/code.git code",
-        "cp -r code/. /opt/code",
-    )
+    space = copied(tmp_path, code=files, cocoapi={})
     results = [*import_trials(space, "/opt/code", {"pycocotools"})]
     assert outcomes(results) == [FAILED, PASSED]
     assert "only github.com/NVIDIA/cocoapi has that" in results[0].text
@@ -285,12 +284,12 @@ NEEDY = wheel(cv2=library("libSM.so.6", "libc.so.6", "own.so"), own=library("lib
 
 
 def resolved(name: str = "cv-1-cp36-cp36m-manylinux1_x86_64.whl") -> Resolved:
-    return Resolved(name="cv", version="1", url=f"https://index.example/{name}", requires=())
+    return Resolved(name="cv", version="1", url=f"https://index.example/{name}")
 
 
 def test_a_library_that_no_package_brings_is_a_failure() -> None:
     """opencv-python wants libSM and others of X11, which no image has by itself."""
-    trials = LibraryTrials(lambda _: NEEDY, lambda _: 1)
+    trials = LibraryTrials(lambda _: NEEDY)
     [trial] = trials.of([resolved()], {"python3"}, 7)
     assert (trial.outcome, trial.line) == (FAILED, 7)
     assert trial.text == "no package of the image brings libSM.so.6 (libsm6; libSM)"
@@ -306,13 +305,16 @@ def test_wheels_without_programs_are_passed_over() -> None:
     def unread(_: str) -> bytes:
         raise AssertionError
 
-    trials = LibraryTrials(unread, lambda _: 1)
+    trials = LibraryTrials(unread)
     assert [*trials.of([resolved("cv-1-py3-none-any.whl")], (), 1)] == []
 
 
 def test_what_is_not_known_of_a_wheel_is_said() -> None:
-    large = LibraryTrials(lambda _: NEEDY, lambda _: LARGEST_WHEEL + 1)
-    strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")), lambda _: 1)
+    def read_large(_: str) -> bytes:
+        raise Unavailable("cv.whl is larger than 64 MiB")
+
+    large = LibraryTrials(read_large)
+    strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")))
     for trials, reason in ((large, "MiB"), (strange, "libodd.so.1")):
         [trial] = trials.of([resolved()], (), 1)
         assert trial.outcome == NOT_TRIED
@@ -324,44 +326,34 @@ def test_what_is_not_known_of_a_wheel_is_said() -> None:
 CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "packages.conda": {}}
 
 
+LACKS = "the channels have 2.12.0 for linux-ppc64le"
+VALUES = "-n lost=1 --name lost=1 -p lost=1 --prefix lost=1 -f lost=1 --file lost=1"
+
+
 @pytest.mark.parametrize(
-    ("pin", "outcome"),
-    [("tensorflow=2.12", PASSED), ("tensorflow=2.1", FAILED), ("tensorflow=2.12.0", PASSED)],
+    ("words", "outcome", "text"),
+    [
+        ("-y tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-y tensorflow=2.12.0", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-y tensorflow=2.1", FAILED, LACKS),
+        # TensorFlow for ppc64le is in one of two channels, of which one may be gone.
+        ("-y tensorflow=2.1 || other", NOT_TRIED, f"{LACKS}; another command is behind it"),
+        ("-c gone tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+        ("-c gone --channel lost a=1", NOT_TRIED, "gone: no route; lost: no route"),
+        (f"{VALUES} tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
+    ],
 )
-def test_a_pin_is_looked_up_in_the_channels_index(pin: str, outcome: str) -> None:
-    asked = []
+def test_a_pin_is_looked_up_in_the_channels_index(words: str, outcome: str, text: str) -> None:
+    def read(channel: str, subdir: str) -> Any:
+        return (
+            CHANNEL if (channel, subdir) == ("https://c.example", "linux-ppc64le") else "no route"
+        )
 
-    def recorded(channel: str, subdir: str) -> object:
-        asked.append((channel, subdir))
-        return CHANNEL
-
-    trials = CondaTrials(recorded)  # type: ignore[arg-type]
-    steps = [step("conda config --add channels https://c.example"), step(f"conda install -y {pin}")]
-    assert outcomes(trials.of(steps, "ppc64le")) == [outcome]
-    assert asked == [("https://c.example", "linux-ppc64le")]
-
-
-@pytest.mark.parametrize("option", ["-n", "--name", "-p", "--prefix", "-f", "--file"])
-def test_a_value_of_condas_options_is_no_pin(option: str) -> None:
-    install = step(f"conda install -c a --channel b {option} lost=1 tensorflow=2.12")
-    asked: list[str] = []
-
-    def read(channel: str, _: str) -> Any:
-        asked.append(channel)
-        return CHANNEL
-
-    trials = CondaTrials(read)
-    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
-    assert asked == ["a"]
-
-
-def test_a_channel_that_is_gone_proves_nothing_and_another_may_have_it() -> None:
-    trials = CondaTrials(lambda channel, _: CHANNEL if channel == "b" else "no route")
-    install = step("conda install -c a -c b -y tensorflow=2.12")
-    assert outcomes(trials.of([install], "ppc64le")) == [PASSED]
-    gone = CondaTrials(lambda *_: "no route")
-    [trial] = gone.of([install], "ppc64le")
-    assert (trial.outcome, trial.text) == (NOT_TRIED, "a: no route; b: no route")
+    command, _, fallback = words.partition(" || ")
+    install = dataclasses.replace(step(f"conda install {command}"), has_fallback=bool(fallback))
+    config = step("conda config --add channels https://c.example")
+    [trial] = CondaTrials(read).of([config, install], "ppc64le")
+    assert (trial.outcome, trial.text) == (outcome, text)
 
 
 def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
@@ -369,15 +361,6 @@ def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
     (tmp_path / "linux-64/repodata.json").write_text(json.dumps(CHANNEL))
     assert read_channel(f"file://{tmp_path}/", "linux-64") == CHANNEL
     assert read_channel(f"file://{tmp_path}", "noarch") == "it has no repodata.json"
-
-
-def test_a_command_behind_another_may_have_what_that_lacks() -> None:
-    """TensorFlow for ppc64le is in one of two channels, of which one may be gone."""
-    first = step("conda install -c a -y tensorflow=9")
-    trials = CondaTrials(lambda *_: CHANNEL)
-    assert outcomes(trials.of([first], "ppc64le")) == [FAILED]
-    behind = dataclasses.replace(first, has_fallback=True)
-    assert outcomes(trials.of([behind], "ppc64le")) == [NOT_TRIED]
 
 
 # Sources.
@@ -417,19 +400,6 @@ def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
 # A cell as a whole.
 
 
-def rehearsal(tmp_path: Path) -> Rehearsal:
-    """One against recorded answers: no server is asked."""
-    silent = Answer(has=None, text="no server is asked")
-    return Rehearsal(
-        python=python_trials(silent="://"),
-        conda=CondaTrials(lambda *_: "no server is asked"),
-        sources=SourceTrials(lambda _: silent, lambda _: tmp_path / "none"),
-        packages=PackageTrials(lambda _: b"", Archives()),
-        libraries=LibraryTrials(lambda _: wheel(), lambda _: 1),
-        new_workspace=lambda _: workspace(),
-    )
-
-
 @pytest.mark.parametrize(
     "identifier",
     [
@@ -440,10 +410,10 @@ def rehearsal(tmp_path: Path) -> Rehearsal:
     ],
 )
 def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
-    identifier: str, tmp_path: Path
+    identifier: str,
 ) -> None:
     planned = shipped(identifier)
-    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    cell = sample_rehearsal().of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
     known = [trial for trial in cell.of(FAILED) if trial.kind not in {"packages", "python"}]
     assert known == []
     assert {trial.kind for trial in cell.trials} >= {"packages", "flags", "sources"}
@@ -452,14 +422,14 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     compare_with_golden(printed, f"rehearsals/{identifier}.txt")
 
 
-def test_a_bare_with_cuda_is_found_in_a_cell(tmp_path: Path) -> None:
+def test_a_bare_with_cuda_is_found_in_a_cell() -> None:
     """Before the toolkit's folder was named, this ended Open MPI's build."""
     bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
     sample = recipe("aware", development=(block("cuda"), block("shell", line=9, commands=bare)))
     project = dataclasses.replace(shipped_project(), recipes={"aware": sample})
     selection = Selection(images=("aware-1.0-debian13-cuda12.4-x86_64",))
     planned = make_plan(project, selection, compiler="").images[0]
-    cell = rehearsal(tmp_path).of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    cell = sample_rehearsal().of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
     [trial] = [trial for trial in cell.of(FAILED) if trial.kind == "toolkit"]
     assert "in /usr" in trial.text
 
@@ -508,13 +478,10 @@ def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
     results = read_record(tmp_path / "rehearsals", "k")
     assert str(results) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
     assert read_record(tmp_path / "rehearsals", "another") is None
-
-
-def test_two_projects_keep_their_rehearsals_of_one_image(tmp_path: Path) -> None:
-    for key in ("k", "another"):
-        write_record(tmp_path, dataclasses.replace(CELL, content_key=key), "2026-11-24")
-    assert read_record(tmp_path, "k") is not None
-    assert read_record(tmp_path, "another") is not None
+    another = dataclasses.replace(CELL, content_key="another")  # of another project
+    write_record(tmp_path / "rehearsals", another, "2026-11-24")
+    assert read_record(tmp_path / "rehearsals", "k") == results
+    assert read_record(tmp_path / "rehearsals", "another") is not None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import PlannedImage, Selection
 from builder.plan import make_plan
-from builder.verify.rehearse import repositories, servers
+from builder.verify.rehearse import repositories
 from builder.verify.rehearse.packages import Archives, PackageTrials, installed_by
 from builder.verify.rehearse.rehearsal import package_archives
 from builder.verify.rehearse.repositories import rpm_names, unpacked
@@ -306,12 +306,3 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
     with pytest.raises(Unavailable, match="larger than 1 MiB"):
         sizes.extend(len(piece) for piece in unpacked(bomb))
     assert sum(sizes) <= 1 << 20
-
-
-def test_a_file_larger_than_the_limit_is_not_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(servers, "LARGEST", 10)
-    (tmp_path / "Packages").write_bytes(b"x" * 11)
-    with pytest.raises(Unavailable, match="larger than"):
-        read_url(f"file://{tmp_path}/Packages")

@@ -12,19 +12,21 @@ from samples import image
 from builder.compile import spec
 from builder.verify.rehearse.rehearsal import copied_texts
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED
-from builder.verify.rehearse.workspace import SourceWorkspace
+from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 CLONE = "git clone https://github.com/owner/code.git code"
 FIX = "--- a/sub/setup.py\t2019\n+++ b/sub/setup.py\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
 NEW = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+x\n"
 GONE = "--- a/sub/setup.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
+LINK = f"diff --git a/new.py b/new.py\nnew file mode 120000\n{NEW}"
 SCRIPT = "1c\ntouch /tmp/ran\n.\n"
 
 
-def patched(command: str, text: str | None = FIX) -> SourceWorkspace:
+def patched(root: Path, command: str, text: str | None = FIX) -> SourceWorkspace:
     """A workspace with a clone, after a command in it; the spec brings one patch."""
-    space = workspace(code={"sub/setup.py": "one\ntwo\n", "own.patch": FIX})
-    space = dataclasses.replace(space, texts={"/usr/local/src/fix.patch": text}.get)
+    space = workspace(root, code={"sub/setup.py": "one\ntwo\n", "own.patch": FIX})
+    if text is not None:
+        write_file(root / "usr/local/src/fix.patch", text.encode())
     space.follow(step(CLONE, folder="/var/tmp"))
     space.follow(step(command, folder="/var/tmp/code"))
     return space
@@ -41,8 +43,8 @@ def patched(command: str, text: str | None = FIX) -> SourceWorkspace:
         "patch -d sub -p2 < /usr/local/src/fix.patch",
     ],
 )
-def test_a_patch_is_applied_to_the_source(command: str) -> None:
-    space = patched(command)
+def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:
+    space = patched(tmp_path, command)
     assert [(trial.kind, trial.outcome) for trial in space.trials[1:]] == [("patches", PASSED)]
     assert space.read("/var/tmp/code/sub/setup.py") == "one\nthree\n"
 
@@ -51,32 +53,33 @@ def test_a_patch_is_applied_to_the_source(command: str) -> None:
     ("command", "text", "outcome", "reason"),
     [
         ("patch -p1", FIX.replace("-two", "-2"), FAILED, "Hunk #1 FAILED at 1"),
-        ("patch -p0", FIX, FAILED, "the source has no b/sub/setup.py"),
-        ("patch -p1", SCRIPT, FAILED, "not a unified patch"),
-        ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "not a unified patch"),
+        ("patch -p0", FIX, FAILED, "can't find file to patch"),
+        ("patch -p1", SCRIPT, FAILED, "Only garbage was found"),
+        ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "can't find file to patch"),
         ("patch -p1", None, NOT_TRIED, "the patch is not at hand"),
+        ("patch -p1", LINK, NOT_TRIED, "it makes a symbolic link"),
         ("patch -p1 -R", FIX, FAILED, "Unreversed patch detected"),
     ],
 )
 def test_a_patch_that_does_not_apply_is_a_failure(
-    command: str, text: str | None, outcome: str, reason: str
+    command: str, text: str | None, outcome: str, reason: str, tmp_path: Path
 ) -> None:
-    space = patched(f"{command} < /usr/local/src/fix.patch", text)
+    space = patched(tmp_path, f"{command} < /usr/local/src/fix.patch", text)
     [trial] = space.trials[1:]
     assert trial.outcome == outcome
     assert reason in trial.text
     assert space.read("/var/tmp/code/sub/setup.py") == "one\ntwo\n"
 
 
-def test_files_that_a_patch_adds_and_removes_are_followed() -> None:
-    added = patched("patch -p1 < /usr/local/src/fix.patch", NEW)
+def test_files_that_a_patch_adds_and_removes_are_followed(tmp_path: Path) -> None:
+    added = patched(tmp_path, "patch -p1 < /usr/local/src/fix.patch", NEW)
     assert added.read("/var/tmp/code/new.py") == "x\n"
-    removed = patched("patch -p1 < /usr/local/src/fix.patch", GONE)
+    removed = patched(tmp_path, "patch -p1 < /usr/local/src/fix.patch", GONE)
     assert removed.read("/var/tmp/code/sub/setup.py") is None
 
 
-def test_sources_that_are_not_at_hand_are_named() -> None:
-    space = workspace()
+def test_sources_that_are_not_at_hand_are_named(tmp_path: Path) -> None:
+    space = workspace(tmp_path)
     space.follow(step("patch -p1 < /a.patch", folder="/var/tmp/lost", line=7))
     [trial] = space.trials
     assert (trial.outcome, trial.line) == (NOT_TRIED, 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,15 +14,21 @@ from rehearse_samples import (
     python_trials,
     sample_index,
     sample_pip,
-    source_archive,
     step,
 )
 
+from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
-from builder.verify.rehearse.index import Index
 from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
-from builder.verify.rehearse.resolution import Resolver, Unresolvable, read_source
-from builder.verify.rehearse.servers import Unavailable
+from builder.verify.rehearse.resolution import (
+    Resolver,
+    SourceDistribution,
+    StandInWheels,
+    Unresolvable,
+    pip_of_this_machine,
+    stand_in_of,
+)
+from builder.verify.rehearse.servers import Index, Unavailable, served
 from builder.verify.rehearse.steps import Step
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
 
@@ -35,54 +43,70 @@ def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
     return [*python_trials().of(steps, target)][-1]
 
 
-def test_the_newest_build_requirements_are_a_failure() -> None:
+WITHOUT_ISOLATION = "install --no-build-isolation pyyaml==5.4.1"
+ELSEWHERE = "install --extra-index-url https://developer.example/x six==1.16.0"
+COMPILED = "compiled with what is pinned"
+
+
+@pytest.mark.parametrize(
+    ("commands", "outcome", "text"),
+    [
+        (
+            (f"install {TOOLS} pyyaml==5.4.1",),
+            FAILED,
+            (
+                "Python 3.6, glibc 2.27, ppc64le: pyyaml 5.4.1 has no wheel and is compiled with "
+                "setuptools, wheel, Cython: the newest of it is taken, whichever that is on the day"
+            ),
+        ),
+        (
+            (f"install {TOOLS}", WITHOUT_ISOLATION),
+            PASSED,
+            f"{BIONIC.short}: 0 wheels; {COMPILED}: pyyaml 5.4.1",
+        ),
+        (
+            ("install setuptools==49.1.3", WITHOUT_ISOLATION),
+            FAILED,
+            (
+                f"{BIONIC.short}: pyyaml 5.4.1 has no wheel and is compiled with wheel, Cython: "
+                "no command before it pins that"
+            ),
+        ),
+        # It is legacy: pip of Python 3.6 builds it with what is installed.
+        (("install plain==1.0",), PASSED, f"{BIONIC.short}: 1 wheel; {COMPILED}: plain 1.0"),
+        (
+            ("install pyyaml==5.4.2",),
+            FAILED,
+            f"{BIONIC.short}: the index has nothing that fits pyyaml==5.4.2",
+        ),
+        (("install silent==1.0",), NOT_TRIED, "index.example cannot be reached: no route"),
+        (
+            (ELSEWHERE,),
+            NOT_TRIED,
+            (
+                "the index https://developer.example/x was not asked: "
+                "developer.example cannot be reached: no route"
+            ),
+        ),
+        (
+            ("install https://example.org/a.zip",),
+            NOT_TRIED,
+            "its requirements are in files that are not from an index",
+        ),
+    ],
+)
+def test_packages_that_a_command_installs(
+    commands: tuple[str, ...], outcome: str, text: str
+) -> None:
     """PyYAML 5.4.1 has no wheel for ppc64le, and does not compile with Cython 3."""
-    trial = trial_of(f"install {TOOLS} pyyaml==5.4.1")
-    assert trial.outcome == FAILED
-    assert "Python 3.6, glibc 2.27, ppc64le: pyyaml 5.4.1 has no wheel" in trial.text
-    assert "compiled with setuptools, wheel, Cython" in trial.text
-    assert "--no-build-isolation" in trial.hint
-
-
-def test_what_a_command_before_pins_is_built_with_without_isolation() -> None:
-    trial = trial_of(f"install {TOOLS}", "install --no-build-isolation pyyaml==5.4.1")
-    assert (trial.outcome, trial.line) == (PASSED, 9)
-    assert trial.text.endswith("0 wheels; compiled with what is pinned: pyyaml 5.4.1")
-
-
-def test_without_isolation_all_of_it_has_to_be_pinned() -> None:
-    trial = trial_of("install setuptools==49.1.3", "install --no-build-isolation pyyaml==5.4.1")
-    assert trial.outcome == FAILED
-    assert "compiled with wheel, Cython: no command before it pins that" in trial.text
+    trial = trial_of(*commands)
+    assert (trial.outcome, trial.text, trial.line) == (outcome, text, 9)
+    assert ("--no-build-isolation" in trial.hint) == ("is compiled with" in text)
 
 
 def test_where_there_is_a_wheel_nothing_is_compiled() -> None:
     trial = trial_of("install pyyaml==5.4.1", target=CENTOS)
-    assert (trial.outcome, trial.text) == (PASSED, "Python 3.6, glibc 2.17, x86_64: 1 wheel")
-
-
-def test_dependencies_of_a_source_distribution_are_resolved() -> None:
-    """`plain` is legacy: pip of Python 3.6 builds it with what is installed."""
-    trial = trial_of("install plain==1.0")
-    assert trial.text.endswith("1 wheel; compiled with what is pinned: plain 1.0")
-
-
-def test_a_newer_source_comes_before_an_older_wheel() -> None:
-    """pip takes the newest version, whether it has a wheel or not."""
-    index = sample_index()
-    resolver = Resolver(index=index, run_pip=sample_pip(index))
-    results = {each.name: each for each in resolver.resolve(["plain"], BIONIC.upgraded())}
-    assert results["plain"].version == "1.0"
-    assert results["plain"].source is not None
-
-
-def test_a_newer_pip_isolates_legacy_distributions_too() -> None:
-    trial = trial_of(
-        "install plain==1.0",
-        target=PythonTarget(arch="x86_64", python="3.11.2", pip="23.0.1", glibc="2.36"),
-    )
-    assert trial.outcome == FAILED
-    assert "setuptools>=40.8.0, wheel: the newest of it is taken" in trial.text
+    assert (trial.outcome, trial.text) == (PASSED, f"{CENTOS.short}: 1 wheel")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +116,8 @@ def test_pip_isolates_legacy_distributions_since_23_1(pip: str, outcome: str) ->
     target = PythonTarget(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
     assert trial.outcome == outcome
+    isolated = "setuptools>=40.8.0, wheel: the newest of it is taken"
+    assert (isolated in trial.text) == (outcome == FAILED)
 
 
 @pytest.mark.parametrize(("python", "outcome"), [("3.11.2", PASSED), ("3.12.3", FAILED)])
@@ -126,24 +152,6 @@ def test_what_is_for_another_machine_is_not_asked_for(marker: str, applies: bool
     assert python_packages._applies(Requirement("cython"), BIONIC)
 
 
-def test_what_the_index_lacks_is_a_failure() -> None:
-    trial = trial_of("install pyyaml==5.4.2")
-    assert trial.outcome == FAILED
-    assert "the index has nothing for pyyaml==5.4.2 that fits" in trial.text
-
-
-def test_an_index_that_does_not_answer_proves_nothing() -> None:
-    trial = trial_of("install silent==1.0")
-    assert trial.outcome == NOT_TRIED
-    assert trial.text == "index.example cannot be reached: no route"
-
-
-def test_another_index_that_does_not_answer_proves_nothing() -> None:
-    trial = trial_of("install --extra-index-url https://developer.example/x six==1.16.0")
-    assert trial.outcome == NOT_TRIED
-    assert "the index https://developer.example/x was not asked" in trial.text
-
-
 @pytest.mark.parametrize(
     ("index", "outcome"),
     [
@@ -159,24 +167,19 @@ def test_a_publishers_own_index_has_to_be_named(index: str, outcome: str) -> Non
     assert ("redist/cuda/10.0" in trial.text) is (outcome == FAILED) or outcome == NOT_TRIED
 
 
-def test_what_is_from_no_index_is_not_tried() -> None:
-    trial = trial_of("install https://example.org/a.zip")
-    assert trial.outcome == NOT_TRIED
+def test_what_is_from_no_index_has_no_trial_without_dependencies() -> None:
     steps = [step("pip3 install --no-deps --target /opt/a .")]
     assert [*python_trials().of(steps, CENTOS)] == []
-
-
-def test_a_distribution_that_is_not_known_is_said() -> None:
     [trial] = python_trials().of([step("pip3 install six==1.16.0")], None)
-    assert trial.outcome == NOT_TRIED
+    assert trial.outcome == NOT_TRIED  # the tables do not know the distribution
 
 
 def test_equal_commands_are_resolved_once() -> None:
     index, calls = sample_index(), []
 
-    def run(arguments, report):  # type: ignore[no-untyped-def]
+    def run(arguments: Sequence[str]) -> Completed:
         calls.append(arguments)
-        return sample_pip(index)(arguments, report)
+        return sample_pip(index)(arguments)
 
     trials = python_trials()
     trials._resolver = Resolver(index=index, run_pip=run)
@@ -186,9 +189,7 @@ def test_equal_commands_are_resolved_once() -> None:
 
 
 def test_a_resolution_that_pip_refuses_says_why() -> None:
-    def run(*_):  # type: ignore[no-untyped-def]
-        from builder.system.process import Completed  # noqa: PLC0415
-
+    def run(_: Sequence[str]) -> Completed:
         return Completed(argv=(), returncode=1, stderr="ERROR: a and b conflict\n")
 
     with pytest.raises(Unresolvable, match="a and b conflict"):
@@ -196,19 +197,6 @@ def test_a_resolution_that_pip_refuses_says_why() -> None:
 
 
 # Targets: which wheels the pip of a distribution takes.
-
-
-def test_an_old_pip_takes_old_wheels_alone() -> None:
-    assert BIONIC.platforms == ("linux_ppc64le",)
-    assert CENTOS.platforms == ("manylinux1_x86_64", "linux_x86_64")
-    assert BIONIC.upgraded().platforms[:2] == ("manylinux_2_27_ppc64le", "manylinux_2_26_ppc64le")
-    assert "manylinux2014_ppc64le" in BIONIC.upgraded().platforms
-    assert "manylinux_2_18_x86_64" not in CENTOS.upgraded().platforms
-
-
-def test_the_abi_has_a_flag_up_to_python_3_7() -> None:
-    newer = PythonTarget(arch="x86_64", python="3.13.5", pip="25.1.1", glibc="2.41")
-    assert (BIONIC.abi, newer.abi) == ("cp36m", "cp313")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +236,7 @@ PERENNIAL = tuple(f"manylinux_2_{minor}" for minor in range(17, 4, -1))
         ("ppc64le", "19.2", "2.17", ()),
         ("ppc64le", "19.3", "2.16", ()),
         ("ppc64le", "19.3", "2.17", ("manylinux2014",)),
+        ("ppc64le", "9.0.1", "2.27", ()),
         ("aarch64", "20.3", "2.18", ("manylinux_2_18", "manylinux_2_17", "manylinux2014")),
     ],
 )
@@ -345,13 +334,8 @@ def test_options_of_pip_that_count(words: str, changes: dict[str, Any]) -> None:
 # The index, and source distributions.
 
 
-def test_files_for_another_python_do_not_fit() -> None:
-    results = sample_index().fitting(Requirement("pip"), "3.6.9")
-    assert [str(file.version) for file in results] == ["21.3.1"]
-
-
 ROWS: list[dict[str, Any]] = [
-    {"filename": "a-1.0-py3-none-any.whl", "size": 7},
+    {"filename": "a-1.0-py3-none-any.whl"},
     {"filename": "a-2.0.tar.gz", "requires-python": ">=3.8"},
     {"filename": "A-2.1.zip", "requires-python": "not a version"},
     {"filename": "a-3.0.tar.gz", "yanked": "broken"},
@@ -363,37 +347,65 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("requirement", "python", "versions"),
-    [
-        ("a", "3.9.0", ["2.1", "2.0", "1.0"]),
-        ("a", "3.6.9", ["2.1", "1.0"]),
-        ("a<2.1", "3.9.0", ["2.0", "1.0"]),
-        ("a==3.0", "3.9.0", ["3.0"]),  # what was taken back is there for who names it
-        ("a===3.0", "3.9.0", ["3.0"]),
-        ("a>=3.0", "3.9.0", ["4.0rc1"]),  # nothing else is left
-        ("a==4.0rc1", "3.9.0", ["4.0rc1"]),
-        ("a==5.0", "3.9.0", []),
-    ],
-)
-def test_the_files_that_pip_would_look_at(
-    requirement: str, python: str, versions: list[str]
-) -> None:
+def test_versions_without_a_wheel_have_a_stand_in() -> None:
+    """What pip needs to choose is that of the source distribution."""
     rows = [{"url": f"https://index.example/{row['filename']}", **row} for row in ROWS]
-    index = Index(lambda _: {"files": rows}, lambda _: b"")
-    results = index.fitting(Requirement(requirement), python)
-    assert [str(file.version) for file in results] == versions
+    stand_ins = StandInWheels(
+        Index("", lambda *_, **__: json.dumps({"files": rows}).encode()), BIONIC
+    )
+    page = json.loads(stand_ins.answer("/a/") or b"")
+    name = "a-{}-py3-none-any.whl"
+    assert [(row["filename"], row["requires-python"], row["yanked"]) for row in page["files"]] == [
+        (name.format("2.0"), ">=3.8", False),
+        (name.format("2.1"), "not a version", False),
+        (name.format("3.0"), None, True),
+        (name.format("4.0rc1"), None, False),
+    ]
+    assert stand_ins.answer(page["files"][0]["url"]) is None
+    assert "the source of a-2.0-py3-none-any.whl is damaged" in str(stand_ins.problems[0])
+
+
+def test_pip_itself_resolves_with_stand_ins() -> None:
+    """It takes the newest version, whether that has a wheel or not, and what that requires."""
+    wheels = {
+        f"{name}-{version}-py3-none-any.whl": stand_in_of(
+            SourceDistribution(
+                name=name, version=version, requires=(), build_requires=(), is_legacy=False
+            )
+        )
+        for name, version in (("six", "1.17.0"), ("plain", "0.9"))
+    }
+
+    def answer(path: str) -> bytes | None:
+        project = path.strip("/")
+        files = [
+            {"filename": name, "url": f"/{name}", "hashes": {}}
+            for name in wheels
+            if name.startswith(project)
+        ]
+        page = {"meta": {"api-version": "1.0"}, "name": project, "files": files}
+        return wheels.get(project) or json.dumps(page).encode()
+
+    with served(answer) as url:
+        resolver = Resolver(index=sample_index(), run_pip=pip_of_this_machine(Processes(), url))
+        packages = resolver.resolve(["plain"], BIONIC)
+        assert [(package.name, package.version) for package in packages] == [
+            ("plain", "1.0"),
+            ("six", "1.17.0"),
+        ]
+        assert [package.source is None for package in packages] == [False, True]
+        with pytest.raises(Unresolvable, match=r"^the index has nothing that fits plain>1$"):
+            resolver.resolve(["plain>1"], BIONIC)
 
 
 def test_what_an_index_tells_of_a_file() -> None:
     url = "https://index.example/a-1.0-py3-none-any.whl"
     rows = [{**ROWS[0], "url": url}, {**ROWS[1], "url": "https://index.example/a-2.0.tar.gz"}]
-    index = Index(lambda project: {"files": rows} if project == "a" else None, lambda _: b"")
+    index = Index("", lambda *_, **__: json.dumps({"files": rows}).encode())
     wheel, source = index.files("a")
-    assert [index.size_of(each) for each in (url, source.url, f"{url}.zip")] == [7, 0, 0]
-    assert (wheel.name, wheel.url, wheel.size) == ("a-1.0-py3-none-any.whl", url, 7)
+    assert (wheel.name, wheel.url) == ("a-1.0-py3-none-any.whl", url)
     assert {str(tag) for tag in wheel.tags} == {"py3-none-any"}
-    assert (source.tags, source.size, source.is_yanked) == (frozenset(), 0, False)
+    assert (source.tags, source.is_yanked) == (frozenset(), False)
     assert (wheel.requires_python, source.requires_python) == ("", ">=3.8")
 
 
@@ -401,12 +413,3 @@ def test_a_project_that_an_index_lacks_has_no_files() -> None:
     assert sample_index().files("nothing") == ()
     with pytest.raises(Unavailable):
         sample_index().files("silent")
-
-
-def test_what_a_source_distribution_says() -> None:
-    plain = read_source("plain", "1.0", source_archive("plain-1.0.tar.gz"))
-    assert plain.is_legacy
-    assert plain.requires == ("six",)
-    yaml = read_source("pyyaml", "5.4.1", source_archive("PyYAML-5.4.1.tar.gz"))
-    assert not yaml.is_legacy
-    assert yaml.build_requires == ("setuptools", "wheel", "Cython")

@@ -3,60 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
-from rehearse_samples import python_trials, workspace
-from samples import shipped_project
+import yaml
+from rehearse_samples import sample_rehearsal, shipped
+from samples import ROOT, shipped_project
 
 from builder.compile import spec
-from builder.model import Selection
-from builder.plan import make_plan
-from builder.verify.rehearse.imports import LibraryTrials
-from builder.verify.rehearse.packages import Archives, PackageTrials
-from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import Rehearsal
-from builder.verify.rehearse.servers import Answer, SourceTrials
 from builder.verify.rehearse.trials import FAILED, PASSED, CellTrials
 
-# What the submissions to MLPerf Training v0.6 ask for, of the commit that the recipes name.
-_AT = "NVIDIA/benchmarks/{}/implementations/pytorch"
-SUBMISSIONS: Mapping[str, str] = {
-    f"{_AT.format('transformer')}/setup.py": "CppExtension(name='a', b=['-O2', '--std=c++14'])\n",
-    f"{_AT.format('transformer')}/train.py": "import six\nfrom tqdm import tqdm\nimport torch\n",
-    f"{_AT.format('ssd')}/train.py": (
-        "from nvidia.dali.pipeline import Pipeline\nfrom PIL import Image\n"
-        "import mlperf_compliance\n"
-        "from pycocotools.coco import COCO\nCOCO(annotation_file='a', use_ext=True)\n"
-    ),
-    f"{_AT.format('ssd')}/setup.py": "",
-    f"{_AT.format('maskrcnn')}/tools/train_net.py": (
-        "import cv2\nfrom tqdm import tqdm\nfrom yacs.config import CfgNode\nimport apex\n"
-        "import scipy, torchvision\n"
-    ),
-    f"{_AT.format('maskrcnn')}/setup.py": "",
-    f"{_AT.format('gnmt')}/train.py": "import sacrebleu, torch, apex, numpy\n",
-    f"{_AT.format('gnmt')}/setup.py": "",
-}
+SUBMISSIONS = yaml.safe_load((ROOT / "tests/data/rehearsal/mlperf.yaml").read_text())
 REPOSITORIES = {"training_results_v0.6": SUBMISSIONS, "apex": {"setup.py": ""}, "cocoapi": {}}
 
 
 @functools.cache
 def rehearsed(identifier: str, *, silent: str = "://") -> CellTrials:
     """The trials of a shipped cell; `silent` is a part of URLs whose servers do not answer."""
-    selection = Selection(images=(identifier,))
-    planned = make_plan(shipped_project(), selection, compiler=spec.COMPILER).images[0]
-    nothing = Answer(has=None, text="no server is asked")
-    rehearsal = Rehearsal(
-        python=python_trials(silent=silent),
-        conda=CondaTrials(lambda *_: "no server is asked"),
-        sources=SourceTrials(lambda _: nothing, lambda _: Path("/nonexistent")),
-        packages=PackageTrials(lambda _: b"", Archives()),
-        libraries=LibraryTrials(lambda _: b"", lambda _: 1 << 40),
-        new_workspace=lambda _: workspace(**REPOSITORIES),
-    )
-    return rehearsal.of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
+    compiled = spec.compile_spec(shipped(identifier), run_checks="#!/bin/sh\n")
+    return sample_rehearsal(silent, **REPOSITORIES).of(compiled)
 
 
 @pytest.mark.parametrize("base", ["ubuntu18.04", "centos7", "ubi7"])

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from rehearse_samples import step, tar_of, workspace
 from samples import a_file, tar_bytes
 
-from builder.model.errors import StepFailed
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.resolution import (
     SourceDistribution,
     pip_of_this_machine,
     read_source,
-    write_stand_in,
+    stand_in_of,
 )
-from builder.verify.rehearse.workspace import Clones, PatchCommand, archive_tree, patch_command
+from builder.verify.rehearse.workspace import Clones, PatchCommand, patch_command, unpack
 
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n"
 REQUIRING = f"{METADATA}Requires-Dist: six\nRequires-Dist: b>1\n"
@@ -44,6 +43,10 @@ sphinx
 [docs:sys_platform == "win32"]
 colorama
 """
+OF_SECTIONS = (
+    *("six", 'typing; python_version < "3.8"', 'sphinx; extra == "docs"'),
+    'colorama; (sys_platform == "win32") and extra == "docs"',
+)
 
 
 def archive(files: dict[str, str], *, zipped: bool) -> bytes:
@@ -75,7 +78,7 @@ def archive(files: dict[str, str], *, zipped: bool) -> bytes:
         ({"pyproject.toml": PROJECT, "PKG-INFO": METADATA}, ("six", "numpy>1"), FLIT, False),
         ({"pyproject.toml": "[tool.x]\n"}, (), LEGACY, False),
         ({"pyproject.toml": "no TOML ["}, (), LEGACY, False),
-        ({EGG: SECTIONS}, ("six", 'typing ; python_version < "3.8"'), LEGACY, True),
+        ({EGG: SECTIONS}, OF_SECTIONS, LEGACY, True),
         ({"requires.txt": "six\n"}, (), LEGACY, True),
         ({"doc/requires.txt": "six\n", "deep/er/pyproject.toml": BUILD}, (), LEGACY, True),
     ],
@@ -94,13 +97,11 @@ def test_what_a_source_distribution_needs(
     assert source.is_legacy == is_legacy
 
 
-def test_a_stand_in_is_a_wheel_with_the_same_requirements(tmp_path: Path) -> None:
+def test_a_stand_in_is_a_wheel_with_the_same_requirements() -> None:
     source = SourceDistribution(
         name="a-b", version="1.0", requires=("six", "c>1"), build_requires=(), is_legacy=False
     )
-    path = write_stand_in(source, tmp_path)
-    assert path.name == "a_b-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path) as wheel:
+    with zipfile.ZipFile(io.BytesIO(stand_in_of(source))) as wheel:
         texts = {name: wheel.read(name).decode() for name in wheel.namelist()}
     assert texts == {
         "a_b-1.0.dist-info/METADATA": (
@@ -115,37 +116,23 @@ def test_a_stand_in_is_a_wheel_with_the_same_requirements(tmp_path: Path) -> Non
 
 
 class Recorded(Processes):
-    """Programs that print what is written down for one of their words."""
+    """Keeps what it was asked to start, and starts nothing."""
 
-    def __init__(self, outputs: dict[str, str]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.outputs, self.started = outputs, list[tuple[str, ...]]()
-        self.environments: list[dict[str, str]] = []
-
-    def _output(self, argv: Sequence[Any]) -> str:
-        words = tuple(map(str, argv))
-        self.started.append(words)
-        text = next((text for part, text in self.outputs.items() if part in words), None)
-        if text is None:
-            raise StepFailed(f"{words[0]}: exit status 128")
-        return text
+        self.started, self.environments = list[tuple[str, ...]](), list[dict[str, str]]()
 
     def capture(self, argv: Sequence[Any], **options: Any) -> Completed:
+        self.started.append(tuple(map(str, argv)))
         self.environments.append(dict(options.get("env") or {}))
-        return Completed(argv=(), returncode=0, stdout=self._output(argv))
-
-    @contextlib.contextmanager
-    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
-        yield io.BytesIO(self._output(argv).encode())
+        return Completed(argv=(), returncode=0)
 
 
-def test_pip_is_asked_without_the_users_settings(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    report.write_text("of an earlier resolution")
-    processes = Recorded({"install": ""})
+def test_pip_is_asked_without_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "index.example")
+    processes = Recorded()
     run = pip_of_this_machine(processes, "https://index.example/simple")
-    run(["install", "--dry-run", "six"], report)
-    assert not report.exists()
+    run(["install", "--dry-run", "six"])
     index = ("--index-url", "https://index.example/simple")
     assert processes.started == [
         (sys.executable, "-m", "pip", "install", *index, "--dry-run", "six")
@@ -156,6 +143,7 @@ def test_pip_is_asked_without_the_users_settings(tmp_path: Path) -> None:
             "PIP_CONSTRAINT": "",
             "PIP_FIND_LINKS": "",
             "PIP_EXTRA_INDEX_URL": "",
+            "no_proxy": "index.example,127.0.0.1",
         }
     ]
 
@@ -197,80 +185,87 @@ def test_a_step_that_applies_none(command: str) -> None:
     assert patch_command(step(command)) is None
 
 
-def test_the_files_that_a_patch_names() -> None:
-    patch = "".join(
-        f"--- {old}\t2020\n+++ {new}\n@@ -1 +1 @@\n"
-        for old, new in [("a/x/y.c", "b/x/y.c"), ("/dev/null", "b/new.c"), ("a/old.c", "/dev/null")]
-    )
-    command = PatchCommand(file="/p", folder="/", levels=1, options=())
-    assert command.sources(patch) == {"x/y.c": True, "new.c": False, "old.c": True}
-
-
 # Clones of Git repositories.
 
 
-def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit() -> None:
-    space = workspace(code={"a": "text"})
-    for words in ("", "--branch v1", "--branch=v2", "--depth 1"):
-        space.follow(step(f"git clone {words} https://git.example/o/code code", folder="/var/tmp"))
-    assert [clone.ref for clone in space.cloned] == ["HEAD", "v1", "v2", "HEAD"]
-    assert {clone.url for clone in space.cloned} == {"https://git.example/o/code"}
-    assert space.read("/var/tmp/code/a") == "text"
-    assert [*space.files_below("/var/tmp/code")] == ["a"]
+def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "text"})
+    for number, words in enumerate(("", "--branch v1", "--branch=v2", "--depth 1")):
+        command = f"git clone {words} https://git.example/o/code code{number}"
+        space.follow(step(command, folder="/var/tmp"))
+    clones = space.cloned.values()
+    assert [clone.ref for clone in clones] == ["HEAD", "v1", "v2", "HEAD"]
+    assert {clone.url for clone in clones} == {"https://git.example/o/code"}
+    assert space.read("/var/tmp/code0/a") == "text"
+    assert space.files_below("/var/tmp/code0") == ["a"]
     assert space.copied() == ()
-    space.follow(step("git checkout abc", folder="/var/tmp/code"))
-    assert [clone.ref for clone in space.cloned[-1:]] == ["abc"]
+    space.follow(step("git checkout abc", folder="/var/tmp/code0"))
+    assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "HEAD"]
+    assert len(space.trials) == 4
+    assert space.trials[0].subject == "git clone https://git.example/o/code abc"
     for target in ("/opt/code", "/tmp/code"):
-        space.follow(step(f"cp -r /var/tmp/code/. {target}"))
+        space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
-    space.follow(step("rm -rf /opt/code/a"))
+    space.follow(step("cp -r /opt/code/. /opt/code/sub/deep"))
+    space.follow(step("rm -rf /opt/code/a /opt/code/a/b /opt/lost"))
     assert space.read("/opt/code/a") is None
-    assert [*space.files_below("/opt/code")] == []
+    assert space.files_below("/opt/code") == []
 
 
 URL = "https://git.example/site/tool"
 
 
-@pytest.mark.parametrize("url", [URL, f"{URL}/", f"{URL}.git", f"{URL}.git/"])
-@pytest.mark.parametrize("place", ["site/tool.git", "site/tool/.git"])
-def test_a_commit_of_a_clone_is_read(url: str, place: str, tmp_path: Path) -> None:
-    folders = [tmp_path / "none", tmp_path / "clones"]
-    repository = tmp_path / "clones" / place
-    repository.mkdir(parents=True)
-    processes = Recorded(
-        {
-            "v1^{commit}": "c0ffee\n",
-            "ls-tree": "a\0b c\0",
-            "c0ffee:a": "text",
-            "c0ffee:b c": "",
-        }
-    )
-    clones = Clones(processes, folders)
-    for _ in range(2):
-        tree = clones.tree(url, "v1")
-        assert not isinstance(tree, str)
-        assert {*tree} == {"a", "b c"}
-        assert [tree.get(name) for name in ("a", "b c", "d")] == ["text", "", None]
-    git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository))
-    assert processes.started == [  # each once
-        (*git, "rev-parse", "--verify", "--quiet", "v1^{commit}"),
-        (*git, "ls-tree", "-r", "--name-only", "-z", "c0ffee"),
-        (*git, "show", "c0ffee:a"),
-        (*git, "show", "c0ffee:b c"),
-    ]
-    assert clones.tree(url, "v2") == f"the copy in {repository} has no v2"
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        (URL, "site/tool.git"),
+        (f"{URL}/", "site/tool/.git"),
+        (f"{URL}.git", "site/tool.git"),
+        (f"{URL}.git/", "site/tool/.git"),
+    ],
+)
+def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path) -> None:
+    """Links are written as plain files, and neither hooks nor the repository's index change."""
+    work, repository = tmp_path / "work", tmp_path / "clones" / place
+    tar_of(tmp_path / "a.tar", {"a": "text", "sub/b c": ""})
+    unpack(tmp_path / "a.tar", work)
+    (work / "link").symlink_to("/etc/passwd")
+    repository.parent.mkdir(parents=True)
+    git = ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "v1"]):
+        subprocess.run([*git, *words], check=True)
+    (work / ".git").rename(repository)
+    hook = repository / "hooks/post-index-change"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    before = (repository / "index").read_bytes()
+    clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
+    assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""
+    files = {path.name: path for path in (tmp_path / "out/tool").rglob("*") if path.is_file()}
+    assert {*files} == {"a", "b c", "link"}
+    assert not files["link"].is_symlink()
+    assert not (tmp_path / "ran").exists()
+    assert (repository / "index").read_bytes() == before
+    for ref in ("v2", "--index-output=x"):
+        reason = f"the copy in {repository} has no {ref}"
+        assert clones.check_out(url, ref, tmp_path / "out/other") == reason
 
 
 def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
-    clones = Clones(Recorded({}), [tmp_path])
+    clones = Clones(Processes(), [tmp_path])
     no_copy = "no copy of site/tool is at hand (--clones names folders that have one)"
-    assert clones.tree(URL, "v1") == no_copy
+    assert clones.check_out(URL, "v1", tmp_path) == no_copy
     for url in ("git@git.example:site/tool", "https://git.example/tool", f"{URL}/more"):
-        assert clones.tree(url, "v1") == f"{url} names no owner and repository"
+        assert clones.check_out(url, "v1", tmp_path) == f"{url} names no owner and repository"
 
 
 def test_the_files_of_an_archive(tmp_path: Path) -> None:
-    tar_of(tmp_path / "a.tar.gz", {"./a-1.0/x": "text", "a-1.0/y": "more"})
-    tree = archive_tree(tmp_path / "a.tar.gz")
-    assert tree == {"a-1.0/x": "text", "a-1.0/y": "more"}
+    tar_of(tmp_path / "a.tar.gz", {"./a-1.0/x": "text", "a-1.0/y": "more", "../z": "out"})
+    assert unpack(tmp_path / "a.tar.gz", tmp_path / "out") == {"a-1.0"}
+    files = {
+        path.name: path.read_text()
+        for path in tmp_path.rglob("*")
+        if path.suffix != ".gz" and path.is_file()
+    }
+    assert files == {"x": "text", "y": "more"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
 from builder.verify import stand_ins
 from builder.verify.rehearse.servers import Answer
-from builder.verify.rehearse.step_trials import StepEnd, step_trials
 from builder.verify.rehearse.trials import (
     FAILED,
     NOT_TRIED,
@@ -26,7 +25,7 @@ from builder.verify.rehearse.trials import (
     read_record,
     write_record,
 )
-from builder.verify.stand_ins import stand_in_for
+from builder.verify.stand_ins import StandIn, StepTrials, stand_in_for
 
 ERROR = 'Error: building at STEP "RUN ...": while running runtime: exit status 1'
 DOCKERFILE = """\
@@ -56,22 +55,21 @@ def cell(base_name: str, arch: str = "x86_64", *, cuda: bool = False) -> Planned
     )
 
 
-class RecordedStandIn:
+class RecordedStandIn(StandIn):
     """A stand-in whose steps end as is written down: what a text holds, and the output then."""
 
-    name, log = "debian12", "the.log"
-
     def __init__(self, ends: Mapping[str, tuple[str, ...]], *sources: str) -> None:
-        self.sources: Collection[str] = sources
+        self.name, self.log, self.sources = "debian12", "the.log", sources
         self.ends, self.begun, self.ran = ends, list[str](), list[str]()
 
     def begin(self, stage: SpecStage) -> None:
         self.begun.append(f"{stage.name} from {stage.source}")
 
-    def run(self, stage: str, text: str) -> StepEnd:
+    def run(self, stage: str, text: str) -> None:
         self.ran.append(f"{stage}: {text}")
-        tail = next((tail for part, tail in self.ends.items() if part in text), ())
-        return StepEnd(has_passed=not tail, tail=tail)
+        for part, tail in self.ends.items():
+            if part in text:
+                raise StepFailed("the engine failed", tail=tail)
 
 
 def ask(url: str) -> Answer:
@@ -84,7 +82,7 @@ def tried(
 ) -> list[Trial]:
     image = cell("ubuntu22.04", cuda=cuda)
     spec = Spec(image=image, dockerfile=dockerfile, singularity="", files={})
-    return list(step_trials(spec, stand_in, ask))
+    return list(StepTrials(spec, stand_in, ask).trials())
 
 
 def only(command: str, *output: str) -> Trial:
@@ -209,10 +207,10 @@ def test_a_source_that_is_not_in_the_store_is_no_failure() -> None:
     spec = Spec(
         image=cell("ubuntu22.04"), dockerfile=text, singularity="", files={}, sources=(source,)
     )
-    [trial] = step_trials(spec, RecordedStandIn({}), ask)
+    [trial] = StepTrials(spec, RecordedStandIn({}), ask).trials()
     assert (trial.outcome, trial.line) == (NOT_TRIED, 2)
     assert trial.text == "the store has not fetched https://a.example/a.tar"
-    assert not list(step_trials(spec, RecordedStandIn({}, source.url), ask))
+    assert not list(StepTrials(spec, RecordedStandIn({}, source.url), ask).trials())
 
 
 def test_a_base_that_cannot_be_made_is_no_failure() -> None:

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from builder.verify.rehearse import servers
-from builder.verify.rehearse.index import remote_index
-from builder.verify.rehearse.servers import Answer, NotOnServer, Servers, Unavailable, read_url
+from builder.verify.rehearse.servers import (
+    Answer,
+    Index,
+    NotOnServer,
+    Servers,
+    Unavailable,
+    read_url,
+)
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
 
@@ -146,16 +152,19 @@ def test_a_file_may_be_as_large_as_the_limit(
         else:
             with pytest.raises(Unavailable, match=r"^a is larger than 1 MiB$"):
                 read_url(url)
+    if scheme == "http":
+        with pytest.raises(Unavailable, match=r"^a is larger than 0 MiB$"):
+            read_url(url, limit=1)
 
 
 # An index of Python packages.
 
 
 def test_an_index_is_asked_for_json(web: Web) -> None:
-    row = {"filename": "a-1.0-py3-none-any.whl", "url": f"{web.url}/a.whl"}
+    row = {"filename": "a-1.0-py3-none-any.whl", "url": "../../a.whl"}
     web.files["/simple/a/"] = json.dumps({"files": [row]}).encode()
     web.files["/a.whl"] = b"wheel"
-    index = remote_index(f"{web.url}/simple/")
+    index = Index(f"{web.url}/simple/")
     for _ in range(2):
         [file] = index.files("a")
         assert index.read(file.url) == b"wheel"
@@ -167,7 +176,7 @@ def test_an_index_is_asked_for_json(web: Web) -> None:
 def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     web.files["/simple/html/"] = b"<html></html>"
     web.statuses["/simple/down/"] = 503
-    index = remote_index(f"{web.url}/simple")
+    index = Index(f"{web.url}/simple")
     with pytest.raises(Unavailable, match=f"^{web.host} gives no JSON page of html$"):
         index.files("html")
     with pytest.raises(Unavailable, match=r"^down cannot be read: 503 Server Error"):
@@ -177,13 +186,4 @@ def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     with pytest.raises(
         Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached: Connection refused$"
     ):
-        remote_index(f"{NOWHERE}/simple").files("a")
-
-
-def test_a_package_may_be_as_large_as_the_limit(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "LARGEST", 1 << 20)
-    web.files |= {"/a.whl": bytes(1 << 20), "/b.whl": bytes((1 << 20) + 1)}
-    index = remote_index(f"{web.url}/simple")
-    assert len(index.read(f"{web.url}/a.whl")) == 1 << 20
-    with pytest.raises(Unavailable, match=r"^b.whl is larger than 1 MiB$"):
-        index.read(f"{web.url}/b.whl")
+        Index(f"{NOWHERE}/simple").files("a")
