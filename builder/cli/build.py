@@ -15,7 +15,7 @@ from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
-from builder.build.inputs import fetched, look_for_registries, sources_of, store_of
+from builder.build.inputs import look_for_registries
 from builder.build.planning import compiled, image_states, load_plan, states_of_stages
 from builder.build.run import BuildSettings, now
 from builder.cli import show
@@ -34,8 +34,6 @@ from builder.cli.options import (
     add_selectors,
     positive_number,
 )
-from builder.load.document import Faults
-from builder.load.site import read_site
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
@@ -45,7 +43,7 @@ from builder.reports.report.view import BuildRun
 from builder.system.host_facts import host_facts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.preparation import prepare
+from builder.verify.preparation import fetched_sources, prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -182,7 +180,7 @@ def _build(
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
             run = dataclasses.replace(run, layers=layers)
-        sources = _sources(options.project, progress, todo, offline=options.offline)
+        sources = fetched_sources(options.project, todo, progress, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs)
@@ -235,17 +233,6 @@ def check_number(selection: Selection, number: int) -> None:
     print(f"{question}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise BadInput("nothing was built", hint=_HINT)
-
-
-def _sources(
-    project: Path, progress: Progress, specs: Sequence[Spec], *, offline: bool
-) -> dict[str, Path]:
-    """Fetch the sources of all images that are to be built, before the first of them is."""
-    sources = sources_of(specs)
-    if not sources:
-        return {}
-    store = store_of(project, read_site(project, Faults()), sources)
-    return fetched(sources, store, progress, offline=offline)
 
 
 def _closing(

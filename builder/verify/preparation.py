@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
-from builder.build.inputs import project_digests
+from builder.build.inputs import fetched, project_digests, sources_of, store_of
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
-from builder.model import Plan
+from builder.load.document import Faults
+from builder.load.site import read_site
+from builder.model import Plan, PlannedImage, Spec
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -20,12 +24,18 @@ from builder.system.terminal import Progress
 
 
 def prepare(
-    options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
+    options: BuildSettings,
+    progress: Progress,
+    plan: Plan,
+    *,
+    todo: int,
+    held: ExitStack,
+    bases: bool = True,
 ) -> Run:
     """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
-    `held` is to be closed when the run is over. Raises `MissingPrerequisite` with all that is
-    missing.
+    `held` is to be closed when the run is over. Without `bases`, none is to be made. Raises
+    `MissingPrerequisite` with all that is missing.
     """
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
@@ -34,7 +44,8 @@ def prepare(
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        _require(options, progress, plan, tools, images=min(todo, options.jobs))
+        made = [image for image in plan.images if image.is_bootstrapped] if bases else []
+        _require(options, progress, plan, tools, images=min(todo, options.jobs), made=made)
         tools = held.enter_context(
             downloading(
                 tools,
@@ -45,9 +56,9 @@ def prepare(
                 max_index_age=options.max_index_age,
             )
         )
-        if not options.offline and any(image.is_bootstrapped for image in plan.images):
+        if made and not options.offline:
             mirror = find_mirror()
-            bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]
+            bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
@@ -63,8 +74,15 @@ def prepare(
 
 
 def _require(
-    options: BuildSettings, progress: Progress, plan: Plan, tools: Tools, *, images: int
+    options: BuildSettings,
+    progress: Progress,
+    plan: Plan,
+    tools: Tools,
+    *,
+    images: int,
+    made: Sequence[PlannedImage],
 ) -> None:
+    """Raise `MissingPrerequisite` with all that this machine lacks; `made` are bases' images."""
     home, host = tools.home, platform.machine()
     lent = set()  # architectures whose build steps are to run native tools
     if options.native_tools and ENGINES[options.engine].lends:
@@ -82,9 +100,8 @@ def _require(
         out=options.out,
         images=images,
         bases=any(
-            image.is_bootstrapped
-            and not (options.offline and kept_base(image.base_image, store=home.bases))
-            for image in plan.images
+            not (options.offline and kept_base(image.base_image, store=home.bases))
+            for image in made
         ),
         lent=sorted(lent),
     )
@@ -93,6 +110,17 @@ def _require(
             progress.say(f"{item.title}: {item.text} ({item.remedy})")
     if diagnosis.items["store"].data["driver"] == VFS:
         progress.say(f"the store: {diagnosis.items['store'].text}")
+
+
+def fetched_sources(
+    project: Path, specs: Sequence[Spec], progress: Progress, *, offline: bool
+) -> dict[str, Path]:
+    """Fetch the sources that some specs copy in; return the files of the store by URL."""
+    sources = sources_of(specs)
+    if not sources:
+        return {}
+    store = store_of(project, read_site(project, Faults()), sources)
+    return fetched(sources, store, progress, offline=offline)
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:
