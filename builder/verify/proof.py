@@ -27,7 +27,7 @@ from builder.verify.checks import (
 )
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
-from builder.verify.formats import FormatTree, begin_reading, compared, results_of
+from builder.verify.formats import FormatTree, compared, read_formats
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
@@ -83,16 +83,16 @@ def prove(
     runs: dict[str, RunEvidence] = {}
     with contextlib.ExitStack() as held:
         with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
-            begun = begin_reading(paths, work=work, tools=run.tools, pool=pool)
             opening = [
                 pool.submit(_opened, run, target, kind, paths[kind.format], work, held)
                 for kind in kinds
             ]
-            trees, broken = results_of(begun)
+            image = read_formats(paths, arch=target.arch, work=work, tools=run.tools, pool=pool)
             containers = [future.result() for future in opening]
+        trees = image.trees
         proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
         target = with_carried(target, trees.values())
-        equal = compared(trees, broken, paths, arch=target.arch, has_checks=bool(target.checks))
+        equal = compared(image, has_checks=bool(target.checks))
         harness = carried_harness(next(iter(trees.values()))) if trees else {}
         equal = dataclasses.replace(equal, data={"harness": harness})
         shared = (equal, *altered_harness(target, trees))
