@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder.artifacts.manifests import FOLDER as HARNESS
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
 from builder.build.engines import Tools, apptainer
@@ -175,7 +176,7 @@ class Formats:
             arch="x86_64",
             environment={},
             checks=(check,) if self.harness else (),
-            harness=self.harness,
+            harness={path.removeprefix(HARNESS): digest for path, digest in self.harness.items()},
         )
         outcomes = [outcome, *altered_harness(target, image.trees)]
         return [f"{one.reason}\n{one.output}" for one in outcomes if one.outcome != PASSED]

@@ -28,7 +28,7 @@ from builder.verify.checks import passed
 from builder.verify.proof import Verified, prove, proven_on_gpu
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import readable_folder
-from builder.verify.targets import ProofTarget, harness_of, within
+from builder.verify.targets import ProofTarget, harness_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +247,7 @@ def proven_state(
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = manifests.read_statements(folder, state.manifest)
-    harness = within(harness_of(specs or {})) if image.checks else {}
+    harness = harness_of(specs or {}) if image.checks else {}
     faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
     if faults := faults or _unbound(folder, state.manifest, statements):
         return manifests.ImageState(

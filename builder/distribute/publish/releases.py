@@ -34,7 +34,7 @@ from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_o
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.files import read_bound
-from builder.verify.targets import harness_digests, harness_of, within
+from builder.verify.targets import harness_digests, harness_of
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 
@@ -98,7 +98,8 @@ def ready(
 ) -> Ready:
     """Return an image from its output folder, and the `manifest` of that, None without one.
 
-    `harness` has the digests of the scripts that ran its checks, by their paths in the image.
+    `harness` has the digests of the scripts that ran its checks, by their paths below
+    /opt/build-images.
     Raises `NotReady` with every reason.
     """
     if manifest is None:
@@ -313,7 +314,7 @@ def ready_releases(
         for image in release.images:
             folder = out / image.identifier
             try:
-                harness = within(harness_of(harness_digests(image, project)))
+                harness = harness_of(harness_digests(image, project))
                 images.append(ready(image, folder, read_manifest(folder), harness))
             except NotReady as error:
                 where = f"{release}: {image.cell.arch}"

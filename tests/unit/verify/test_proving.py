@@ -67,7 +67,7 @@ TARGET = ProofTarget(
     environment=VARIABLES,
     checks=(HELLO,),
     directory="/srv",
-    harness={SCRIPT[1:]: hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()},
+    harness={"checks/10-hello": hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()},
 )
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
 VERSIONS = {"buildah": "1.28.2", "apptainer": "1.3.0", "ch-run": "0.38", "qemu": "9.2"}
