@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder.model.cells import FAILED, NONE, PASSED, SKIPPED
 from builder.model.exact_json import member, part
-from builder.model.manifest import Manifest, Outcome, required_runs
+from builder.model.manifest import Manifest, Outcome, ProvenImage, required_runs
 from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 
@@ -90,7 +90,7 @@ def faults_of(
     ]
 
 
-def formats_not_run(manifest: Manifest) -> list[str]:
+def formats_not_run(manifest: ProvenImage) -> list[str]:
     """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
     run = {name.partition("-")[0] for name in manifest.checks}
     return sorted(manifest.artifacts.keys() - run)

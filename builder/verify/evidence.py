@@ -81,8 +81,8 @@ class RunEvidence:
 
     It is about all of the `artifacts`, and their common tree. `scripts` are the SHA-256 of the
     checks' scripts, by the checks' names. `emulator` is the program that ran a foreign
-    architecture's code, and empty where the code ran on the processor. `gpu` says whether the
-    host's GPUs were handed over, and `no_gpu` why not. `indices` are the states of package indices
+    architecture's code, and empty where the code ran on the processor. `no_gpu` says why the host's
+    GPUs were not handed over; it is empty if they were. `indices` are the states of package indices
     that the image was made with. Times are in UTC, as ISO 8601.
     """
 
@@ -98,7 +98,6 @@ class RunEvidence:
     scripts: Mapping[str, str] = field(default_factory=dict)
     emulator: str = ""
     launcher: StartedBy = StartedBy()
-    gpu: bool = False
     no_gpu: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
@@ -139,7 +138,7 @@ class RunEvidence:
             "launcher": write(self.launcher),
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
-            "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
+            "gpu": {"handed_over": not self.no_gpu, "reason": self.no_gpu},
             "started": self.started,
             "finished": self.finished,
             "host": write(self.host),

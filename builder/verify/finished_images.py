@@ -19,13 +19,12 @@ from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
-from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage
 from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
 from builder.system.files import irregular, read_bound
-from builder.verify.checks import passed
-from builder.verify.proof import Verified, prove, proven_on_gpu
+from builder.verify.proof import Verified, judged, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import readable_folder
 from builder.verify.targets import ProofTarget, harness_of
@@ -144,18 +143,11 @@ def merged(
     if statements is not None:
         for name in checks.keys() - proven.checks.keys():
             checks[name] = agreement.checked_outcomes(manifest, name, statements)
-    failed = not all(passed(checks[name]) for name in required_runs(checks))
     known = dataclasses.replace(manifest, checks=checks)
-    unproven = agreement.formats_not_run(known)
-    return dataclasses.replace(
-        with_emulation(
-            manifest.with_proof(proven), known, dict.fromkeys(proven.checks, proven.emulated)
-        ),
-        proven_on_gpu=proven_on_gpu(known.gpu_checks, manifest.artifacts, checks),
-        checks=checks,
-        outcome="failed" if failed else "built" if unproven else "verified",
-        evidence=tuple(sorted({*manifest.evidence, *proven.evidence})),
-    )
+    emulated = dict.fromkeys(proven.checks, proven.emulated)
+    updated = with_emulation(manifest.with_proof(proven), known, emulated)
+    evidence = tuple(sorted({*manifest.evidence, *proven.evidence}))
+    return judged(dataclasses.replace(updated, checks=checks, evidence=evidence))
 
 
 def with_emulation(manifest: Manifest, before: Manifest, done: Mapping[str, bool]) -> Manifest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.model.agreement import formats_not_run
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.system.host_facts import host_facts, lost_gpus
@@ -97,24 +98,22 @@ def prove(
         equal = dataclasses.replace(equal, data={"harness": harness})
         shared = (equal, *altered_harness(target, trees))
         for container in containers:
+            kind = container.kind
             try:
                 evidence = _run(run, target, container)
             except MissingPrerequisite as error:
-                untried[container.name] = str(error.args[0])
+                untried[kind.run_name] = str(error.args[0])
                 continue
-            runs[container.name] = dataclasses.replace(
+            runs[kind.run_name] = dataclasses.replace(
                 evidence,
                 artifacts=list(proven.values()),
                 outcomes=(*shared, *evidence.outcomes),
-                scripts=_scripts(target, trees.get(evidence.format)),
+                scripts=_scripts(target, trees.get(kind.format)),
             )
     if not runs:
         raise not_tried(target.identifier, untried)
     files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
-    checks = {name: tuple(evidence.outcomes) for name, evidence in runs.items()}
     emulated = tuple(sorted(name for name, evidence in runs.items() if evidence.emulator))
-    gpu_checks = {check.name for check in target.checks if check.needs_gpu}
-    has_passed = all(passed(checks[name]) for name in required_runs(checks))
     record = ProvenImage(
         image=target.identifier,
         artifacts=in_folder(proven),
@@ -124,12 +123,39 @@ def prove(
         emulated_runs=emulated,
         in_image_checks=target.checks,
         tools=run.versions,
-        checks=checks,
-        outcome="verified" if has_passed else "failed",
-        proven_on_gpu=proven_on_gpu(gpu_checks, proven, checks),
+        checks={name: tuple(evidence.outcomes) for name, evidence in runs.items()},
+        outcome="",
         evidence=files,
     )
-    return Verified(record=record, runs=tuple(runs), untried=untried)
+    return Verified(record=judged(record), runs=tuple(runs), untried=untried)
+
+
+def judged(record: Record) -> Record:
+    """Return a record with the outcome of its runs, and whether they prove it on a GPU."""
+    outcome = "built" if formats_not_run(record) else "verified"
+    if not all(passed(record.checks[name]) for name in required_runs(record.checks)):
+        outcome = "failed"
+    return dataclasses.replace(record, outcome=outcome, proven_on_gpu=_proven_on_gpu(record))
+
+
+def _proven_on_gpu(record: ProvenImage) -> bool | None:
+    """Return whether GPU checks passed in some run of each format, and failed in none.
+
+    None if the image has no such check. The negative control is none of the image's checks: if it
+    failed, the others prove nothing.
+    """
+    gpu = record.gpu_checks
+    if not gpu:
+        return None
+    has_passed = dict.fromkeys(record.artifacts, False)
+    for name, outcomes in record.checks.items():
+        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
+        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
+        if FAILED in results | controls:
+            return False
+        form = name.partition("-")[0]
+        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
+    return all(has_passed.values())
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
@@ -159,12 +185,6 @@ class _Opened:
     container: Container
     runner: Runner | StepFailed | MissingPrerequisite
     no_gpu: str
-
-    @property
-    def name(self) -> str:
-        """The name of its outcomes and evidence."""
-        usual = DEFAULTS[self.kind.format] == self.kind.name
-        return self.kind.format if usual else f"{self.kind.format}-{self.kind.name}"
 
 
 def _opened(
@@ -219,7 +239,6 @@ def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
         finished=now(),
         emulator=emulator_of(run, target.arch, seen_arch(outcomes, target.arch)),
         launcher=images_own(outcomes),
-        gpu=not opened.no_gpu,
         no_gpu=opened.no_gpu,
         tools=run.versions,
         indices=target.indices,
@@ -234,39 +253,15 @@ def emulator_of(run: Run, *archs: str) -> str:
 
 def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:
     entries = tree.entries if tree else {}
+    contents = {path: entry.content for path, entry in entries.items() if entry.content}
     paths = {check.name: check.script.lstrip("/") for check in target.checks}
-    return {
-        name: entries[path].content
-        for name, path in paths.items()
-        if path in entries and entries[path].content
-    }
+    return {name: contents[path] for name, path in paths.items() if path in contents}
 
 
 def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
     """Return the architecture that programs saw (`uname`), or else `arch`, that of the image."""
     seen = (str(outcome.data["uname"]) for outcome in outcomes if "uname" in outcome.data)
     return next(seen, arch)
-
-
-def proven_on_gpu(
-    gpu: Collection[str], formats: Iterable[str], runs: Mapping[str, Iterable[Outcome]]
-) -> bool | None:
-    """Return whether the checks `gpu` passed in some run of each format, and failed in none.
-
-    `runs` are outcomes by the names of runs. None if the image has no such check. The negative
-    control is none of the image's checks: if it failed, the others prove nothing.
-    """
-    if not gpu:
-        return None
-    has_passed = dict.fromkeys(formats, False)
-    for name, outcomes in runs.items():
-        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
-        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
-        if FAILED in results | controls:
-            return False
-        form = name.partition("-")[0]
-        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
-    return all(has_passed.values())
 
 
 def in_folder(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:

@@ -66,7 +66,6 @@ def evidence(
         started=STARTED,
         finished=FINISHED,
         emulator=emulator,
-        gpu=gpu,
         no_gpu="" if gpu else "no check of the image needs one",
         tools={"apptainer": "1.4.5"},
     )
