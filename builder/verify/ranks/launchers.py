@@ -234,11 +234,13 @@ def cancel(launcher: Launcher, home: Home) -> None:
             ask(tools, "scancel", "--quiet", *steps)
 
 
-def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
+def ask(
+    tools: Tools, *command: str, timeout_s: float = 20, env: Mapping[str, str] | None = None
+) -> Completed:
     """Run a program of this host as an ordinary user; its failure is returned."""
     return tools.processes.capture(
         command,
-        env=tools.environment,
+        env=env or tools.environment,
         user=tools.ordinary_user,
         cwd=Path("/"),
         timeout_s=timeout_s,
@@ -267,14 +269,8 @@ def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
 
     They are asked by the launcher itself, with the options that the ranks are started with.
     """
-    done = tools.processes.capture(
-        [*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK],
-        env=environment(tools),
-        user=tools.ordinary_user,
-        cwd=Path("/"),
-        timeout_s=60.0,
-        check=False,
-    )
+    look = (*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK)
+    done = ask(tools, *look, timeout_s=60, env=environment(tools))
     if done.timed_out:
         cancel(launcher, tools.home)
     return () if done.returncode or done.timed_out else machines_in(done.stdout)

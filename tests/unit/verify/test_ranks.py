@@ -44,12 +44,10 @@ class Answers(Processes):
     def __init__(self, answers: Mapping[str, str]) -> None:
         super().__init__()
         self.answers = answers
-        self.asked: list[str] = []
         self.users: dict[str, str | None] = {}
 
     def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
-        self.asked.append(str(argv[0]))
         self.users[words[0]] = user
         for known, text in self.answers.items():
             if f"{' '.join(words)} ".startswith(f"{known} "):
@@ -650,50 +648,29 @@ def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
         assert set(found.mounts) == {"/host-mpi", str(tree), str(components)}
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_components_are_those_of_the_mpi_that_was_chosen(
-    own: bool, tree: Path, tmp_path: Path, host: Callable[..., Tools]
-) -> None:
-    """And not of the one whose ompi_info is on the search path."""
-    others = tmp_path / "others/openmpi"
-    others.mkdir(parents=True)
-    (others / "mca_pml_cm.so").touch()
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info=f"path:pkglibdir:{others}\n")
-    if own:
-        (tree / "bin").mkdir()
-        (tree / "bin/ompi_info").touch()
-    with library.bound_library(
-        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
-        assert (str(others) in set(found.mounts)) is own
-    answers = tools.processes
-    assert isinstance(answers, Answers)
-    asked = [one for one in answers.asked if one.endswith("ompi_info")]
-    assert asked == ([str(tree / "bin/ompi_info")] if own else [])
-
-
 @pytest.mark.parametrize(
-    ("at", "symbol", "asked"),
+    ("library_at", "components_at", "symbol", "is_own"),
     [
-        ("usr/lib/s390x-linux-gnu", "ompi_mpi_init", True),
-        ("usr/lib/s390x-linux-gnu/openmpi/lib", "ompi_mpi_init", True),
-        ("usr/lib/s390x-linux-gnu", "MPICH", False),
-        ("opt/openmpi/lib", "ompi_mpi_init", False),
+        ("openmpi/lib", "openmpi/lib/openmpi", "ompi_mpi_init", True),
+        ("usr/lib/x", "usr/lib/x/openmpi/lib/openmpi3", "ompi_mpi_init", True),
+        ("usr/lib/x/openmpi/lib", "usr/lib/x/openmpi/lib/openmpi3", "ompi_mpi_init", True),
+        ("usr/lib/x", "usr/lib/x/openmpi/lib/openmpi3", "MPICH", False),
+        ("openmpi/lib", "others/lib/openmpi", "ompi_mpi_init", False),
     ],
 )
-def test_the_systems_program_is_asked_of_the_systems_open_mpi(
-    at: str, symbol: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_components_are_those_of_the_mpi_that_was_chosen(
+    library_at: str,
+    components_at: str,
+    symbol: str,
+    is_own: bool,
+    tmp_path: Path,
+    host: Callable[..., Tools],
 ) -> None:
-    file = tmp_path / at / "libmpi.so.40.30.4"
-    file.parent.mkdir(parents=True)
-    file.write_text(symbol)
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/ompi_info").touch()
-    monkeypatch.setattr(library, "_SYSTEM", tmp_path / "usr/bin")
-    systems = {tmp_path / "usr/lib/s390x-linux-gnu"}
-    monkeypatch.setattr(library, "_is_system", lambda folder: folder in systems)
-    program = tmp_path / "usr/bin/ompi_info"
-    assert library._ompi_info(file) == (program if asked else None)
+    for at, name in ((library_at, "libmpi.so.40.30.4"), (components_at, "mca_pml_cm.so")):
+        (tmp_path / at).mkdir(parents=True, exist_ok=True)
+        (tmp_path / at / name).write_text(symbol)
+    components = library._plugins(tmp_path / library_at / "libmpi.so.40.30.4", host(ldd=""))
+    assert components == ([tmp_path / components_at] if is_own else [])
 
 
 def test_an_ordinary_user_asks_and_can_read_what_is_shown(
@@ -701,9 +678,7 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
 ) -> None:
     """ldd starts files of a folder that the caller named, and ranks are not root's."""
     monkeypatch.setattr(Tools, "ordinary_user", "somebody")
-    (tree / "bin").mkdir()
-    (tree / "bin/ompi_info").touch()
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info="")
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
     launcher, before = open_mpis(tools), os.umask(0o077)
     try:
         with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
@@ -714,7 +689,7 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
     assert modes == {0o755}
     answers = tools.processes
     assert isinstance(answers, Answers)
-    assert (answers.users["ldd"], answers.users["ompi_info"]) == ("somebody", "somebody")
+    assert answers.users["ldd"] == "somebody"
 
 
 def test_a_library_of_another_binary_interface_is_none(
