@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
 
 import pytest
 from samples import a_file, tar_bytes
+from test_proving import Unpacks
 
 from builder.artifacts.tree import TreeEntry
 from builder.build.engines import Tools
@@ -103,15 +101,6 @@ def test_owners_in_a_sif_that_keeps_them_are_compared() -> None:
     )
 
 
-class Unpacks(Processes):
-    """Unpacks gzip, whichever program for it was named."""
-
-    @contextlib.contextmanager
-    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
-        with gzip.open(argv[-1]) as stream:
-            yield cast("IO[bytes]", stream)
-
-
 def program_in(artifact_format: str, path: Path, tools: Tools) -> str:
     artifact = Artifact(format=artifact_format, path=path, digest="", size=1)
     return program_digest(artifact, work=path.parent, tools=tools)
@@ -121,7 +110,7 @@ def test_the_digest_of_the_ranks_program_in_a_tarball(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
-    tools = Tools(processes=Unpacks(), home=Home(path=tmp_path))
+    tools = Tools(processes=Unpacks(b""), home=Home(path=tmp_path))
     tarball = tmp_path / "image.tar.gz"
     for name, digest in ((PROGRAM, hashlib.sha256(b"program").hexdigest()), ("/opt/other", "")):
         tarball.write_bytes(gzip.compress(tar_bytes(a_file(f".{name}", "program"))))
