@@ -12,7 +12,7 @@ import pytest
 from made_releases import images_of, make_images, make_project
 from manifest_samples import record
 from samples import ROOT, a_file, shipped_plan, tar_bytes
-from test_check_outcomes import a_check
+from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.oci import Layout
 from builder.artifacts.tree import comparable, entries_of_tar
@@ -36,8 +36,7 @@ def tree_of(*scripts: str) -> FormatTree:
 
 
 def target(*names: str, **more: Any) -> ProofTarget:
-    checks = tuple(a_check(name) for name in names)
-    return ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks, **more)
+    return a_target(*map(a_check, names), **more)
 
 
 def scripts(found: ProofTarget) -> dict[str, str]:

@@ -61,7 +61,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
     def make(**answers: str) -> Tools:
         folder = tmp_path / "bin"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         known = {name.replace("_--", " --"): text for name, text in answers.items()}
         for name in {command.split()[0] for command in known}:
             (folder / name).write_text("")
@@ -309,6 +309,7 @@ def test_the_complaint_that_tells_most(text: str, told: str) -> None:
 FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 8 MiB are whole"
 MPIRUN = "mpirun of Open MPI 4.1.4"
 NO_RESULT = "no result after 195 s, and no rank says what it waits for; last was said:"
+ENDED_LATE = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
 ALONE = "MPI started singletons: this process is rank 0 of 1, expected 4 ranks\n"
 
 
@@ -422,24 +423,9 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
             {"returncode": 1, "stdout": "rank 2: a sum is wrong\n", "stderr": ENDED.format(0)},
             f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: {ENDED.format(0).strip()}",
         ),
+        ({**ENDED_LATE, "stderr": "waiting for n2\n"}, f"{NO_RESULT} waiting for n2"),
         (
-            {
-                "returncode": -15,
-                "stdout": "",
-                "stderr": "waiting for n2\n",
-                "timed_out": True,
-                "duration_s": 195.0,
-            },
-            f"{NO_RESULT} waiting for n2",
-        ),
-        (
-            {
-                "returncode": -15,
-                "stdout": "",
-                "timed_out": True,
-                "duration_s": 195.0,
-                "waiting": ("mpirun (poll_schedule_timeout)",),
-            },
+            {**ENDED_LATE, "waiting": ("mpirun (poll_schedule_timeout)",)},
             f"{NO_RESULT} nothing; it was waiting for: mpirun (poll_schedule_timeout)",
         ),
         (
@@ -478,8 +464,7 @@ NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and n
 def test_a_full_partition_says_nothing_of_the_image(
     stderr: str, result: str, reason: str, judge: Judge
 ) -> None:
-    done = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
-    outcome, _ = judge(stderr=stderr, **done)
+    outcome, _ = judge(stderr=stderr, **ENDED_LATE)
     assert (outcome.outcome, outcome.reason) == (result, reason)
 
 
@@ -573,16 +558,25 @@ def ldd(folder: Path) -> str:
     return "\tlinux-vdso.so.1 (0x00007f)\n" + "".join(lines)
 
 
-def open_mpis(tools: Tools) -> Launcher:
-    return launchers.find(start(), OPEN_MPI, tools)
+Bound = Callable[..., contextlib.AbstractContextManager[library.BoundLibrary]]
 
 
-def test_a_hosts_folder_is_shown_whole(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
-) -> None:
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    launcher = launchers.find(start(), OPEN_MPI, tools)
-    with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+@pytest.fixture(name="bound")
+def binding(host: Callable[..., Tools], tmp_path: Path) -> Bound:
+    """Binds the MPI below a folder of a host that has this launcher and these programs."""
+
+    def bind(
+        where: Path | str, mpi: ImageMpi = OPEN_MPI, *, mpirun: str = ORTE, **answers: str
+    ) -> contextlib.AbstractContextManager[library.BoundLibrary]:
+        tools = host(mpirun=mpirun, **{"ldd": ldd(tmp_path), **answers})
+        launcher = launchers.find(start(), mpi, tools)
+        return library.bound_library(str(where), mpi, launcher, work=tmp_path, tools=tools)
+
+    return bind
+
+
+def test_a_hosts_folder_is_shown_whole(tree: Path, tmp_path: Path, bound: Bound) -> None:
+    with bound(tree) as found:
         staged = tmp_path / "host-mpi"
         real = tree / "lib/libmpi.so.40.30.4"
         assert (found.source, found.loaded, found.inode) == (real, str(real), real.stat().st_ino)
@@ -601,12 +595,10 @@ def test_a_hosts_folder_is_shown_whole(
 
 
 def test_of_a_systems_folder_only_the_mpi_is_shown(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ldconfig=known)
-    launcher = launchers.find(start(), OPEN_MPI, tools)
-    with library.bound_library("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+    with bound("auto", ldconfig=known) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
         assert found.inode == copy.stat().st_ino
@@ -616,16 +608,13 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
 
 
 def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     """As a view of Spack's: what the links lead to is not in the container."""
     view = tmp_path / "view"
     (view / "lib").mkdir(parents=True)
     (view / "lib/libmpi.so.40").symlink_to(tree / "lib/libmpi.so.40.30.4")
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    with library.bound_library(
-        str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
+    with bound(view) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert (found.loaded, found.inode) == (f"/host-mpi/mpi/{copy.name}", copy.stat().st_ino)
         assert (copy.parent / "libmpi.so.40").readlink() == Path(copy.name)
@@ -634,16 +623,13 @@ def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
 
 
 def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     (tree / "lib/libopen-pal.so.40").symlink_to(tmp_path / "libopen-pal.so.40")
     components = tmp_path / "components"
     (tree / "lib/openmpi").rename(components)
     (tree / "lib/openmpi").symlink_to(components)
-    tools = host(mpirun=ORTE, ldd=ldd(tree / "lib"))
-    with library.bound_library(
-        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
+    with bound(tree, ldd=ldd(tree / "lib")) as found:
         assert (tmp_path / "host-mpi/mpi/libopen-pal.so.40").is_file()
         assert set(found.mounts) == {"/host-mpi", str(tree), str(components)}
 
@@ -679,7 +665,7 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
     """ldd starts files of a folder that the caller named, and ranks are not root's."""
     monkeypatch.setattr(Tools, "ordinary_user", "somebody")
     tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    launcher, before = open_mpis(tools), os.umask(0o077)
+    launcher, before = launchers.find(start(), OPEN_MPI, tools), os.umask(0o077)
     try:
         with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
             staged = tmp_path / "host-mpi"
@@ -693,18 +679,15 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
 
 
 def test_a_library_of_another_binary_interface_is_none(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     """Open MPI 1.10 and MPICH give their libraries the same name."""
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF ompi_mpi_init 1.10")
-    tools = host(mpirun=HYDRA, ldd="")
-    launcher = launchers.find(start(), MPICH, tools)
     reason = rf"no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface \(below {tree}\)"
-    bound = library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools)
-    with pytest.raises(Unfit, match=reason), bound:
+    with pytest.raises(Unfit, match=reason), bound(tree, MPICH, mpirun=HYDRA, ldd=""):
         pass
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF MPICH Version")
-    with library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools):
+    with bound(tree, MPICH, mpirun=HYDRA, ldd=""):
         for name in ("libmpich.so.12", "libmpi.so.12"):
             linked = tmp_path / "host-mpi/mpi" / name
             assert linked.is_symlink() is (name == "libmpich.so.12")
