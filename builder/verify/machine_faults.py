@@ -8,8 +8,6 @@ in it, the same runner is given an image that holds a program which only ends.
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import io
 import platform
 import struct
 import tarfile
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from builder.artifacts import oci
 from builder.build.engines import Tools
+from builder.build.packing import file_digest
 from builder.host import doctor as examination
 from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
@@ -126,35 +125,35 @@ def ending_program(arch: str) -> bytes:
 
 def _image(artifact_format: str, folder: Path) -> Path:
     """Write the control as an artifact; in the place of a SIF a folder, which runs as one."""
-    rootfs, machine = folder / "rootfs.tar", platform.machine()
-    members = [
-        *((name, tarfile.DIRTYPE, 0o755, b"") for name in _FOLDERS),
-        *((name, tarfile.REGTYPE, 0o644, b"") for name in _FILES),
-        (PROGRAM[1:], tarfile.REGTYPE, 0o755, ending_program(machine)),
-    ]
-    with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name, kind, mode, data in members:
-            member = tarfile.TarInfo(name)
-            member.type, member.mode, member.size = kind, mode, len(data)
-            tar.addfile(member, io.BytesIO(data))
-    if artifact_format == "charliecloud":
-        target = folder / "image.tar.gz"
-        target.write_bytes(gzip.compress(rootfs.read_bytes()))
-        return target
+    root, machine = folder / "sandbox", platform.machine()
+    for name in _FOLDERS:
+        (root / name).mkdir(parents=True)
+    for name in _FILES:
+        (root / name).touch()
+    program = root / PROGRAM[1:]
+    program.write_bytes(ending_program(machine))
+    program.chmod(0o755)
     if artifact_format == "sif":
-        return _unpacked(rootfs, folder / "sandbox")
-    architecture, archive = ARCHITECTURES[machine].oci, folder / "image.tar"
-    oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
-    return _unpacked(archive, folder / "image.oci")
+        return root
+    is_tarball = artifact_format == "charliecloud"
+    archive = folder / ("image.tar.gz" if is_tarball else "rootfs.tar")
+    with tarfile.open(archive, "w:gz" if is_tarball else "w") as tar:
+        tar.add(root, arcname=".", filter=_of_root)
+    if is_tarball:
+        return archive
+    layout, digest = folder / "image.oci", file_digest(archive)
+    layer = oci.LayerBlob(diff_id=digest, digest=digest, size=archive.stat().st_size)
+    oci.start_layout(layout)
+    archive.rename(oci.blob_path(layout, digest))
+    config = {"architecture": ARCHITECTURES[machine].oci, "os": "linux"}
+    rootfs = {"type": "layers", "diff_ids": [digest]}
+    oci.finish_layout(layout, {**config, "rootfs": rootfs}, [layer])
+    return layout
 
 
-def _unpacked(archive: Path, target: Path) -> Path:
-    target.mkdir()
-    with tarfile.open(archive) as tar:
-        # An attribute: Debian 12's Python has no argument for it, and Python 3.14 needs it.
-        tar.extraction_filter = lambda member, _: member
-        tar.extractall(target)  # noqa: S202 - what was written here
-    return target
+def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    return member
 
 
 def _last(lines: Sequence[str], otherwise: str) -> str:
