@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -28,26 +28,14 @@ _LIBRARY = re.compile(r"(\S.*?) v?([0-9][0-9A-Za-z.]*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine(HostFacts):
-    """A machine that ranks were started on, by its name in the network."""
-
-    name: str
-
-    @property
-    def facts(self) -> HostFacts:
-        """The same machine without its name."""
-        return HostFacts(**{each.name: getattr(self, each.name) for each in fields(HostFacts)})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StartedBy:
     """The launcher of MPI programs' ranks: by default the image's own, for each check.
 
     That is of the product and version that its MPI says it is, where a check saw it. Else `name` is
     how it was asked for (`srun`), `product` and `version` are its own answers, if it was there, and
     `command` is its command line with the container's. It was asked for `ranks` ranks on `nodes`
-    nodes, or on as many as it likes where that is 0, and started them on `machines`, by name; on
-    none if these were not asked, or did not say.
+    nodes, or on as many as it likes where that is 0, and started them on `machines`, by their names
+    in the network; on none if these were not asked, or did not say.
     """
 
     name: str = IMAGES_OWN
@@ -56,7 +44,7 @@ class StartedBy:
     command: str = ""
     ranks: int = 0
     nodes: int = 0
-    machines: tuple[Machine, ...] = ()
+    machines: Mapping[str, HostFacts] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.name == IMAGES_OWN or not self.product:
@@ -132,10 +120,13 @@ class RunEvidence:
         }
 
     def _setting(self) -> dict[str, object]:
+        machines = [
+            {"name": name, **write(machine)} for name, machine in self.launcher.machines.items()
+        ]
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
-            "launcher": write(self.launcher),
+            "launcher": {**write(self.launcher), "machines": machines},
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
             "gpu": {"handed_over": not self.no_gpu, "reason": self.no_gpu},

@@ -19,8 +19,8 @@ from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
 from builder.model.versions import first_version
 from builder.system.home import Home
+from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
-from builder.verify.evidence import Machine
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
@@ -264,7 +264,7 @@ printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "
 """
 
 
-def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
+def machines(launcher: Launcher, tools: Tools) -> dict[str, HostFacts]:
     """Return the machines that a launcher starts ranks on, by name; none if they do not say.
 
     They are asked by the launcher itself, with the options that the ranks are started with.
@@ -273,18 +273,17 @@ def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
     done = ask(tools, *look, timeout_s=60, env=environment(tools))
     if done.timed_out:
         cancel(launcher, tools.home)
-    return () if done.returncode or done.timed_out else machines_in(done.stdout)
+    return {} if done.returncode or done.timed_out else machines_in(done.stdout)
 
 
-def machines_in(output: str) -> tuple[Machine, ...]:
-    """Return the machines that say what they are, each once; other lines are passed over."""
-    by_name: dict[str, Machine] = {}
-    for line in output.splitlines():
+def machines_in(output: str) -> dict[str, HostFacts]:
+    """Return the machines that say what they are, by name; other lines are passed over."""
+    machines = {}
+    for line in sorted(output.splitlines()):
         if not re.fullmatch(rf"{_MARK}(\t[^\t]*){{8}}", line):
             continue
         _, name, arch, kernel, cpu, cores, system, driver, gpus = line.split("\t")
-        by_name[name] = Machine(
-            name=name,
+        machines[name] = HostFacts(
             arch=arch,
             kernel=kernel,
             cpu=cpu or "unknown",
@@ -293,4 +292,4 @@ def machines_in(output: str) -> tuple[Machine, ...]:
             driver=driver,
             gpus=tuple(filter(None, gpus.split(";"))),
         )
-    return tuple(by_name[name] for name in sorted(by_name))
+    return machines

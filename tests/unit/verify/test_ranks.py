@@ -711,20 +711,22 @@ def test_machines_say_what_they_are_each_once() -> None:
         "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
         "build-images-machine\ttoo few",
     ]
-    first, second = machines_in("\n".join(lines))
-    assert (first.name, first.cpu, first.cores, first.os) == ("n1", "unknown", 1, "unknown")
+    machines = machines_in("\n".join(lines))
+    assert [*machines] == ["n1", "n2"]
+    first, second = machines.values()
+    assert (first.cpu, first.cores, first.os) == ("unknown", 1, "unknown")
     assert (first.driver, first.gpus) == ("", ())
-    assert (second.name, second.arch, second.driver) == ("n2", "ppc64le", "418.87.00")
+    assert (second.arch, second.driver) == ("ppc64le", "418.87.00")
     assert (second.cores, second.gpus) == (160, ("V100", "V100"))
-    assert machines_in("") == ()
+    assert machines_in("") == {}
 
 
 def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     alone = Launcher(name="mpirun", product="none", version="", command=("env",))
-    [found] = machines(alone, tools)
-    assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
-    assert found.name == platform.node()
+    [(name, found)] = machines(alone, tools).items()
+    assert found == dataclasses.replace(host_facts(), cores=found.cores)
+    assert name == platform.node()
 
 
 @pytest.mark.parametrize(
