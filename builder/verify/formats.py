@@ -7,6 +7,7 @@ labels, and scripts that set variables, start programs and run tests; a tarball 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import tarfile
@@ -43,29 +44,23 @@ _INCOMPLETE = (FileNotFoundError, KeyError, TypeError, ValueError)
 _KEEP_OWNERS = frozenset(["oci", "charliecloud"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FormatTree:
-    """The entries of one format that count, and the digest over them.
+    """The entries of one format that count.
 
-    `artifact` is that of the file which they were read from, `sha256:…`: of a SIF alone, which
-    this reading is the first of. The others were hashed while they were written. `contents` are
-    those of the files that describe the image, by path: variables, labels, scripts.
+    `artifact` is the digest of the file which they were read from, `sha256:…`: of a SIF alone,
+    which this reading is the first of. The others were hashed while they were written. `contents`
+    are those of the files that describe the image, by path: variables, labels, scripts.
     """
 
     entries: Mapping[str, TreeEntry]
-    digest: str
     artifact: str = ""
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        entries: Mapping[str, TreeEntry],
-        artifact: str = "",
-        contents: Mapping[str, bytes] | None = None,
-    ) -> FormatTree:
-        digest = tree_digest(entries)
-        return cls(entries=entries, digest=digest, artifact=artifact, contents=contents or {})
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest over the entries."""
+        return tree_digest(self.entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +106,7 @@ def tree_of_artifact(
     try:
         if artifact_format == "oci":
             entries = comparable(flatten.entries_of_layout(oci.read_layout(artifact), contents))
-            return FormatTree.of(entries, contents=contents)
+            return FormatTree(entries=entries, contents=contents)
         if artifact_format == "sif":
             opened = apptainer.tree_of(artifact, scratch=work, tools=tools, seen=digest.update)
         else:
@@ -122,7 +117,7 @@ def tree_of_artifact(
     except (tarfile.TarError, *DAMAGED, EOFError, *_INCOMPLETE) as error:
         raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
     sha256 = f"sha256:{digest.hexdigest()}" if artifact_format == "sif" else ""
-    return FormatTree.of(entries, sha256, contents)
+    return FormatTree(entries=entries, artifact=sha256, contents=contents)
 
 
 def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:

@@ -32,7 +32,7 @@ def tree_of(*scripts: str) -> FormatTree:
     import io  # noqa: PLC0415
 
     members = [a_file(f"{SCRIPTS[1:]}/{name}", mode=0o755) for name in scripts]
-    return FormatTree.of(comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
+    return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
 def target(*names: str, **more: Any) -> ProofTarget:

@@ -20,8 +20,8 @@ from builder.verify.launched import PROGRAM, program_digest
 
 
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
-    return FormatTree.of(
-        {
+    return FormatTree(
+        entries={
             name: TreeEntry(
                 path=name,
                 kind="file",

@@ -40,7 +40,7 @@ def tree(changes: Mapping[str, str | None]) -> FormatTree:
         for name, text in texts.items()
         if text is not None
     ]
-    return FormatTree.of(comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
+    return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
 def test_the_builders_bytes_are_no_finding() -> None:

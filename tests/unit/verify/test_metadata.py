@@ -97,9 +97,9 @@ class Made:
                 "charliecloud": folder / "image.tar.gz",
             },
             trees={
-                "oci": FormatTree.of({}, contents=contract),
-                "sif": FormatTree.of({}, contents={**packed, **contract}),
-                "charliecloud": FormatTree.of({}, contents={**variables, **contract}),
+                "oci": FormatTree(entries={}, contents=contract),
+                "sif": FormatTree(entries={}, contents={**packed, **contract}),
+                "charliecloud": FormatTree(entries={}, contents={**variables, **contract}),
             },
         )
 
@@ -290,7 +290,7 @@ def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
     for name, tree in image.trees.items():
         assert metadata_faults(dataclasses.replace(image, trees={name: tree})) == []
     contents = {**image.trees["sif"].contents, ".singularity.d/labels.json": b"{}"}
-    spoilt = {"sif": FormatTree.of({}, contents=contents)}
+    spoilt = {"sif": FormatTree(entries={}, contents=contents)}
     found = metadata_faults(dataclasses.replace(image, trees=spoilt))
     assert any("labels are not those of" in one for one in found)
 
