@@ -15,7 +15,6 @@ import struct
 import subprocess
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,8 +164,7 @@ class Formats:
         """What verification says of its formats and of its harness; nothing if they are sound."""
         files = self.write(folder)
         tools = Tools(processes=Processes(), home=Home(path=folder / "home"))
-        with ThreadPoolExecutor(2) as pool:
-            image = read_formats(files, arch="x86_64", work=folder, tools=tools, pool=pool)
+        image = read_formats(files, arch="x86_64", work=folder, tools=tools)
         outcome = compared(image, has_checks=True)
         check = InImageCheck(
             name="mpi", script="/opt/build-images/checks/mpi", needs=(), timeout_s=1

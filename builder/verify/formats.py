@@ -12,7 +12,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from builder.verify.container_output import LONGEST, one_line
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5
+_AT_ONCE = 2  # each takes a core to unpack and one to hash
 # Raised by reading a layout where a blob is missing, or is not the kind that it should be.
 _INCOMPLETE = (FileNotFoundError, KeyError, TypeError, ValueError)
 _KEEP_OWNERS = frozenset(["oci", "charliecloud"])
@@ -80,20 +81,23 @@ class ReadFormats:
         return self.trees[name].contents.get(path)
 
 
-def read_formats(
-    files: Mapping[str, Path], *, arch: str, work: Path, tools: Tools, pool: Executor
-) -> ReadFormats:
-    """Read the trees of an image's formats, several at once in a pool of threads."""
-    reading = {
-        name: pool.submit(tree_of_artifact, name, path, work=work, tools=tools)
-        for name, path in files.items()
-    }
+def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Tools) -> ReadFormats:
+    """Read the trees of an image's formats, several at once."""
     trees, broken = {}, {}
-    for name, future in reading.items():
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        reading = {
+            name: pool.submit(tree_of_artifact, name, path, work=work, tools=tools)
+            for name, path in files.items()
+        }
         try:
-            trees[name] = future.result()
-        except StepFailed as error:
-            broken[name] = error.message
+            for name, future in reading.items():
+                try:
+                    trees[name] = future.result()
+                except StepFailed as error:
+                    broken[name] = error.message
+        except KeyboardInterrupt:  # it does not wait for them to come to their end
+            tools.processes.stop()
+            raise
     return ReadFormats(arch=arch, files=files, trees=trees, broken=broken)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -31,7 +29,7 @@ from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.formats import FormatTree, compared, read_formats
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.runners import DEFAULTS, RUNNERS
-from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.runners.protocol import Container, Kind
 from builder.verify.targets import (
     ProofTarget,
     altered_harness,
@@ -40,7 +38,6 @@ from builder.verify.targets import (
     with_carried,
 )
 
-_AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 Record = TypeVar("Record", bound=ProvenImage)
 
 
@@ -80,36 +77,28 @@ def prove(
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
     paths = {name: artifact.path for name, artifact in artifacts.items()}
+    image = read_formats(paths, arch=target.arch, work=work, tools=run.tools)
+    trees = image.trees
+    proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
+    target = with_carried(target, trees.values())
+    equal = compared(image, has_checks=bool(target.checks))
+    harness = carried_harness(next(iter(trees.values()))) if trees else {}
+    equal = dataclasses.replace(equal, data={"harness": harness})
+    shared = (equal, *altered_harness(target, trees))
     untried: dict[str, str] = {}
     runs: dict[str, RunEvidence] = {}
-    with contextlib.ExitStack() as held:
-        with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
-            opening = [
-                pool.submit(_opened, run, target, kind, paths[kind.format], work, held)
-                for kind in kinds
-            ]
-            image = read_formats(paths, arch=target.arch, work=work, tools=run.tools, pool=pool)
-            containers = [future.result() for future in opening]
-        trees = image.trees
-        proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
-        target = with_carried(target, trees.values())
-        equal = compared(image, has_checks=bool(target.checks))
-        harness = carried_harness(next(iter(trees.values()))) if trees else {}
-        equal = dataclasses.replace(equal, data={"harness": harness})
-        shared = (equal, *altered_harness(target, trees))
-        for container in containers:
-            kind = container.kind
-            try:
-                evidence = _run(run, target, container)
-            except MissingPrerequisite as error:
-                untried[kind.run_name] = str(error.args[0])
-                continue
-            runs[kind.run_name] = dataclasses.replace(
-                evidence,
-                artifacts=list(proven.values()),
-                outcomes=(*shared, *evidence.outcomes),
-                scripts=_scripts(target, trees.get(kind.format)),
-            )
+    for kind in kinds:
+        try:
+            evidence = _run(run, target, kind, paths[kind.format], work)
+        except MissingPrerequisite as error:
+            untried[kind.run_name] = str(error.args[0])
+            continue
+        runs[kind.run_name] = dataclasses.replace(
+            evidence,
+            artifacts=list(proven.values()),
+            outcomes=(*shared, *evidence.outcomes),
+            scripts=_scripts(target, trees.get(kind.format)),
+        )
     if not runs:
         raise not_tried(target.identifier, untried)
     files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
@@ -166,36 +155,13 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
     return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 
 
-@contextlib.contextmanager
-def _pool(run: Run) -> Iterator[Executor]:
-    """Threads for reading and unpacking; Ctrl-C does not wait for them to come to their end."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            yield pool
-        except KeyboardInterrupt:
-            run.tools.processes.stop()
-            raise
+def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
+    """Run the checks of an image by one program.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Opened:
-    """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
-
-    kind: Kind
-    container: Container
-    runner: Runner | StepFailed | MissingPrerequisite
-    no_gpu: str
-
-
-def _opened(
-    run: Run,
-    target: ProofTarget,
-    kind: Kind,
-    artifact: Path,
-    work: Path,
-    held: contextlib.ExitStack,
-) -> _Opened:
-    no_gpu = why_no_gpu(target, kind, host=run.host, tools=run.tools)
+    Raises `MissingPrerequisite` where this machine cannot.
+    """
+    run.progress.step(target.identifier, f"verifying in {kind.program}")
+    started, no_gpu = now(), why_no_gpu(target, kind, host=run.host, tools=run.tools)
     container = Container(
         artifact=artifact,
         work=work,
@@ -203,26 +169,14 @@ def _opened(
         directory=target.directory,
         gpu=not no_gpu,
     )
-    runner: Runner | StepFailed | MissingPrerequisite
+    failure = None
     try:
-        runner = held.enter_context(kind.open(container))
-    except (StepFailed, MissingPrerequisite) as error:
-        runner = error
-    return _Opened(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
-
-
-def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
-    kind, runner, started = opened.kind, opened.runner, now()
-    if isinstance(runner, MissingPrerequisite):
-        raise runner
-    run.progress.step(target.identifier, f"verifying in {kind.program}")
-    error = runner if isinstance(runner, StepFailed) else None
-    if isinstance(runner, StepFailed):
-        outcomes = not_started(target, runner)
-    else:
-        outcomes = outcomes_in(target, kind, runner, gpu=not opened.no_gpu)
-        outcomes += withheld(target, kind, opened.container)
-    if fault := machines_fault(kind, opened.container, target.arch, outcomes, error):
+        with kind.open(container) as runner:
+            outcomes = outcomes_in(target, kind, runner, gpu=not no_gpu)
+        outcomes += withheld(target, kind, container)
+    except StepFailed as error:
+        failure, outcomes = error, not_started(target, error)
+    if fault := machines_fault(kind, container, target.arch, outcomes, failure):
         raise MissingPrerequisite(fault)
     outcomes += lacking_mpi(target)
     if lost := lost_gpus(run.host, host_facts()):
@@ -239,7 +193,7 @@ def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
         finished=now(),
         emulator=emulator_of(run, target.arch, seen_arch(outcomes, target.arch)),
         launcher=images_own(outcomes),
-        no_gpu=opened.no_gpu,
+        no_gpu=no_gpu,
         tools=run.versions,
         indices=target.indices,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from builder.verify.formats import compared, read_formats
@@ -12,8 +10,7 @@ from builder.verify.formats import compared, read_formats
 def test_formats_hold_the_same_tree(image, tools, expect):
     paths = {name: one.path for name, one in image.artifacts.items()}
     target = image.target
-    with ThreadPoolExecutor(2) as pool:
-        formats = read_formats(paths, arch=target.arch, work=image.work, tools=tools, pool=pool)
+    formats = read_formats(paths, arch=target.arch, work=image.work, tools=tools)
     expect(compared(formats, has_checks=bool(target.checks)))
 
 
