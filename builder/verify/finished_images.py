@@ -230,12 +230,12 @@ def proven_state(
     `specs` are the digests of the files that its spec copies in.
     """
     state, folder = manifests.state_of(out, image, expected), out / image.identifier
-    if state.work != "none" or state.manifest is None:
+    if state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
         text = f"to build: its {changed} is not what was made"
         return manifests.ImageState(work="build", text=text)
-    if not expected.verify:
+    if state.work == "verify" or not expected.verify:
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = manifests.read_statements(folder, state.manifest)
