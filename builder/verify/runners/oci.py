@@ -167,7 +167,7 @@ class _Named:
 
 @contextlib.contextmanager
 def podman_runner(container: Container) -> Iterator[Runner]:
-    """Podman on a storage of the builder's own; an ordinary user's is for this run alone."""
+    """Podman on a storage of its own, which is for this run alone."""
     tools, artifact, env = container.tools, container.artifact, Buildah(container.tools).environment
     gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
     with _podman_storage(container) as options:
@@ -199,20 +199,16 @@ def _removed(runner: _Named) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
-    """Options that name a storage, and what is at work in it.
+    """Options that name a storage of this run alone.
 
     Podman refuses a runroot with a path of more than 50 characters, as those of users' homes are.
     """
-    if os.geteuid() == 0:
-        place = container.tools.home.path / "podman"
-        yield tuple(f"--{name}={place / name}" for name in ("root", "runroot", "tmpdir"))
-        return
     root = Path(tempfile.mkdtemp(dir=container.work, prefix="podman-"))
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="podman-") as short:
+        places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
+        named = [f"--{name}={place}" for name, place in places.items()]
+        options = (*named, *Buildah(container.tools).driver.options)
         try:
-            places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
-            named = [f"--{name}={place}" for name, place in places.items()]
-            options = (*named, *Buildah(container.tools).driver.options)
             yield options
         finally:
             with contextlib.suppress(Exception):  # ends what keeps the namespace of its own open
