@@ -448,48 +448,31 @@ GOT = "srun: job 7 has been allocated resources\n"
 NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and no rank was started"
 
 
+FEW = "srun: error: Unable to allocate resources: Requested node configuration is not available"
+MANY = "srun: error: Unable to create step for job 8: More processors requested than permitted"
+REFUSED = f"{MPIRUN} was refused the nodes, and no rank was started; it said:"
+DOWN = "srun: Required node not available (down, drained or reserved)"
+
+
 @pytest.mark.parametrize(
-    ("stderr", "result", "reason"),
+    ("done", "result", "reason"),
     [
-        (WAITS, SKIPPED, NO_NODES),
-        (
-            "srun: Required node not available (down, drained or reserved)\n" + WAITS,
-            SKIPPED,
-            f"{NO_NODES}; it said: srun: Required node not available (down, drained or reserved)",
-        ),
-        (WAITS + GOT, FAILED, f"{NO_RESULT} nothing"),
-        ("", FAILED, f"{NO_RESULT} nothing"),
+        ({**ENDED_LATE, "stderr": WAITS}, SKIPPED, NO_NODES),
+        ({**ENDED_LATE, "stderr": f"{DOWN}\n{WAITS}"}, SKIPPED, f"{NO_NODES}; it said: {DOWN}"),
+        ({**ENDED_LATE, "stderr": WAITS + GOT}, FAILED, f"{NO_RESULT} nothing"),
+        ({**ENDED_LATE, "stderr": ""}, FAILED, f"{NO_RESULT} nothing"),
+        ({"stderr": WAITS + GOT}, PASSED, f"{FINDING}; started by {MPIRUN}"),
+        ({"stderr": FEW, "stdout": "", "returncode": 1}, SKIPPED, f"{REFUSED} {FEW}"),
+        ({"stderr": MANY, "stdout": "", "returncode": 1}, SKIPPED, f"{REFUSED} {MANY}"),
+        ({"stderr": MANY, "stdout": "0 ranks\n", "returncode": 1}, FAILED,
+         f"0 ranks; {MPIRUN} ended with exit status 1: {MANY}"),
     ],
-)
-def test_a_full_partition_says_nothing_of_the_image(
-    stderr: str, result: str, reason: str, judge: Judge
+)  # fmt: skip
+def test_ranks_that_were_given_no_nodes_say_nothing_of_the_image(
+    done: dict[str, Any], result: str, reason: str, judge: Judge
 ) -> None:
-    outcome, _ = judge(stderr=stderr, **ENDED_LATE)
+    outcome, _ = judge(**done)
     assert (outcome.outcome, outcome.reason) == (result, reason)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Unable to allocate resources: Requested node configuration is not available",
-        "Unable to create step for job 8: More processors requested than permitted",
-    ],
-)
-def test_nodes_that_were_refused_say_nothing_of_the_image(said: str, judge: Judge) -> None:
-    outcome, _ = judge(stderr=f"srun: error: {said}\n", stdout="", returncode=1)
-    assert outcome.outcome == SKIPPED
-    assert "was refused the nodes, and no rank was started; it said: " in outcome.reason
-
-
-def test_ranks_that_started_and_complain_of_nodes_fail(judge: Judge) -> None:
-    said = "srun: error: Unable to create step for job 8\n"
-    outcome, _ = judge(stderr=said, stdout="0 ranks\n", returncode=1)
-    assert outcome.outcome == FAILED
-
-
-def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
-    outcome, _ = judge(stderr=WAITS + GOT)
-    assert outcome.outcome == PASSED
 
 
 @pytest.mark.parametrize(
