@@ -258,9 +258,9 @@ def notes_on(manifest: ProvenImage) -> str:
     """Return the notes that follow an image's outcome on its line."""
     notes = []
     if manifest.formats_equal:
-        notes.append(
-            f"{_COUNTS[len(manifest.artifacts)]} formats equal ({manifest.tree_digest[:19]})"
-        )
+        number = len(manifest.artifacts)
+        count = _COUNTS.get(number, str(number))
+        notes.append(f"{count} formats equal ({manifest.tree_digest[:19]})")
     if manifest.emulated:
         notes.append("emulated")
     if manifest.proven_on_gpu is False:
