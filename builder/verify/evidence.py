@@ -183,7 +183,7 @@ def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
     text = json.dumps(run.statement(), indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / "evidence").mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"evidence/{name}.json", text)
-    write_atomically(folder / f"evidence/{name}.xml", xml.decode())
+    write_atomically(folder / f"evidence/{name}.xml", xml)
     return f"evidence/{name}.json"
 
 
@@ -201,8 +201,8 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit_xml(
     suite: str, outcomes: Sequence[Outcome], *, started: str, properties: Mapping[str, str]
-) -> bytes:
-    """Return the file's bytes: one test suite with a test case for each check.
+) -> str:
+    """Return the file's text: one test suite with a test case for each check.
 
     `suite` is also the class of its cases. Times are in seconds, `started` is in ISO 8601. What
     XML cannot hold is replaced.
@@ -216,34 +216,26 @@ def junit_xml(
         "time": f"{sum(outcome.duration_s for outcome in outcomes):.3f}",
     }
     root = ET.Element("testsuites", {"name": "build-images", **numbers})
-    element = ET.SubElement(
-        root, "testsuite", {"name": _safe(suite), "timestamp": started, **numbers}
-    )
+    element = ET.SubElement(root, "testsuite", {"name": suite, "timestamp": started, **numbers})
     listed = ET.SubElement(element, "properties")
     for name, value in properties.items():
-        ET.SubElement(listed, "property", {"name": name, "value": _safe(value)})
+        ET.SubElement(listed, "property", {"name": name, "value": value})
     for outcome in outcomes:
         _add_case(element, suite, outcome)
     ET.indent(root, " ")
-    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return data + b"\n"
+    text = _NO_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(root, encoding="unicode"))
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n"
 
 
 def _add_case(element: ET.Element, suite: str, outcome: Outcome) -> None:
-    name, time = _safe(outcome.check), f"{outcome.duration_s:.3f}"
-    case = ET.SubElement(
-        element, "testcase", {"classname": _safe(suite), "name": name, "time": time}
-    )
-    reason = _safe(outcome.reason)
+    time = f"{outcome.duration_s:.3f}"
+    about = {"classname": suite, "name": outcome.check, "time": time}
+    case = ET.SubElement(element, "testcase", about)
     if outcome.outcome == SKIPPED:
-        ET.SubElement(case, "skipped", {"message": reason})
+        ET.SubElement(case, "skipped", {"message": outcome.reason})
     elif outcome.outcome == FAILED:
-        failure = ET.SubElement(case, "failure", {"message": reason, "type": FAILED})
-        failure.text = _safe(outcome.output)
+        failure = ET.SubElement(case, "failure", {"message": outcome.reason, "type": FAILED})
+        failure.text = outcome.output
     data = f"data: {json.dumps(dict(outcome.data), sort_keys=True)}" if outcome.data else ""
     lines = filter(None, [outcome.output, data])
-    ET.SubElement(case, "system-out").text = _safe("\n".join([*lines, outcome.reason]))
-
-
-def _safe(text: str) -> str:
-    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    ET.SubElement(case, "system-out").text = "\n".join([*lines, outcome.reason])
