@@ -24,7 +24,7 @@ from builder.system.process import Completed, Processes
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
-# Under which names a launcher for programs of that binary interface may be found.
+# Names of launchers for programs of each binary interface; the first on the path is taken.
 _NAMES = {
     "openmpi": ("mpirun", "mpirun.openmpi", "mpiexec", "orterun"),
     "mpich": ("mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich", "mpiexec"),

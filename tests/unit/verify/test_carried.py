@@ -1,4 +1,4 @@
-"""What an image carries is checked, whatever a manifest says; and what ran is what was seen."""
+"""The checks that an image carries are run, whatever its manifest lists."""
 
 from __future__ import annotations
 

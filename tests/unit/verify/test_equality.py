@@ -1,4 +1,4 @@
-"""Whether formats hold the same tree, and which paths differ if not; owners where they are kept."""
+"""Formats have to hold the same tree, and the same owners where they keep them."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
     assert (nothing.cpu, nothing.os, nothing.driver) == ("unknown", "unknown", "")
 
 
-# What the driver's files say: its README, and issues of several projects quote them.
+# Versions as the driver's files have them; its README and issues of several projects quote them.
 VERSIONS = {
     "418.87.01": "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.01  Thu Aug  8 15:16:59",
     "535.104.05": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15",

@@ -193,7 +193,7 @@ def test_what_could_not_be_tried_leaves_everything_as_it_was(
 def test_evidence_is_of_the_machines_that_ran_the_ranks(
     arch: str, there: list[str], emulator: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which need not be of the kind of the one that started them: a login node."""
+    """The one that started them may be of another kind: a login node."""
     nodes = [
         HostFacts(arch=one, kernel="4.18", cpu="POWER9", cores=160, os="RHEL 8", driver="535.1")
         for one in there

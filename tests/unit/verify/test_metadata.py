@@ -1,4 +1,4 @@
-"""What formats say of an image beside its files is compared: platform, labels, scripts."""
+"""Metadata of formats are compared: platform, labels, scripts."""
 
 from __future__ import annotations
 

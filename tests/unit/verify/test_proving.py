@@ -96,7 +96,7 @@ class Unpacks(Processes):
 
 @dataclasses.dataclass
 class Machine:
-    """Where a small image is proven: how commands end in each format, or why none starts."""
+    """A machine that proves a small image: the ends of commands in each format, or an error."""
 
     folder: Path
     run: Run
@@ -194,7 +194,7 @@ def as_text(value: object) -> str:
 
 
 def manifest_part(proof: Verified[ProvenImage]) -> dict[str, Any]:
-    """What a manifest says of a proof, as JSON."""
+    """The part of a manifest that a proof gives, as JSON."""
     part: dict[str, Any] = as_json(proof.record)
     assert part.pop("image") == TARGET.identifier
     return part
@@ -343,7 +343,7 @@ MANIFEST = {
 
 @pytest.fixture
 def manifest(machine: Machine) -> dict[str, Any]:
-    """What the main job notes of the image."""
+    """The manifest of the main job."""
     part = manifest_part(machine.prove())
     return document({**MANIFEST, "artifacts": part["artifacts"]})
 

@@ -117,7 +117,7 @@ def test_a_command_that_hangs_is_not_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "1\n"
 
 
-# Whether GPUs can be handed over.
+# Reasons not to hand over GPUs.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a machine lacks is told, with exit code 4, and says nothing of an image."""
+"""A machine that lacks something accuses no image: exit code 4."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def outcomes(*found: str) -> list[Outcome]:
 
 @pytest.fixture(name="lacking", autouse=True)
 def nothing_that_doctor_misses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What doctor finds missing: nothing, unless a test adds something."""
+    """Things that doctor misses: none, unless a test adds one."""
     lacking: list[str] = []
     monkeypatch.setattr(machine_faults, "_lacking", lambda *_: "; ".join(lacking))
     return lacking
