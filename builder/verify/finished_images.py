@@ -241,11 +241,10 @@ def proven_state(
     statements = manifests.read_statements(folder, state.manifest)
     harness = harness_of(specs or {}) if image.checks else {}
     faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
-    if faults := faults or _unbound(folder, state.manifest, statements):
-        return manifests.ImageState(
-            work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest
-        )
-    return state
+    fault = faults[0] if faults else _unbound(folder, state.manifest, statements)
+    if not fault:
+        return state
+    return dataclasses.replace(state, work="verify", text=f"to verify: {fault}")
 
 
 def _changed(folder: Path, manifest: Manifest) -> str:
@@ -260,14 +259,14 @@ def _changed(folder: Path, manifest: Manifest) -> str:
     return "bill of materials" if _unbound(folder, manifest, [manifest.sbom]) else ""
 
 
-def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    faults = []
+def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Return why the first file is not the one that a manifest binds; empty if all are."""
     for name in names:
         try:
             read_bound(folder, manifest, name)
         except BadInput as error:
-            faults.append(str(error.args[0]))
-    return faults
+            return str(error.args[0])
+    return ""
 
 
 def _digest(path: Path) -> str:
