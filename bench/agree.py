@@ -83,7 +83,7 @@ def configured(log: str) -> Iterator[str]:
 def interfaces(nodes: dict[str, TreeNode], under: str) -> Iterator[str]:
     """The symbols and needs of all programs and libraries below a folder."""
     for path, node in nodes.items():
-        if path.startswith(f"{under}/") and node.is_file and elf.is_elf(data := node.read()):
+        if path.startswith(f"{under}/") and node.member.isreg() and elf.is_elf(data := node.read()):
             yield from (f"/{path}: {line}" for line in elf.interface(data))
 
 
@@ -96,7 +96,7 @@ def differing(ours: dict[str, TreeNode], theirs: dict[str, TreeNode]) -> dict[st
             found[f"/{path}"] = f"in the {'second' if first is None else 'first'} alone"
         elif _shape(first) != _shape(second):
             found[f"/{path}"] = "another kind, mode or target"
-        elif first.is_file and (data := first.read()) != (other := second.read()):
+        elif first.member.isreg() and (data := first.read()) != (other := second.read()):
             both = elf.is_elf(data) and elf.is_elf(other)
             same = both and elf.code_digest(data) == elf.code_digest(other)
             found[f"/{path}"] = NOTES if same else "another content"
@@ -106,7 +106,7 @@ def differing(ours: dict[str, TreeNode], theirs: dict[str, TreeNode]) -> dict[st
 def _shape(node: TreeNode) -> tuple[object, ...]:
     member = node.member
     links = member.linkname if member.issym() else ""
-    return node.is_file, member.issym(), member.isdir(), member.mode, links
+    return node.member.isreg(), member.issym(), member.isdir(), member.mode, links
 
 
 def outcomes(manifest: dict[str, Any]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from timing import interleaved, print_ratio, report
 
-from builder.build.base_store import ensure_base
+from builder.build.base_store import Bootstrapping, ensure_base
 from builder.build.engines import Buildah, Tools
 from builder.build.mirror import find_mirror
 from builder.build.native.tools import ensure_tools
@@ -66,13 +66,18 @@ class Bench:
         self.lent = ensure_tools(
             self.base,
             "ppc64le",
+            self._way(self.tools.home.native),
+        ).root
+        self.containers: dict[str, str] = {}
+
+    def _way(self, store: Path) -> Bootstrapping:
+        return Bootstrapping(
+            store=store,
             mirror=find_mirror(),
-            store=self.tools.home.native,
             processes=self.tools.processes,
             log=self.log,
             say=print,
-        ).root
-        self.containers: dict[str, str] = {}
+        )
 
     def _source(self) -> Path:
         store = SourceStore(path=self.tools.home.sources, debian=find_mirror().main)
@@ -90,11 +95,7 @@ class Bench:
             self.base,
             arch,
             f"localhost/build-images/bench:{arch}",
-            mirror=find_mirror(),
-            store=self.tools.home.bases,
-            processes=self.tools.processes,
-            log=self.log,
-            say=print,
+            self._way(self.tools.home.bases),
         )
         self.buildah.provide_base(stored, log=self.log)
         made = self._buildah("from", "--pull-never", f"--arch={arch}", stored.name)

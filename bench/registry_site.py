@@ -293,7 +293,7 @@ class Site:
             nodes = {}
         for path, node in nodes.items():
             member = node.member.replace(name=path, deep=False)
-            members.append((member, node.read() if node.is_file else b""))
+            members.append((member, node.read() if node.member.isreg() else b""))
         return layer_of(members)
 
     def _statements(

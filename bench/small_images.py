@@ -158,7 +158,7 @@ def _wanted(nodes: Mapping[str, flatten.TreeNode]) -> set[str]:
             target = node.member.linkname
             parent = path.rpartition("/")[0]
             todo.append(_normal(target if target.startswith("/") else f"{parent}/{target}"))
-        elif node.is_file and node.size and (data := node.read()).startswith(b"\x7fELF"):
+        elif node.member.isreg() and node.size and (data := node.read()).startswith(b"\x7fELF"):
             names = {found.decode() for found in _LIBRARY.findall(data)}
             todo += [by_name[name] for name in names if name in by_name]
     return wanted
@@ -177,8 +177,8 @@ def _normal(path: str) -> str:
 def _thing(node: flatten.TreeNode) -> Node:
     member = node.member
     return Node(
-        kind=tarfile.REGTYPE if node.is_file else member.type,
-        data=node.read() if node.is_file else b"",
+        kind=tarfile.REGTYPE if node.member.isreg() else member.type,
+        data=node.read() if node.member.isreg() else b"",
         target=member.linkname if member.issym() else "",
         mode=member.mode,
         uid=member.uid,

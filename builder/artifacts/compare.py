@@ -5,14 +5,12 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import clean
+from builder.artifacts.tree import TreeEntry, clean, entry_of, first_difference
 from builder.model.digests import sha256_of
 
-CONTENT, MODE, MTIME, OWNER, MISSING = "content", "mode", "mtime", "owner", "missing"
-KIND, LINK, ATTRIBUTES = "type", "link", "attributes"
 CONFIG, LAYERS, COMPRESSION, ORDER = "config", "layers", "compression", "order"
 
 
@@ -35,14 +33,12 @@ class Difference:
         return f"{self.where}: {self.path}{': ' if self.path else ''}{self.text}{also}"
 
 
-_Member = dict[str, str]  # its properties, in the order in which they are compared
-_KINDS = {
-    tarfile.REGTYPE: "a file",
-    tarfile.DIRTYPE: "a folder",
-    tarfile.SYMTYPE: "a link",
-    tarfile.LNKTYPE: "a hard link",
-}
-_WORDS = {KIND: "", LINK: "links to ", MODE: "mode ", OWNER: "owner ", MTIME: "mtime "}
+class _Member(NamedTuple):
+    """A member of a layer; owners have no part in whether two entries are equal."""
+
+    entry: TreeEntry
+    owner: str
+    mtime: str
 
 
 def layout_differences(before: Layout, after: Layout) -> list[Difference]:
@@ -95,15 +91,12 @@ def _difference(
 def _first_difference(before: _Member | None, after: _Member | None) -> tuple[str, str]:
     """Return the first property in which the members of one path differ, and its description."""
     if before is None or after is None:
-        return MISSING, "is new" if before is None else "is missing"
-    what = next(name for name in after if before[name] != after[name])
-    old, new = before[what], after[what]
-    if what == CONTENT:
-        sizes = new.partition(" ")[0], old.partition(" ")[0]
-        return what, "another content ({} bytes, not {})".format(*sizes)
-    if what == ATTRIBUTES:
-        return what, f"attributes {_short(new)}"
-    return what, f"{_WORDS[what]}{new}, not {old}"
+        return "missing", "is new" if before is None else "is missing"
+    if before.entry != after.entry:
+        return first_difference(after.entry, before.entry)
+    if before.owner != after.owner:
+        return "owner", f"owner {after.owner}, not {before.owner}"
+    return "mtime", f"mtime {after.mtime}, not {before.mtime}"
 
 
 def _members(stream: IO[bytes]) -> dict[str, _Member]:
@@ -111,15 +104,8 @@ def _members(stream: IO[bytes]) -> dict[str, _Member]:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             data = archive.extractfile(member) if member.isreg() else None
-            members[clean(member.name)] = {
-                KIND: _KINDS.get(member.type, "a device or pipe"),
-                CONTENT: f"{member.size} {sha256_of(data) if data else ''}",
-                LINK: member.linkname,
-                MODE: f"{member.mode:04o}",
-                OWNER: f"{member.uid}:{member.gid}",
-                MTIME: f"{member.mtime:.0f}",
-                ATTRIBUTES: str(member.pax_headers),
-            }
+            entry = entry_of(member, clean(member.name), sha256_of(data) if data else "")
+            members[entry.path] = _Member(entry, entry.owner, f"{member.mtime:.0f}")
     return members
 
 

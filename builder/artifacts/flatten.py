@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import IO, cast
 
 from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import TreeEntry, clean, entry_of_file, entry_of_special, hashed
+from builder.artifacts.tree import TreeEntry, clean, entry_of
 from builder.model.digests import sha256_of
 from builder.model.errors import StepFailed
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _CHUNK = 1 << 16
+_DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+_LARGEST = 1 << 20  # bytes of a file that describes an image
+_NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +35,7 @@ class TreeNode:
     """One path of the flattened tree. A regular file's content lies in `source` at `offset`.
 
     Nodes with the same source and offset are hard links to each other. Without a source, the
-    content was read before, and `content` is its SHA-256.
+    content was read before, and `content` is its SHA-256. With `data`, that is the content.
     """
 
     path: str
@@ -41,15 +44,14 @@ class TreeNode:
     offset: int = 0
     size: int = 0
     content: str = ""
-
-    @property
-    def is_file(self) -> bool:
-        """True if it is a regular file."""
-        return self.member.isreg()
+    data: bytes | None = None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open the content of a regular file, as a stream of exactly `size` bytes."""
+        if self.data is not None:
+            yield io.BytesIO(self.data)
+            return
         assert self.source is not None
         with self.source.open("rb") as file:
             file.seek(self.offset)
@@ -92,16 +94,13 @@ def flattened(layout: Layout) -> dict[str, TreeNode]:
 def lay(blob: Path, nodes: dict[str, TreeNode]) -> None:
     """Lay a layer, a plain tar, over the nodes of those below it."""
     with tarfile.open(blob, mode="r:") as archive:
-        _lay((_placed(blob, member) for member in archive), nodes)
+        lay_nodes((placed(blob, member) for member in archive), nodes)
 
 
 def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
     """Yield the nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
-        if not node.is_file:
-            yield entry_of_special(node.member, path)
-            continue
         content = node.content
         if node.source is not None:
             place = (node.source, node.offset)
@@ -109,7 +108,21 @@ def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
                 with node.open() as data:
                     known[place] = sha256_of(data)
             content = known[place]
-        yield entry_of_file(node.member, path, content)
+        yield entry_of(node.member, path, content)
+
+
+def entries_of_tar(
+    stream: IO[bytes], retained: dict[str, bytes] | None = None
+) -> Iterator[TreeEntry]:
+    """Return the entries of a tar of a root file system, read once from start to end.
+
+    `retained` is given the contents of the files that describe an image (`describes`).
+    """
+    nodes: dict[str, TreeNode] = {}
+    for node in _hashed(stream, retained):
+        nodes[node.path] = _linked(node, nodes, {}) if node.member.islnk() else node
+    nodes.pop("", None)
+    return entries(nodes)
 
 
 def entries_of_layout(
@@ -117,16 +130,16 @@ def entries_of_layout(
 ) -> Iterator[TreeEntry]:
     """Return the entries of an image, read once from its blobs, each checked against its digests.
 
-    `retained` is given the contents of the files that describe an image (`tree.describes`).
+    `retained` is given the contents of the files that describe an image (`describes`).
     """
     nodes: dict[str, TreeNode] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
         with opened_layer(blob, diff_id) as stream:
-            _lay(_hashed(stream, retained), nodes)
+            lay_nodes(_hashed(stream, retained), nodes)
     return entries(nodes)
 
 
-def _placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
+def placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
     """Return a member of a plain tar; a file knows where its content lies."""
     return TreeNode(
         path=clean(member.name),
@@ -143,11 +156,21 @@ def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[Tr
         for member in archive:
             path = clean(member.name)
             data = archive.extractfile(member) if member.isreg() else None
-            content = hashed(data, path, member.size, retained) if data else ""
+            if retained is not None and describes(path) and not member.isdir():
+                retained[path] = _NOT_READ
+                if data and member.size <= _LARGEST:
+                    retained[path] = data.read()
+                    data = io.BytesIO(retained[path])
+            content = sha256_of(data) if data else ""
             yield TreeNode(path=path, member=member, size=member.size, content=content)
 
 
-def _lay(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
+def describes(path: str) -> bool:
+    """Return whether a file describes an image: its variables, labels or scripts."""
+    return path in _DESCRIBING or path.startswith(".singularity.d/")
+
+
+def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
     """Lay one layer over the nodes of those below it."""
     upper: dict[str, TreeNode] = {}
     for node in layer:
@@ -177,6 +200,10 @@ def _linked(
 
 
 def _remove(nodes: dict[str, TreeNode], path: str, *, itself: bool) -> None:
+    """Remove what is below a path, and itself if so asked."""
+    node = nodes.pop(path, None) if itself else nodes.get(path)
+    if node and not node.member.isdir():
+        return
     below = f"{path}/" if path else ""
-    for known in [one for one in nodes if one.startswith(below) or (itself and one == path)]:
+    for known in [name for name in nodes if name.startswith(below)]:
         del nodes[known]

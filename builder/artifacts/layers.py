@@ -12,22 +12,19 @@ than below, the folders in which that is, and what is gone.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-import io
 import posixpath
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
-from builder.artifacts.flatten import OPAQUE, WHITEOUT, TreeNode
+from builder.artifacts.flatten import WHITEOUT, TreeNode, lay_nodes, placed
 from builder.artifacts.tars import as_headers, attributes_of
-from builder.artifacts.tree import clean
+from builder.artifacts.tree import PATHS
 from builder.model import EPOCH
-from builder.model.errors import BadInput, StepFailed
+from builder.model.errors import BadInput
 from builder.system.home import LENT_AT, PIP_AT
 
 VARIABLE = "SOURCE_DATE_EPOCH"
@@ -35,37 +32,9 @@ _LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits
 _DAY_S = 86_400
 _CHUNK = 1 << 20
 _SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # to build steps, from this machine
-# Files that are left out, with the reason; `*` also matches the slashes in a path.
-_LOG, _DAY, _INDEX = "a log of the build", "the mirror's content on the day", "an index with times"
-_RANDOM = "random, and each machine's own"
-_COPY = "a copy of the file beside it; vfs takes one as long and as old as another for unchanged"
-VOLATILE: Mapping[str, str] = {
-    "var/cache/ldconfig/aux-cache": "inode numbers and times",
-    "var/log/apt/*": _LOG,
-    "var/log/dpkg.log": _LOG,
-    "var/log/alternatives.log": _LOG,
-    "var/log/bootstrap.log": _LOG,
-    "var/log/fontconfig.log": _LOG,
-    "var/log/dnf*": _LOG,
-    "var/log/hawkey.log": _LOG,
-    "var/log/yum.log": _LOG,
-    "var/lib/apt/lists/*": _DAY,
-    "var/cache/apt/*": _DAY,
-    "var/cache/dnf/*": _DAY,
-    "var/cache/yum/*": _DAY,
-    "var/cache/man/*": _INDEX,
-    "var/cache/fontconfig/*": _INDEX,
-    "var/lib/dbus/machine-id": _RANDOM,
-    "var/lib/systemd/random-seed": _RANDOM,
-    **{f"etc/{name}-": _COPY for name in ("group", "gshadow", "passwd", "shadow")},
-    **{f"etc/{name}-": _COPY for name in ("subgid", "subuid")},
-    "var/lib/dpkg/*-old": _COPY,
-    "var/cache/debconf/*-old": _COPY,
-    "etc/ssh/ssh_host_*": "a secret that all copies would share",
-}
 # Engines put the build host's in a layer; runtimes bring their own. Those of the base stay.
 STUBS = frozenset(["etc/hosts", "etc/hostname", "etc/resolv.conf"])
-_VOLATILE = re.compile("|".join(map(fnmatch.translate, VOLATILE)))
+_VOLATILE = re.compile("|".join(map(fnmatch.translate, PATHS["volatile"])))
 _SHADOW = "etc/shadow"
 _MACHINE_ID = "etc/machine-id"
 # A .pyc: https://peps.python.org/pep-0552/; since the magic number of 3.7, flags come before the
@@ -74,139 +43,73 @@ _PYC_MARK = b"\r\n"
 _PYC_WITH_FLAGS = range(3392, 20000)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A member of a layer as it is written. `node` has a file's content, unless `data` is that."""
-
-    member: tarfile.TarInfo
-    node: TreeNode | None = None
-    data: bytes | None = None
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """Open the content of a regular file."""
-        if self.data is not None:
-            yield io.BytesIO(self.data)
-        else:
-            assert self.node is not None
-            with self.node.open() as stream:
-                yield stream
-
-
 def changes_of(
     layer: Path, below: Mapping[str, TreeNode], *, epoch: int, lowest: bool
-) -> Iterator[Change]:
+) -> Iterator[TreeNode]:
     """Yield the members of a layer in order: folders first, and in them what the layer removes.
 
     `layer` is a plain tar that an engine wrote, `below` the tree on which it lies.
     """
-    members = _members(layer, lowest=lowest)
-    upper: dict[str, Change] = {}
-    gone: set[str] = set()
-    emptied: set[str] = set()
-    for path, member in members.items():
-        folder, name = posixpath.split(path)
-        if name == OPAQUE:
-            emptied.add(folder)
-        elif name.startswith(WHITEOUT):
-            gone.add(_meant(path))
-        else:
-            upper[path] = _settled(layer, member, path, members, below, epoch)
-    changes = {
-        path: change
-        for path, change in upper.items()
-        if path not in below or not _is_same(change, below[path], epoch)
-    }
-    for path in _topmost_removed(upper, below, gone, emptied):
+    changes: dict[str, TreeNode] = {}
+    tree = dict(below)
+    with tarfile.open(layer, mode="r:") as archive:
+        nodes = [placed(layer, member) for member in archive]
+    lay_nodes((node for node in nodes if _stays(node, lowest=lowest)), tree)
+    if root := next((node for node in reversed(nodes) if not node.path), None):
+        tree[""] = root
+    for path, node in tree.items():
+        if node is not below.get(path):
+            change = _settled(node, epoch)
+            if path not in below or not _is_same(change, below[path], epoch):
+                changes[path] = change
+    for path in _topmost_removed(tree, below):
         whiteout = tarfile.TarInfo(_whiteout_of(path))
         whiteout.mtime = epoch
-        changes[whiteout.name] = Change(member=whiteout, data=b"")
+        changes[whiteout.name] = TreeNode(path=whiteout.name, member=whiteout, data=b"")
+    # A layer without a folder of the lower tree would give it another mode.
     for folder in {parent for path in changes for parent in _parents(path)} - changes.keys():
-        # A layer without a folder of the lower tree would give it another mode.
-        if folder in upper:
-            changes[folder] = upper[folder]
-        elif node := below.get(folder):
-            changes[folder] = Change(member=settled(node.member, folder, epoch))
-    first_names: dict[tuple[Path | None, int], str] = {}
+        if folder in tree:
+            changes[folder] = _settled(tree[folder], epoch)
+    first_names: dict[tuple[Path, int], str] = {}
     for path in sorted(changes, key=_order):
-        yield _linked(changes[path], path, first_names)
+        yield _linked(changes[path], first_names)
 
 
-def _members(layer: Path, *, lowest: bool) -> dict[str, tarfile.TarInfo]:
-    """Return the members that images keep, by path; the last of a path counts."""
-    members: dict[str, tarfile.TarInfo] = {}
-    with tarfile.open(layer, mode="r:") as archive:
-        for member in archive:
-            path = clean(member.name)
-            is_image = member.isdir() or is_kept(_meant(path), lowest=lowest)
-            if is_image and path not in _SHOWN:
-                members[path] = member
-    return members
+def _stays(node: TreeNode, *, lowest: bool) -> bool:
+    if node.path in _SHOWN:
+        return False
+    return node.member.isdir() or is_kept(_meant(node.path), lowest=lowest)
 
 
-def _settled(
-    layer: Path,
-    member: tarfile.TarInfo,
-    path: str,
-    members: Mapping[str, tarfile.TarInfo],
-    below: Mapping[str, TreeNode],
-    epoch: int,
-) -> Change:
-    member = _target(member, members)
-    if member.islnk():  # to a file of a layer below: drivers that copy it up have it as a file
-        target = clean(member.linkname)
-        if target not in below:
-            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
-        node = below[target]
-        return Change(member=settled(node.member, path, epoch), node=node)
-    new = settled(member, path, epoch)
-    if not member.isreg():
-        return Change(member=new)
-    node = TreeNode(
-        path=path, member=member, source=layer, offset=member.offset_data, size=member.size
-    )
-    if not is_rewritten(path):
-        return Change(member=new, node=node)
-    data = rewritten(path, node.read(), epoch)
-    new.size = len(data)
-    return Change(member=new, node=node, data=data)
+def _settled(node: TreeNode, epoch: int) -> TreeNode:
+    member = settled(node.member, node.path, epoch)
+    if not member.isreg() or not is_rewritten(node.path):
+        return replace(node, member=member)
+    data = rewritten(node.path, node.read(), epoch)
+    member.size = len(data)
+    return replace(node, member=member, data=data)
 
 
-def _target(member: tarfile.TarInfo, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
-    """Return the member that a hard link names; itself where that is in another layer."""
-    seen = set()
-    while member.islnk() and member.offset not in seen:
-        seen.add(member.offset)
-        member = members.get(clean(member.linkname), member)
-    return member
-
-
-def _topmost_removed(
-    upper: Mapping[str, Change], below: Mapping[str, TreeNode], gone: set[str], emptied: set[str]
-) -> Iterator[str]:
-    """Yield the paths of the lower tree that a layer removes from folders which stay."""
-    files = {path for path, change in upper.items() if not change.member.isdir()}
-    replaced = {path for path in files if path in below and below[path].member.isdir()}
-    closed = gone | emptied | replaced
-    removed = {
-        path
-        for path in (below.keys() - upper.keys() if closed else ())
-        if path in gone or not closed.isdisjoint(["", *_parents(path)])
-    }
+def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]) -> Iterator[str]:
+    """Yield the paths of the lower tree that are gone, but not those that go with their folder."""
+    removed = below.keys() - tree.keys()
     for path in removed:
-        parents = [*_parents(path)]
-        if removed.isdisjoint(parents) and files.isdisjoint(parents):
+        if not any(
+            parent in removed or (parent in tree and not tree[parent].member.isdir())
+            for parent in _parents(path)
+        ):
             yield path
 
 
-def _is_same(change: Change, node: TreeNode, epoch: int) -> bool:
-    """Return whether a path is what it was."""
-    if _header(change.member) != _header(settled(node.member, change.member.name, epoch)):
+def _is_same(new: TreeNode, old: TreeNode, epoch: int) -> bool:
+    """Return whether a settled path is what it was."""
+    if _header(new.member) != _header(settled(old.member, old.path, epoch)):
         return False
-    if not change.member.isreg():
+    if not new.member.isreg():
         return True
-    with change.open() as new, node.open() as old:
-        return all(chunk == old.read(len(chunk)) for chunk in iter(lambda: new.read(_CHUNK), b""))
+    with new.open() as data, old.open() as before:
+        chunks = iter(lambda: data.read(_CHUNK), b"")
+        return all(chunk == before.read(len(chunk)) for chunk in chunks)
 
 
 def _header(member: tarfile.TarInfo) -> tuple[object, ...]:
@@ -217,17 +120,17 @@ def _header(member: tarfile.TarInfo) -> tuple[object, ...]:
     )
 
 
-def _linked(change: Change, path: str, first_names: dict[tuple[Path | None, int], str]) -> Change:
-    """Return a change, or a hard link to the name under which its content was written."""
-    if change.node is None:
-        return change
-    first = first_names.setdefault((change.node.source, change.node.offset), path)
-    if first == path:
-        return change
-    link, file = tarfile.TarInfo(path), change.member
+def _linked(node: TreeNode, first_names: dict[tuple[Path, int], str]) -> TreeNode:
+    """Return a node, or a hard link to the name under which its content was written."""
+    if node.source is None:
+        return node
+    first = first_names.setdefault((node.source, node.offset), node.path)
+    if first == node.path:
+        return node
+    link, file = tarfile.TarInfo(node.path), node.member
     link.type, link.linkname = tarfile.LNKTYPE, first
     link.mode, link.uid, link.gid, link.mtime = file.mode, file.uid, file.gid, file.mtime
-    return Change(member=link)
+    return replace(node, member=link)
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -122,7 +122,7 @@ def programs_in(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
     return {
         path.replace(FOLDER, "files/", 1): digest_of(node.read())
         for path, node in nodes.items()
-        if path.startswith(PROGRAMS) and node.is_file
+        if path.startswith(PROGRAMS) and node.member.isreg()
     }
 
 

@@ -9,7 +9,7 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +33,17 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """The one image of an OCI layout folder. `layers` are blobs, the lowest first."""
+    """The one image of an OCI layout folder. `layers` are blobs, the lowest first.
+
+    `descriptor` is that of the image's `manifest` in the index.
+    """
 
     path: Path
     digest: str
     config: Mapping[str, Any]
     layers: tuple[Path, ...]
+    manifest: Mapping[str, object] = field(default_factory=dict)
+    descriptor: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -89,6 +94,8 @@ def read_layout(path: Path) -> Layout:
         digest=digest,
         config=_document(path, manifest["config"]["digest"]),
         layers=tuple(blob_path(path, layer["digest"]) for layer in manifest["layers"]),
+        manifest=manifest,
+        descriptor=descriptors[0],
     )
 
 
@@ -119,16 +126,16 @@ def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
     `diff_id`, unless that is the digest of the tar.
     """
     with blob.open("rb") as file:
-        hashing = HashedReader(file)
-        plain = HashedReader(_unpacked(blob, hashing)) if diff_id else None
-        yield cast("IO[bytes]", plain or _unpacked(blob, hashing))
-        while (plain or hashing).read(_CHUNK):
-            pass
-        while hashing.read(_CHUNK):
-            pass
-    if hashing.digest != f"sha256:{blob.name}":
-        raise StepFailed(f"{blob}: this blob holds {hashing.digest}")
-    if plain and plain.digest != diff_id:
+        packed = HashedReader(file)
+        unpacked = _Unpacked(blob, packed) if is_packed(blob) else packed
+        plain = HashedReader(cast("IO[bytes]", unpacked))
+        yield cast("IO[bytes]", plain)
+        for stream in (plain, packed):
+            while stream.read(_CHUNK):
+                pass
+    if packed.digest != f"sha256:{blob.name}":
+        raise StepFailed(f"{blob}: this blob holds {packed.digest}")
+    if diff_id and plain.digest != diff_id:
         raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
 
 
@@ -144,10 +151,6 @@ def packing_of(blob: Path) -> str:
     if begin.startswith(GZIP_MAGIC):
         return LAYER
     return ZSTD_LAYER if begin == ZSTD_MAGIC else PLAIN_LAYER
-
-
-def _unpacked(blob: Path, hashing: HashedReader) -> IO[bytes]:
-    return cast("IO[bytes]", _Unpacked(blob, hashing) if is_packed(blob) else hashing)
 
 
 class _Unpacked(io.RawIOBase):
@@ -228,6 +231,14 @@ class LayerBlob:
         return PLAIN_LAYER if self.digest == self.diff_id else LAYER
 
 
+def plain_layers(layout: Path, diff_ids: Iterable[str]) -> list[LayerBlob]:
+    """Return layers of a layout that are plain tars."""
+    return [
+        LayerBlob(diff_id=digest, digest=digest, size=blob_path(layout, digest).stat().st_size)
+        for digest in diff_ids
+    ]
+
+
 def start_layout(layout: Path) -> None:
     """Make an empty folder for blobs that only its owner writes; its old content is lost."""
     shutil.rmtree(layout, ignore_errors=True)
@@ -289,27 +300,22 @@ def layout_faults(path: Path, architecture: str) -> list[str]:
     """
     layout = read_layout(path)
     try:
-        index = json.loads((path / "index.json").read_text())
-        [descriptor] = [one for one in index["manifests"] if one["mediaType"] == MANIFEST]
-        manifest = json.loads(blob_path(path, layout.digest).read_bytes())
         return [
-            *_wrong_platform(descriptor, layout, architecture),
-            *_wrong_blobs(path, descriptor, manifest),
-            *_wrong_annotations(layout, manifest),
+            *_wrong_platform(layout, architecture),
+            *_wrong_blobs(layout),
+            *_wrong_annotations(layout),
         ]
     except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
         return [f"index, manifest or configuration is malformed ({error!r})"]
 
 
-def _wrong_platform(
-    descriptor: Mapping[str, object], layout: Layout, architecture: str
-) -> Iterator[str]:
+def _wrong_platform(layout: Layout, architecture: str) -> Iterator[str]:
     file = layout.path / "oci-layout"  # by which programs know a layout
     version = json.loads(file.read_text())["imageLayoutVersion"] if file.exists() else None
     if version != _VERSION:
         yield f"its file oci-layout says version {version}, expected {_VERSION}"
     expected = {"architecture": architecture, "os": "linux"}
-    index = descriptor.get("platform") or expected
+    index = layout.descriptor.get("platform") or expected
     for where, platform in {"configuration": layout.config, "index": index}.items():
         for key, value in expected.items():
             if (actual := part(platform, key)) != value:
@@ -319,12 +325,11 @@ def _wrong_platform(
             yield f"its {where} is for the variant {variant} of {architecture}"
 
 
-def _wrong_blobs(
-    path: Path, descriptor: Mapping[str, object], manifest: Mapping[str, object]
-) -> Iterator[str]:
+def _wrong_blobs(layout: Layout) -> Iterator[str]:
+    manifest = layout.manifest
     config, layers = member(manifest, "config"), member(manifest, "layers")
-    for blob in [descriptor, config, *layers]:
-        size = blob_path(path, str(blob["digest"])).stat().st_size
+    for blob in [layout.descriptor, config, *layers]:
+        size = blob_path(layout.path, str(blob["digest"])).stat().st_size
         if blob["size"] != size:
             yield f"the blob {blob['digest']} has {size} bytes, and {blob['size']} are said"
     kind = manifest.get("mediaType", MANIFEST)
@@ -333,15 +338,15 @@ def _wrong_blobs(
     if config["mediaType"] != CONFIG:
         yield f"its configuration is a {config['mediaType']}, expected {CONFIG}"
     for layer in layers:
-        kind = packing_of(blob_path(path, layer["digest"]))
+        kind = packing_of(blob_path(layout.path, layer["digest"]))
         if layer["mediaType"] != kind:
             yield f"the layer {layer['digest']} is a {kind}, and {layer['mediaType']} is said"
 
 
-def _wrong_annotations(layout: Layout, manifest: Mapping[str, object]) -> Iterator[str]:
+def _wrong_annotations(layout: Layout) -> Iterator[str]:
     """Compare the annotations that are labels, too."""
     labels = labels_of(layout)
-    for name, text in (part(manifest, "annotations") or {}).items():
+    for name, text in (part(layout.manifest, "annotations") or {}).items():
         if labels.get(name, text) != text:
             yield f"the annotation {name} is {text!r}, and the label {labels[name]!r}"
 

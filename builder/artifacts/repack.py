@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -19,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from builder.artifacts.flatten import TreeNode, lay
 from builder.artifacts.layers import changes_of
@@ -31,6 +29,7 @@ from builder.artifacts.oci import (
     finish_layout,
     is_packed,
     opened_layer,
+    plain_layers,
     read_layout,
     start_layout,
 )
@@ -39,12 +38,12 @@ from builder.model.contract import LABEL
 from builder.model.digests import HashedWriter
 from builder.model.errors import StepFailed
 from builder.model.exact_json import part
+from builder.system.files import link_or_copy
 from builder.system.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
 _CHUNK = 1 << 20
 _NATIVE = f" LABEL {NATIVE_LABEL}="
-_NO_NOTES: Mapping[str, str] = MappingProxyType({})
 _OF_BUILD = frozenset(["io.buildah.version", NATIVE_LABEL])
 _CONFIG = ("architecture", "author", "os", "os.version", "variant")
 _CONTAINER = (
@@ -72,7 +71,7 @@ def repack(
     plain: Path,
     epoch: int,
     shared: SharedLayers | None = None,
-    notes: Mapping[str, str] = _NO_NOTES,
+    notes: Mapping[str, str] | None = None,
 ) -> PlainLayout:
     """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
 
@@ -103,9 +102,9 @@ def repack(
     settled_config = _config(config, diff_ids, epoch)
     labels = part(settled_config, "config", "Labels") or {}
     annotations = {name: text for name, text in labels.items() if name.startswith(ANNOTATIONS)}
-    annotations |= notes
+    annotations |= notes or {}
     finish_layout(target, settled_config, layers, annotations)
-    finish_layout(plain, settled_config, _plain_layers(plain, diff_ids), annotations)
+    finish_layout(plain, settled_config, plain_layers(plain, diff_ids), annotations)
     parts = {
         (blob_path(plain, layer.diff_id), offset): (layer.digest, places)
         for layer in layers
@@ -125,15 +124,8 @@ def unpack(layout: Layout, plain: Path) -> PlainLayout:
         with opened_layer(blob, diff_id) as source, (plain / "layer").open("wb") as sink:
             shutil.copyfileobj(source, sink, _CHUNK)
         (plain / "layer").rename(blob_path(plain, diff_id))
-    finish_layout(plain, layout.config, _plain_layers(plain, layout.diff_ids))
+    finish_layout(plain, layout.config, plain_layers(plain, layout.diff_ids))
     return PlainLayout(layout=read_layout(plain))
-
-
-def _plain_layers(plain: Path, diff_ids: Sequence[str]) -> list[LayerBlob]:
-    return [
-        LayerBlob(diff_id=one, digest=one, size=blob_path(plain, one).stat().st_size)
-        for one in diff_ids
-    ]
 
 
 def _exported(folder: Path) -> tuple[dict[str, object], list[Path]]:
@@ -246,7 +238,8 @@ class SharedLayers:
             if layer is not None:
                 self._layers[key] = layer  # used last
                 shutil.copyfile(self.folder / key / "packed", blob_path(target, layer.digest))
-                _link(self.folder / key / "plain", blob_path(plain, layer.diff_id))
+                blob_path(plain, layer.diff_id).unlink(missing_ok=True)  # two steps may be alike
+                link_or_copy(self.folder / key / "plain", blob_path(plain, layer.diff_id))
             return layer
 
     def retain(self, key: str, layer: LayerBlob, *, target: Path, plain: Path) -> None:
@@ -262,16 +255,8 @@ class SharedLayers:
                 shutil.rmtree(self.folder / oldest)
             (self.folder / key).mkdir(parents=True)
             shutil.copyfile(packed, self.folder / key / "packed")
-            _link(unpacked, self.folder / key / "plain")
+            link_or_copy(unpacked, self.folder / key / "plain")
             self._layers[key] = layer
-
-
-def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)
 
 
 @contextlib.contextmanager

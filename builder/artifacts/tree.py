@@ -3,8 +3,8 @@
 Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target, extended
 attributes). Owners, the attributes that only root may give, and times are left out: a SIF that an
 ordinary user packs cannot keep them. All but times are compared between the formats that do
-(`owner_differences`). What a format must add or cannot keep is on the allow-list below, each with
-its reason.
+(`owner_differences`). What a format must add or cannot keep is on the allow-list in `paths.yaml`,
+each with its reason.
 """
 
 from __future__ import annotations
@@ -16,42 +16,29 @@ import posixpath
 import re
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO
+from pathlib import Path
+
+import yaml
 
 from builder.artifacts.tars import Attributes, roots_attributes, users_attributes
-from builder.model.digests import sha256_of
-from builder.model.errors import StepFailed
 
-_MOUNT_POINT = "a mount point: holds nothing in an image"
-_HOSTS_OWN = "engines write the build host's, runtimes their own"
-_SIF_LINK = "a link into .singularity.d that every SIF has"
+PATHS: Mapping[str, Mapping[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("paths.yaml").read_text(encoding="utf-8")
+)
 # Paths that may differ between formats, and all below them, with the reason.
-ALLOWED: Mapping[str, str] = {
-    "dev": "device nodes and mount points: each runtime makes its own",
-    "proc": _MOUNT_POINT,
-    "sys": _MOUNT_POINT,
-    "run": "a mount point at run time: engines leave their own stubs in it",
-    "tmp": "a mount point at run time, emptied by formats and runtimes",
-    "etc/resolv.conf": _HOSTS_OWN,
-    "etc/hosts": _HOSTS_OWN,
-    "etc/hostname": _HOSTS_OWN,
-    "etc/mtab": "a link to /proc that some engines add",
-    ".singularity.d": "a SIF's metadata: environment, labels, scripts",
-    ".exec": _SIF_LINK,
-    ".run": _SIF_LINK,
-    ".shell": _SIF_LINK,
-    ".test": _SIF_LINK,
-    "singularity": _SIF_LINK,
-    "environment": _SIF_LINK,
-    "ch": "Charliecloud's metadata: the environment for ch-run --set-env",
-}
-_DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+ALLOWED = PATHS["format_specific"]
 _ENDS = re.compile(r"/|\Z")  # of a path's folders, and of itself
-_LARGEST = 1 << 20  # bytes of a file that describes an image
-_NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
+_KINDS = {
+    tarfile.SYMTYPE: "link",
+    tarfile.LNKTYPE: "hard link",
+    tarfile.DIRTYPE: "directory",
+    tarfile.CHRTYPE: "character device",
+    tarfile.BLKTYPE: "block device",
+    tarfile.FIFOTYPE: "pipe",
+}
 _text = json.encoder.encode_basestring_ascii  # a string as JSON
 
 
@@ -89,86 +76,20 @@ def is_allowed(path: str) -> bool:
     return any(path[: match.start()] in ALLOWED for match in _ENDS.finditer(path))
 
 
-def describes(path: str) -> bool:
-    """Return whether a file describes an image: its variables, labels or scripts."""
-    return path in _DESCRIBING or path.startswith(".singularity.d/")
+def entry_of(member: tarfile.TarInfo, path: str, content: str = "") -> TreeEntry:
+    """Return the entry of a tar's member; a regular file's content has a SHA-256.
 
-
-def hashed(data: IO[bytes], path: str, size: int, retained: dict[str, bytes] | None) -> str:
-    """Return the SHA-256 of a file's content, which is retained if it describes the image."""
-    if retained is None or not describes(path) or size > _LARGEST:
-        return sha256_of(data)
-    retained[path] = data.read()
-    return hashlib.sha256(retained[path]).hexdigest()
-
-
-def entries_of_tar(
-    stream: IO[bytes], retained: dict[str, bytes] | None = None
-) -> Iterator[TreeEntry]:
-    """Yield the entries of a tar of a root file system, read once from start to end.
-
-    `retained` is given the contents of the files that describe an image (`describes`).
+    A link's own mode means nothing on Linux.
     """
-    seen: dict[str, TreeEntry] = {}
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            path = clean(member.name)
-            if not path:
-                continue
-            seen[path] = entry = _entry(archive, member, path, seen, retained)
-            if retained is not None and describes(path) and entry.kind != "directory":
-                retained.setdefault(path, _NOT_READ)
-            yield entry
-
-
-def _entry(
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
-    path: str,
-    seen: Mapping[str, TreeEntry],
-    retained: dict[str, bytes] | None,
-) -> TreeEntry:
-    if member.islnk():
-        target = clean(member.linkname)
-        if target not in seen:
-            raise StepFailed(f"/{path}: a hard link to /{target}, which is not there")
-        return dataclasses.replace(seen[target], path=path)  # a link may have several names too
-    data = archive.extractfile(member) if member.isreg() else None
-    if data is None:
-        return entry_of_special(member, path)
-    return entry_of_file(member, path, hashed(data, path, member.size, retained))
-
-
-def entry_of_file(member: tarfile.TarInfo, path: str, content: str) -> TreeEntry:
-    """Return the entry of a regular file, whose content has a SHA-256."""
     return TreeEntry(
         path=path,
-        kind="file",
-        mode=stat.S_IMODE(member.mode),
-        size=member.size,
+        kind="file" if member.isreg() else _KINDS.get(member.type, "other"),
+        mode=0o777 if member.issym() else stat.S_IMODE(member.mode),
+        size=member.size if member.isreg() else 0,
         content=content,
-        attributes=users_attributes(member),
+        target=member.linkname if member.issym() or member.islnk() else "",
+        attributes=() if member.issym() else users_attributes(member),
         owner=owner_of(member),
-    )
-
-
-def entry_of_special(member: tarfile.TarInfo, path: str) -> TreeEntry:
-    """Return the entry of anything but a regular file. A link's own mode means nothing on Linux."""
-    owner = owner_of(member)
-    if member.issym():
-        return TreeEntry(path=path, kind="link", mode=0o777, target=member.linkname, owner=owner)
-    kinds = {
-        tarfile.DIRTYPE: "directory",
-        tarfile.CHRTYPE: "character device",
-        tarfile.BLKTYPE: "block device",
-        tarfile.FIFOTYPE: "pipe",
-    }
-    return TreeEntry(
-        path=path,
-        kind=kinds.get(member.type, "other"),
-        mode=stat.S_IMODE(member.mode),
-        attributes=users_attributes(member),
-        owner=owner,
     )
 
 
@@ -202,6 +123,26 @@ def differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry])
     ]
 
 
+def _difference(first: TreeEntry | None, second: TreeEntry | None) -> str:
+    if first is None or second is None:
+        return f"only in the {'second' if first is None else 'first'}"
+    return first_difference(first, second)[1]
+
+
+def first_difference(first: TreeEntry, second: TreeEntry) -> tuple[str, str]:
+    """Return the first property in which unequal entries of a path differ, and its description."""
+    if first.kind != second.kind:
+        return "type", f"{first.kind}, not {second.kind}"
+    if (first.size, first.content) != (second.size, second.content):
+        return "content", f"another content ({first.size} bytes, not {second.size})"
+    if first.target != second.target:
+        return "link", f"links to {first.target}, not {second.target}"
+    if first.mode != second.mode:
+        return "mode", f"mode {first.mode:04o}, not {second.mode:04o}"
+    names = sorted({name for name, _ in {*first.attributes} ^ {*second.attributes}})
+    return "attributes", f"another extended attribute {', '.join(names)}"
+
+
 def keeps_owners(entries: Mapping[str, TreeEntry]) -> bool:
     """Return whether a tree has several owners: one that an ordinary user packed has one."""
     return len({entry.owner for entry in entries.values()}) > 1
@@ -214,18 +155,3 @@ def owner_differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeE
         for path, entry in first.items()
         if path in second and entry.owner != second[path].owner
     ]
-
-
-def _difference(first: TreeEntry | None, second: TreeEntry | None) -> str:
-    if first is None or second is None:
-        return f"only in the {'second' if first is None else 'first'}"
-    if first.kind != second.kind:
-        return f"{first.kind}, not {second.kind}"
-    if first.mode != second.mode:
-        return f"mode {first.mode:04o}, not {second.mode:04o}"
-    if first.target != second.target:
-        return f"links to {first.target}, not {second.target}"
-    if first.attributes != second.attributes:
-        names = sorted({name for name, _ in {*first.attributes} ^ {*second.attributes}})
-        return f"another extended attribute {', '.join(names)}"
-    return f"another content ({first.size} bytes, not {second.size})"

@@ -8,7 +8,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from builder.artifacts import oci
@@ -19,7 +19,14 @@ from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
-from builder.system.files import as_root_of_own, fsync, fsync_files, note_use, remove_tree
+from builder.system.files import (
+    as_root_of_own,
+    fsync,
+    fsync_files,
+    note_use,
+    read_json,
+    remove_tree,
+)
 from builder.system.home import LENT_AT
 from builder.system.locks import locked
 from builder.system.process import Processes
@@ -30,6 +37,7 @@ SOURCE_DATE_EPOCH = 1
 PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
 SECURITY = "security"
+RECORD = "base.json"
 _FORMAT = "3"
 
 # In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
@@ -71,91 +79,151 @@ class StoredBase:
 
     def touch(self) -> None:
         """Note that it is of use: `gc` leaves what was so lately."""
-        note_use(self.archive.parent / "base.json")
+        note_use(self.archive.parent / RECORD)
 
     def check(self) -> None:
         """Raise `StepFailed` if the store has another base in its place now."""
-        record = json.loads((self.archive.parent / "base.json").read_text())
+        record = json.loads((self.archive.parent / RECORD).read_text())
         if record["digest"] != self.digest:
-            raise StepFailed(
-                f"{self.archive}: not the base that this run began with ({self.digest})",
-                hint="another build-images made it anew meanwhile: run the same command again",
-            )
+            raise self.changed()
+
+    def changed(self, log: Path | None = None) -> StepFailed:
+        """The error where another base lies in its place."""
+        return StepFailed(
+            f"{self.archive}: not the base that this run began with ({self.digest})",
+            log=log,
+            hint="another build-images made it anew meanwhile: run the same command again",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bootstrapping:
+    """The way in which a store is filled by mmdebstrap: from which mirror, and what is noted where.
+
+    What was made before `not_before`, a time in UTC in ISO 8601, is made anew. `environment` is
+    given to mmdebstrap: a proxy for packages.
+    """
+
+    store: Path
+    mirror: DebianMirror
+    processes: Processes
+    log: Path
+    say: Callable[[str], None]
+    not_before: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def ensure(
+        self, name: str, record: str, make: Callable[[Path, str], Mapping[str, object]]
+    ) -> Path:
+        """Return the store's folder of a name; filled first if that is needed.
+
+        `make` is given a folder and the time, and returns what its record says.
+        """
+        folder = self.store / name
+        with locked(self.store, name, stopped=lambda: self.processes.stopping):
+            known = read_json(folder / record)
+            if not known.keys() >= {"digest", "made"} or str(known["made"]) < self.not_before:
+                now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
+                with staging(self.store, name) as partial:
+                    text = json.dumps(make(partial, now), indent=1)
+                    (partial / record).write_text(text)
+        return folder
+
+    def mmdebstrap(
+        self,
+        base: BaseImage,
+        target: Path,
+        *,
+        variant: str,
+        arch: str,
+        packages: Sequence[str],
+        options: Sequence[str],
+        what: str,
+        hint: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a tar of a base's release, signatures checked by apt.
+
+        mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
+        walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted. It
+        unpacks in a folder that only its user may enter.
+        """
+        argv = [
+            *(*as_root_of_own(), "env", f"TMPDIR={target.parent}", "mmdebstrap", "--mode=root"),
+            f"--variant={variant}",
+            "--format=tar",
+            f"--architectures={ARCHITECTURES[arch].debian}",
+            *([f"--include={','.join(packages)}"] if packages else []),
+            '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
+            *options,
+            bootstrap_of(base).suite,
+            str(target),
+            *_source_lines(base, self.mirror),
+        ]
+        env = {**(environment or {}), **self.environment}
+        self.processes.logged(argv, log=self.log, env=env, what=f"mmdebstrap of {what}", hint=hint)
 
 
 def ensure_base(
     base: BaseImage,
     arch: str,
     name: str,
+    way: Bootstrapping,
     *,
-    mirror: DebianMirror,
-    store: Path,
-    processes: Processes,
-    log: Path,
-    say: Callable[[str], None],
-    not_before: str = "",
     native: Path | None = None,
-    environment: Mapping[str, str] | None = None,
     indices: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
-    """The base from the store; made first if it is not there, or was made before `not_before`.
+    """The base from the store; made first if it is not there, or too old.
 
-    `not_before` is a time as `StoredBase.made` holds it: in UTC, ISO 8601. `native` is a folder of
-    native tools for an emulated architecture; the base is the same without them. `environment` is
-    given to mmdebstrap: a proxy for packages. `indices` says afterwards which indices it used.
+    `native` is a folder of native tools for an emulated architecture; the base is the same without
+    them. `indices` says afterwards which indices it used.
     """
-    key = base_key(base, arch, mirror)
-    folder = store / f"{base.name}-{arch}-{key[:12]}"
-    with locked(store, folder.name, stopped=lambda: processes.stopping):
-        record = folder / "base.json"
-        if record.exists() and (stored := _read(record, name)).made >= not_before:
-            return stored
-        say(f"making base {base.name} for {arch} with mmdebstrap")
-        with staging(store, folder.name) as partial:
-            rootfs, archive = partial / "rootfs.tar", partial / f"{base.name}-{arch}.oci.tar"
-            options = partial / _APT_CONF
-            options.write_text(_APT_OPTIONS)
-            argv = mmdebstrap(
-                base,
-                mirror,
-                rootfs,
-                variant="minbase",
-                arch=arch,
-                packages=bootstrap_of(base).packages,
-                options=[
-                    "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked
-                    "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away: no sync
-                    f"--customize-hook=upload {options} /etc/apt/apt.conf.d/{_APT_CONF}",
-                    f"--customize-hook={_OF_APT}",
-                    *(_lending(native) if native else []),
-                ],
-            )
-            processes.logged(
-                argv,
-                log=log,
-                env={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH), **(environment or {})},
-                what=f"mmdebstrap of {base.name} for {arch}",
-                hint="is the mirror reachable, and does it carry this suite and architecture?",
-            )
-            stored = StoredBase(
-                name=name,
-                arch=arch,
-                key=key,
-                archive=archive,
-                digest=oci.write_archive(
-                    rootfs,
-                    archive,
-                    architecture=ARCHITECTURES[arch].oci,
-                    environment={"PATH": PATH_IN_IMAGES},
-                    name=base.name,
-                ),
-                made=dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds"),
-                indices=indices(),
-            )
-            rootfs.unlink()
-            options.unlink()
-            (partial / "base.json").write_text(json.dumps(write(stored), indent=1))
-        return _read(record, name)
+    key = base_key(base, arch, way.mirror)
+
+    def make(folder: Path, now: str) -> Mapping[str, object]:
+        way.say(f"making base {base.name} for {arch} with mmdebstrap")
+        rootfs, archive = folder / "rootfs.tar", folder / f"{base.name}-{arch}.oci.tar"
+        options = folder / _APT_CONF
+        options.write_text(_APT_OPTIONS)
+        way.mmdebstrap(
+            base,
+            rootfs,
+            variant="minbase",
+            arch=arch,
+            packages=bootstrap_of(base).packages,
+            options=[
+                "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked
+                "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away: no sync
+                f"--customize-hook=upload {options} /etc/apt/apt.conf.d/{_APT_CONF}",
+                f"--customize-hook={_OF_APT}",
+                *(_lending(native) if native else []),
+            ],
+            what=f"{base.name} for {arch}",
+            hint="is the mirror reachable, and does it carry this suite and architecture?",
+            environment={"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH)},
+        )
+        digest = oci.write_archive(
+            rootfs,
+            archive,
+            architecture=ARCHITECTURES[arch].oci,
+            environment={"PATH": PATH_IN_IMAGES},
+            name=base.name,
+        )
+        rootfs.unlink()
+        options.unlink()
+        made = StoredBase(
+            name=name,
+            arch=arch,
+            key=key,
+            archive=archive,
+            digest=digest,
+            made=now,
+            indices=indices(),
+        )
+        return write(made)
+
+    folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make)
+    return _read(folder / RECORD, name)
 
 
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
@@ -165,7 +233,7 @@ def kept_base(name: str, *, store: Path) -> StoredBase | None:
     registry is known by the digest in its name.
     """
     bases, digest = [], name.partition("@")[2]
-    for record in store.glob("*/base.json"):
+    for record in store.glob(f"*/{RECORD}"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             about = json.loads(record.read_text())
             if about["digest"] == digest if digest else about["name"] == name:
@@ -211,36 +279,6 @@ def staging(store: Path, name: str) -> Iterator[Path]:
         fsync(store)
     finally:
         remove_tree(partial)
-
-
-def mmdebstrap(
-    base: BaseImage,
-    mirror: DebianMirror,
-    target: Path,
-    *,
-    variant: str,
-    arch: str,
-    packages: Sequence[str],
-    options: Sequence[str],
-) -> list[str]:
-    """The command that makes a tar of a base's release, signatures checked by apt.
-
-    mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who walks
-    through the file system meanwhile keeps its /proc busy, and nothing stays mounted. It unpacks
-    in a folder that only its user may enter.
-    """
-    return [
-        *(*as_root_of_own(), "env", f"TMPDIR={target.parent}", "mmdebstrap", "--mode=root"),
-        f"--variant={variant}",
-        "--format=tar",
-        f"--architectures={ARCHITECTURES[arch].debian}",
-        *([f"--include={','.join(packages)}"] if packages else []),
-        '--aptopt=Acquire::Retries "5"',  # kept in the image, for the build steps too
-        *options,
-        bootstrap_of(base).suite,
-        str(target),
-        *_source_lines(base, mirror),
-    ]
 
 
 def _lending(native: Path) -> list[str]:

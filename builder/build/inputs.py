@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +15,8 @@ from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import COMPILER, base_archive, downloads_of
 from builder.compile.spec.downloads import Downloads
+from builder.load.document import Faults
+from builder.load.site import read_site
 from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Selection, Site, Spec
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
@@ -50,11 +52,14 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 
 
 def fetched(
-    sources: Collection[LockedSource], store: SourceStore, progress: Progress, *, offline: bool
+    project: Path, specs: Iterable[Spec], progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
-    """Their files in the store, verified, by URL; raises as `fetch_all` does."""
+    """The files that specs copy in, by URL: verified, in the store; raises as `fetch_all` does."""
+    sources = sources_of(specs)
+    if not sources:
+        return {}
     return fetch_all(
-        store,
+        store_of(project, read_site(project, Faults()), [source.url for source in sources]),
         sources,
         downloader=Downloader(),
         offline=offline,
@@ -62,12 +67,8 @@ def fetched(
     )
 
 
-def store_of(
-    project: Path, site: Site, sources: Collection[LockedSource] | Collection[SourceRequest] = ()
-) -> SourceStore:
+def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
     """The store in the builder's home; with this machine's Debian mirror if one is needed."""
-    groups = (one.urls if isinstance(one, SourceRequest) else (one.url,) for one in sources)
-    urls = [url for group in groups for url in group]
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
     return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
@@ -244,7 +245,8 @@ class Lockable:
 
         What could be locked is written also when something else could not, which the error names.
         """
-        store = store_of(folder, project.site, self.sources)
+        urls = [url for source in self.sources for url in source.urls]
+        store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
         with using(Home.of_environment(), folder, progress.say):
             sources = lock_sources(self.sources, project.lock, locking)

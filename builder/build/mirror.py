@@ -30,10 +30,7 @@ class DebianMirror:
     security: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Entry:
-    uri: str
-    suite: str
+_Entry = tuple[str, str]  # the URI of an archive, and a suite
 
 
 def find_mirror(
@@ -48,7 +45,7 @@ def find_mirror(
     security = _security(entries, suites)
     if main := os.environ.get(VARIABLE):
         return _without_secrets(DebianMirror(main=main.rstrip("/"), security=security))
-    mains = [_resolved(entry.uri) for entry in entries if entry.suite in suites]
+    mains = [_resolved(uri) for uri, suite in entries if suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt names none",
@@ -59,9 +56,7 @@ def find_mirror(
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
     """The archives of which this machine's apt has one of some suites, without those with users."""
-    uris = (
-        _resolved(entry.uri) for entry in _entries(apt) if entry.suite.partition("-")[0] in suites
-    )
+    uris = (_resolved(uri) for uri, suite in _entries(apt) if suite.partition("-")[0] in suites)
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
 
@@ -70,9 +65,9 @@ def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
     if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
         return "" if named == NONE else named
     archives = (
-        _resolved(entry.uri)
-        for entry in entries
-        if entry.suite.removesuffix("-security") in suites - {entry.suite}
+        _resolved(uri)
+        for uri, suite in entries
+        if suite.removesuffix("-security") in suites - {suite}
     )
     return next(archives, None)
 
@@ -124,7 +119,7 @@ def _one_line_entries(text: str) -> Iterator[_Entry]:
             closing = next((n for n, word in enumerate(words) if word.endswith("]")), 1)
             words = [words[0], *words[closing + 1 :]]
         if len(words) >= 4 and "main" in words[3:]:  # noqa: PLR2004 - deb, URI, suite, component
-            yield _Entry(uri=words[1].rstrip("/"), suite=words[2])
+            yield words[1].rstrip("/"), words[2]
 
 
 def _deb822_entries(text: str) -> Iterator[_Entry]:
@@ -136,4 +131,4 @@ def _deb822_entries(text: str) -> Iterator[_Entry]:
         is_on = fields.get("Enabled", "").lower() not in _OFF
         if is_on and "deb" in words["Types"] and "main" in fields.get("Components", "").split():
             for uri, suite in itertools.product(words["URIs"], words["Suites"]):
-                yield _Entry(uri=uri.rstrip("/"), suite=suite)
+                yield uri.rstrip("/"), suite

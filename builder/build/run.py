@@ -14,8 +14,8 @@ from pathlib import Path
 
 from builder.artifacts.manifests import ImageGoal
 from builder.artifacts.repack import SharedLayers
-from builder.build.base_store import StoredBase, sources
-from builder.build.engines import Engine, Lent, Tools
+from builder.build.base_store import Bootstrapping, StoredBase, sources
+from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
 from builder.build.native import is_open
@@ -127,14 +127,16 @@ def build_dockerfile(
         if run.engine.lends and uses_pip(image) and (pip := run.tools.pip_for(name)):
             lent.append(Lent(path=pip, at=PIP_AT))
         run.engine.build(
-            image,
-            folder,
-            log=log,
-            on_line=lambda line: run.progress.detail(image.identifier, line),
-            cache=run.settings.cache,
-            file=file,
-            name=name,
-            lent=lent,
+            DockerfileBuild(
+                image=image,
+                context=folder,
+                name=name,
+                log=log,
+                on_line=lambda line: run.progress.detail(image.identifier, line),
+                file=file,
+                cache=run.settings.cache,
+                lent=lent,
+            )
         )
 
 
@@ -144,23 +146,21 @@ def downloading(
     home: Home,
     images: Sequence[PlannedImage],
     progress: Progress,
-    *,
-    offline: bool = False,
-    max_index_age: int | None = None,
+    settings: BuildSettings,
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    Journals say what each build was given. `max_index_age` is in days, None for the default.
+    Journals say what each build was given.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
             architectures=_archs(images),
             say=progress.say,
-            most_behind=_most_behind(max_index_age),
+            most_behind=_most_behind(settings.max_index_age),
         )
         shared = home.shared / home.packages.name if home.shared else None
         cache = held.enter_context(
-            package_cache(home.packages, offline=offline, suites=suites, shared=shared)
+            package_cache(home.packages, offline=settings.offline, suites=suites, shared=shared)
         )
         pip = ""
         if any(map(uses_pip, images)):
@@ -233,14 +233,23 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
     tools = None
     if run.settings.offline and not run.settings.refresh:
         tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
-    return tools or ensure_tools(
-        image.base,
-        image.cell.arch,
+    if tools is None:
+        store, proxy = run.tools.home.native, run.tools.downloading
+        way = bootstrapping(run, image, store=store, log=log, environment=proxy)
+        tools = ensure_tools(image.base, image.cell.arch, way)
+    return tools
+
+
+def bootstrapping(
+    run: Run, image: PlannedImage, *, store: Path, log: Path, environment: Mapping[str, str]
+) -> Bootstrapping:
+    """Return the way in which a store is filled for an image."""
+    return Bootstrapping(
+        store=store,
         mirror=run.mirror or find_mirror(),
-        store=run.tools.home.native,
         processes=run.tools.processes,
         log=log,
-        say=say,
-        environment=run.tools.downloading,
+        say=lambda text: run.progress.step(image.identifier, text),
         not_before=run.not_before,
+        environment=environment,
     )

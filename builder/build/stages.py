@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from pathlib import Path
 
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
-from builder.build.mirror import find_mirror
 from builder.build.native.tools import NativeTools
 from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
-from builder.build.run import Run, build_dockerfile, index_states, native_tools, now
+from builder.build.run import Run, bootstrapping, build_dockerfile, index_states, native_tools, now
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
@@ -40,7 +38,6 @@ class RunStages:
     engine: str
     bases: dict[str, StoredBase] = field(default_factory=dict)
     native: dict[str, NativeTools] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def records(self) -> Records:
@@ -93,25 +90,20 @@ class RunStages:
             stored = None
             if run.settings.offline and not run.settings.refresh:  # from whichever mirror
                 stored = kept_base(image.base_image, store=run.tools.home.bases)
-            stored = stored or ensure_base(
-                image.base,
-                image.cell.arch,
-                image.base_image,
-                mirror=run.mirror or find_mirror(),
-                store=run.tools.home.bases,
-                processes=run.tools.processes,
-                log=log,
-                say=lambda text: run.progress.step(image.identifier, text),
-                not_before=run.not_before,
-                environment=run.tools.downloading_for(image.base_image),
-                native=tools.root if tools else None,
-                indices=lambda: index_states(run, image, image.base_image, earlier=False),
-            )
+            if stored is None:
+                store, proxy = run.tools.home.bases, run.tools.downloading_for(image.base_image)
+                stored = ensure_base(
+                    image.base,
+                    image.cell.arch,
+                    image.base_image,
+                    bootstrapping(run, image, store=store, log=log, environment=proxy),
+                    native=tools.root if tools else None,
+                    indices=lambda: index_states(run, image, image.base_image, earlier=False),
+                )
         stored.touch()
-        with self._lock:
-            self.bases[image.base_image] = stored
-            if tools:
-                self.native[image.base_image] = tools
+        self.bases[image.base_image] = stored
+        if tools:
+            self.native[image.base_image] = tools
         return stored.made >= run.started
 
     def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 import stat
 import threading
@@ -18,7 +17,7 @@ from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.records import read, write
-from builder.system.files import read_json, write_atomically
+from builder.system.files import link_or_copy, read_json, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -183,14 +182,6 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
 
     store = SourceStore(path=Home.of_environment().sources)
     return {one.url: path for one in spec.sources if (path := store.holds(one))}
-
-
-def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A second name for a file, or a copy of it on another file system."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy(source, target)
 
 
 def remove(path: Path) -> None:

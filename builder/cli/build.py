@@ -15,7 +15,7 @@ from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
-from builder.build.inputs import look_for_registries
+from builder.build.inputs import fetched, look_for_registries
 from builder.build.planning import compiled, image_states, load_plan, states_of_stages
 from builder.build.run import BuildSettings
 from builder.cli import show
@@ -42,7 +42,7 @@ from builder.reports.report import report_of_run
 from builder.reports.report.view import BuildRun
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
-from builder.verify.preparation import fetched_sources, prepare
+from builder.verify.preparation import prepare
 
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
@@ -168,7 +168,8 @@ def _build(
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
             run = dataclasses.replace(run, layers=layers)
-        sources = fetched_sources(options.project, todo, progress, offline=options.offline)
+        # All sources are fetched before the first image is built.
+        sources = fetched(options.project, todo, progress, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs)

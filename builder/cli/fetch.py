@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from builder.build.at_work import using
-from builder.build.inputs import fetched, planned, sources_of, store_of
+from builder.build.inputs import fetched, planned, sources_of
 from builder.build.planning import compiled
 from builder.cli.options import (
     Parser,
@@ -43,14 +43,15 @@ def run(options: FetchOptions) -> int:
     """Bring every locked source of the selected images into the store."""
     project = load_project(options.project, block_faults=block_faults)
     plan, _ = planned(project, options.selection)
-    sources = sources_of(compiled(options.project, plan))
-    store = store_of(options.project, project.site, sources)
+    specs = compiled(options.project, plan)
     progress = Progress(level=options.level)
-    with using(Home.of_environment(), options.project, progress.say):
-        paths = fetched(sources, store, progress, offline=options.offline)
+    home = Home.of_environment()
+    with using(home, options.project, progress.say):
+        paths = fetched(options.project, specs, progress, offline=options.offline)
     if options.json:
         print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
     else:
+        sources = sources_of(specs)
         size = sum(source.size for source in sources) / 1e6
-        print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {store.path}")
+        print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {home.sources}")
     return 0

@@ -48,6 +48,14 @@ def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
         partial.unlink(missing_ok=True)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A second name for a file, or a copy of it on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy(source, target)
+
+
 def fsync(path: Path) -> None:
     """Have a file, or the names in a folder, on disk even if the power fails."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

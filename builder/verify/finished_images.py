@@ -14,7 +14,7 @@ from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
-from builder.build.workspace import FILES, link_or_copy
+from builder.build.workspace import FILES
 from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
@@ -23,7 +23,7 @@ from builder.model.manifest import MANIFEST, Manifest, ProvenImage
 from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
-from builder.system.files import irregular, read_bound
+from builder.system.files import irregular, link_or_copy, read_bound
 from builder.verify.proof import Verified, judged, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import readable_folder

@@ -22,7 +22,6 @@ from builder.artifacts.tree import (
     TreeEntry,
     comparable,
     differences,
-    entries_of_tar,
     keeps_owners,
     owner_differences,
     tree_digest,
@@ -117,7 +116,7 @@ def tree_of_artifact(
             unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
             opened = tools.processes.reading_from(unpack)
         with opened as stream:
-            entries = comparable(entries_of_tar(stream, contents))
+            entries = comparable(flatten.entries_of_tar(stream, contents))
     except (tarfile.TarError, *DAMAGED, EOFError, *_INCOMPLETE) as error:
         raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
     sha256 = f"sha256:{digest.hexdigest()}" if artifact_format == "sif" else ""

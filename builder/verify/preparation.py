@@ -5,18 +5,15 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
-from builder.build.inputs import fetched, project_digests, sources_of, store_of
+from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
-from builder.load.document import Faults
-from builder.load.site import read_site
-from builder.model import Plan, PlannedImage, Spec
+from builder.model import Plan, PlannedImage
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -46,16 +43,7 @@ def prepare(
         home.path.mkdir(parents=True, exist_ok=True)
         made = [image for image in plan.images if image.is_bootstrapped] if bases else []
         _require(options, progress, plan, tools, images=min(todo, options.jobs), made=made)
-        tools = held.enter_context(
-            downloading(
-                tools,
-                home,
-                plan.images,
-                progress,
-                offline=options.offline,
-                max_index_age=options.max_index_age,
-            )
-        )
+        tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if made and not options.offline:
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
@@ -110,17 +98,6 @@ def _require(
             progress.say(f"{item.title}: {item.text} ({item.remedy})")
     if diagnosis.items["store"].data["driver"] == VFS:
         progress.say(f"the store: {diagnosis.items['store'].text}")
-
-
-def fetched_sources(
-    project: Path, specs: Sequence[Spec], progress: Progress, *, offline: bool
-) -> dict[str, Path]:
-    """Fetch the sources that some specs copy in; return the files of the store by URL."""
-    sources = sources_of(specs)
-    if not sources:
-        return {}
-    store = store_of(project, read_site(project, Faults()), sources)
-    return fetched(sources, store, progress, offline=offline)
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from builder.artifacts.compare import Difference, layout_differences, tarball_di
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
+from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker, file_digest
 from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import brought_bases, on_images
@@ -29,7 +30,7 @@ from builder.system.files import remove_tree
 from builder.system.home import Home
 from builder.system.orphans import MARK, living
 from builder.system.terminal import Progress
-from builder.verify.preparation import fetched_sources, prepare
+from builder.verify.preparation import prepare
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
@@ -168,9 +169,8 @@ def _built(
 
     `bases` are those that are here: the one that was made, or those of registries.
     """
-    image = spec.image
-    settings, progress = run.settings, run.progress
-    files = fetched_sources(settings.project, [spec], progress, offline=settings.offline)
+    image, settings = spec.image, run.settings
+    files = fetched(settings.project, [spec], run.progress, offline=settings.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})

@@ -34,11 +34,11 @@ from real_registry import RealRegistry, real_registry
 from small_base import add_small_base, store_small_base
 from small_images import Maker, maker_in
 
-from builder.build.base_store import StoredBase, ensure_base
+from builder.build.base_store import Bootstrapping, StoredBase, ensure_base
 from builder.build.engines import Tools
 from builder.build.mirror import find_mirror
-from builder.build.workspace import link_or_copy
 from builder.load.project import load_project
+from builder.system.files import link_or_copy
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Processes
@@ -218,11 +218,13 @@ def debian13(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> StoredBa
         load_project(PROJECT).bases["debian13"],
         "x86_64",
         "localhost/build-images/sample:13",
-        mirror=find_mirror(),
-        store=tools.home.bases,
-        processes=tools.processes,
-        log=tmp_path_factory.mktemp("base") / "log",
-        say=print,
+        Bootstrapping(
+            store=tools.home.bases,
+            mirror=find_mirror(),
+            processes=tools.processes,
+            log=tmp_path_factory.mktemp("base") / "log",
+            say=print,
+        ),
     )
 
 

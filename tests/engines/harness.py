@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pytest
 
 from builder.build.engines import Tools
-from builder.build.workspace import link_or_copy
+from builder.system.files import link_or_copy
 from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[2]

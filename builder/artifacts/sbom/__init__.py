@@ -13,8 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.artifacts.flatten import TreeNode
-from builder.artifacts.sbom.components import component, purl
-from builder.artifacts.sbom.packages import debian_packages, python_packages, text_of
+from builder.artifacts.sbom.packages import (
+    component,
+    debian_packages,
+    purl,
+    python_packages,
+    text_of,
+)
 from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.artifacts.flatten import TreeNode
-from builder.artifacts.sbom.components import component, expression, purl
-from builder.artifacts.sbom.packages import data_of
+from builder.artifacts.sbom.packages import component, data_of, expression, purl
 
 _FOLDERS = ("var/lib/rpm/", "usr/lib/sysimage/rpm/")
 _SQLITE, _BERKELEY, _OTHER = "rpmdb.sqlite", "Packages", "Packages.db"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from builder.build.engines.buildah import Buildah
 from builder.build.engines.docker import Docker
-from builder.build.engines.protocol import Engine, Lent, Tools
+from builder.build.engines.protocol import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.storage import VFS
 
-__all__ = ["ENGINES", "VFS", "Buildah", "Docker", "Engine", "Lent", "Tools"]
+__all__ = ["ENGINES", "VFS", "Buildah", "Docker", "DockerfileBuild", "Engine", "Lent", "Tools"]
 
 ENGINES: dict[str, type[Buildah] | type[Docker]] = {"buildah": Buildah, "docker": Docker}

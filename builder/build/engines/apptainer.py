@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
+from builder.artifacts.oci import blob_path, finish_layout, plain_layers, read_layout, start_layout
 from builder.artifacts.sif import root_file_system
 from builder.build.engines.protocol import Tools
 from builder.model.architectures import ARCHITECTURES
@@ -56,10 +56,9 @@ def _without(layout: Path, variables: Collection[str], copy: Path) -> Iterator[P
         return
     full = read_layout(layout)
     start_layout(copy)
-    layers = []
     for blob, diff_id in zip(full.layers, full.diff_ids, strict=True):
         blob_path(copy, diff_id).hardlink_to(blob)
-        layers.append(LayerBlob(diff_id=diff_id, digest=diff_id, size=blob.stat().st_size))
+    layers = plain_layers(copy, full.diff_ids)
     settings = part(full.config, "config")
     others = [text for text in settings["Env"] if text.partition("=")[0] not in variables]
     finish_layout(copy, {**full.config, "config": {**settings, "Env": others}}, layers)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.base_store import StoredBase
-from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
+from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools, tag
 from builder.build.engines.storage import Driver, driver_of
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
@@ -70,47 +69,31 @@ class Buildah:
             pairs = (line.partition(" ") for line in listed.stdout.splitlines())
             ids = {digest: number.strip() for digest, _, number in pairs}
             if base.digest not in ids:
-                raise StepFailed(
-                    f"{base.archive}: not the base that this run began with ({base.digest})",
-                    log=log,
-                    hint="another build-images made it anew meanwhile: run the same command again",
-                )
+                raise base.changed(log)
             argv = self.command("tag", ids[base.digest], *base.names)
             self._tools.logged(argv, log=log, what="buildah tag")
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: OnLine,
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        steps = Instructions(_STEP, on_line)
-        name = name or tag(image)
-        journals, number = self._tools.journals, build_id(name)
+    def build(self, build: DockerfileBuild) -> None:
+        steps = Instructions(_STEP, build.on_line)
+        journals, number = self._tools.journals, build_id(build.name)
         if journals:
-            journals.begin(number, fresh=not cache)
+            journals.begin(number, fresh=not build.cache)
         argv = self.command(
             *("build", "--isolation=chroot", "--network=host", "--layers"),
-            *([] if cache else ["--no-cache"]),
+            *([] if build.cache else ["--no-cache"]),
             *("--force-rm", "--format=oci"),
-            f"--pull={'never' if image.is_bootstrapped else 'missing'}",
-            f"--arch={ARCHITECTURES[image.cell.arch].oci}",
+            f"--pull={'never' if build.image.is_bootstrapped else 'missing'}",
+            f"--arch={ARCHITECTURES[build.image.cell.arch].oci}",
             *limits(),
-            *[folder.option for folder in lent],
-            *(f"--tag={name}", f"--file={context / file}", str(context)),
+            *[f"--volume={folder.path}:{folder.at}:ro" for folder in build.lent],
+            *build.options,
         )
         try:
             self._tools.logged(
                 argv,
-                log=log,
+                log=build.log,
                 what="buildah build",
-                env={**self.environment, **self._tools.downloading_for(name)},
+                env={**self.environment, **self._tools.downloading_for(build.name)},
                 on_line=steps,
             )
         except StepFailed as error:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.build.base_store import StoredBase
-from builder.build.engines.protocol import Instructions, Lent, OnLine, Tools, tag
+from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools, tag
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
@@ -62,22 +61,11 @@ class Docker:
         argv = [self._tools.program(program), command, *arguments]
         self._tools.logged(argv, log=log, what=f"{program} {command}")
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: OnLine,
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        assert not lent  # it cannot show build steps a folder of this machine's
-        steps = Instructions(_STEP, on_line)
+    def build(self, build: DockerfileBuild) -> None:
+        assert not build.lent  # it cannot show build steps a folder of this machine's
+        steps = Instructions(_STEP, build.on_line)
         home = self._tools.home
-        own = [str(one / "tools/cli-plugins") for one in (home.path, home.shared) if one]
+        own = [str(folder / "tools/cli-plugins") for folder in (home.path, home.shared) if folder]
         system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]
         path = ":".join([*own, home.search_path(), *system])
         buildx = shutil.which("docker-buildx", path=path)
@@ -86,18 +74,17 @@ class Docker:
             if buildx
             else [self._tools.program("docker"), "build"]
         )
+        argv = [
+            *command,
+            f"--platform=linux/{ARCHITECTURES[build.image.cell.arch].oci}",
+            "--network=host",
+            *([] if build.cache else ["--no-cache"]),
+            *build.options,
+        ]
         try:
             self._tools.logged(
-                [
-                    *command,
-                    f"--platform=linux/{ARCHITECTURES[image.cell.arch].oci}",
-                    "--network=host",
-                    *([] if cache else ["--no-cache"]),
-                    f"--tag={name or tag(image)}",
-                    f"--file={context / file}",
-                    str(context),
-                ],
-                log=log,
+                argv,
+                log=build.log,
                 what="docker build",
                 env={"DOCKER_BUILDKIT": "1" if buildx else "0"},
                 on_line=steps,

@@ -137,10 +137,28 @@ class Lent:
     path: Path
     at: str
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DockerfileBuild:
+    """A build of the Dockerfile `file` in `context`; the engine keeps its image as `name`.
+
+    Without `cache`, no step of an earlier build is taken up again. `lent` are folders that build
+    steps are shown, and that stay out of the image.
+    """
+
+    image: PlannedImage
+    context: Path
+    name: str
+    log: Path
+    on_line: OnLine
+    file: str = "Dockerfile"
+    cache: bool = True
+    lent: Sequence[Lent] = ()
+
     @property
-    def option(self) -> str:
-        """Buildah's option for it."""
-        return f"--volume={self.path}:{self.at}:ro"
+    def options(self) -> list[str]:
+        """The last arguments of every engine's command."""
+        return [f"--tag={self.name}", f"--file={self.context / self.file}", str(self.context)]
 
 
 class Engine(Protocol):
@@ -159,24 +177,8 @@ class Engine(Protocol):
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
         """Make a base known under its names."""
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: OnLine,
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        """Build a Dockerfile in `context`; raises `StepFailed` with the failing instruction.
-
-        Without `cache`, no step of an earlier build is taken up again. `name` is what the engine
-        then keeps it under: the image's own name, unless one is given.
-        `lent` are folders that build steps are shown, and that stay out of the image.
-        """
+    def build(self, build: DockerfileBuild) -> None:
+        """Build a Dockerfile; raises `StepFailed` with the failing instruction."""
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         """Write the built image into the folder `target`: `dir:` of containers-transports(5)."""

@@ -20,7 +20,7 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,13 +111,27 @@ def _ways(search_path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _refusal(folder: Path, mount: tuple[str, ...]) -> str:
     """The reason why an overlay cannot be mounted in a folder; empty if it can."""
     with _scratch(folder, ".overlay-") as scratch:
-        try:
-            argv = [*as_root_of_own(), "sh", "-c", _TRY, str(scratch), *mount]
-            done = Processes().capture(argv, check=False, timeout_s=_TIMEOUT_S)
-        except BuildImagesError as error:
-            return str(error).splitlines()[0]
+        argv = [*as_root_of_own(), "sh", "-c", _TRY, str(scratch), *mount]
+        lines = _complaint(Processes(), argv, timeout_s=_TIMEOUT_S)
+    return lines[0].removeprefix("mount: ") if lines else ""
+
+
+def _complaint(
+    processes: Processes,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Run a command; the lines that it ends with if it fails, else none."""
+    try:
+        done = processes.capture(argv, env=env, check=False, timeout_s=timeout_s)
+    except (BuildImagesError, OSError) as error:
+        return str(error).splitlines()[:1]
+    if done.timed_out:
+        return [f"no answer within {timeout_s:.0f} s"]
     lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return lines[0].removeprefix("mount: ") if done.returncode else ""
+    return lines if done.returncode else []
 
 
 @contextmanager
@@ -153,22 +167,11 @@ def try_storage(folder: Path, *, arch: str, search_path: str, processes: Process
             *driver.options,
             *("pull", "--quiet", f"oci-archive:{archive}"),
         ]
-        try:
-            # What root's storage mounts is gone with the namespace.
-            done = processes.capture(
-                [*(as_root_of_own() if os.geteuid() == 0 else ()), *command],
-                env={"PATH": search_path, "TMPDIR": str(scratch)},
-                check=False,
-                timeout_s=_TRIAL_TIMEOUT_S,
-            )
-        except (BuildImagesError, OSError) as error:
-            return StorageTrial(driver=driver, problem=str(error).splitlines()[0])
-    problem = ""
-    if done.timed_out:
-        problem = f"no answer within {_TRIAL_TIMEOUT_S:.0f} s"
-    elif done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        problem = shortened(lines[-1], 120)
+        # What root's storage mounts is gone with the namespace.
+        argv = [*(as_root_of_own() if os.geteuid() == 0 else ()), *command]
+        env = {"PATH": search_path, "TMPDIR": str(scratch)}
+        lines = _complaint(processes, argv, timeout_s=_TRIAL_TIMEOUT_S, env=env)
+    problem = shortened(lines[-1], 120) if lines else ""
     return StorageTrial(driver=driver, problem=problem, seconds=time.monotonic() - start)
 
 
@@ -181,13 +184,8 @@ def _small_image(folder: Path, arch: str) -> Path:
             member.mode, member.uid, member.gid = mode, owner, owner
             member.type = tarfile.DIRTYPE if name == "bin" else tarfile.REGTYPE
             tar.addfile(member, io.BytesIO())
-    oci.write_archive(
-        rootfs,
-        archive,
-        architecture=ARCHITECTURES[arch].oci,
-        environment={},
-        name="trial",
-    )
+    name = ARCHITECTURES[arch].oci
+    oci.write_archive(rootfs, archive, architecture=name, environment={}, name="trial")
     return archive
 
 

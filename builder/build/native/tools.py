@@ -7,17 +7,16 @@ build steps at `/.native`, where `twins.c` looks.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from builder.build.base_store import bootstrap_of, mmdebstrap, staging
+from builder.build.base_store import Bootstrapping, bootstrap_of
 from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
@@ -26,8 +25,6 @@ from builder.model import BaseImage, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.system.files import note_use, read_json
 from builder.system.home import LENT_AT
-from builder.system.locks import locked
-from builder.system.process import Processes
 
 HOST = "x86_64"  # the one that twins.c is written for
 _FORMAT = "3"
@@ -44,18 +41,7 @@ _OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpc
 # cudafe++ that sees the host's code, are the image's own. A mirror without non-free costs these
 # twins alone. What the package depends on is not brought: 2 GB of libraries.
 _NVCC = "nvidia-cuda-toolkit"
-_BRING_NVCC = f"""\
-export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
-sed 's/ main$/ non-free/' "$1"/etc/apt/sources.list > "$1"/etc/apt/sources.list.d/nvcc.list
-cd "$1"/tmp
-if apt-get update && apt-get download {_NVCC}
-then
-  dpkg-deb --extract ./{_NVCC}_*.deb cuda
-  for name in usr/bin/fatbinary usr/bin/nvlink usr/bin/ptxas usr/lib/{_NVCC}/bin/cicc
-  do test ! -f cuda/$name || install -D cuda/$name "$1"/$name; done
-else echo "no native passes of nvcc"; fi
-rm -rf ./{_NVCC}_*.deb cuda "$1"/etc/apt/sources.list.d/nvcc.list
-"""
+_BRING_NVCC = (Path(__file__).parent / "bring-nvcc.sh").read_text()
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
 
 
@@ -122,38 +108,20 @@ def emulated_compilers(image: PlannedImage) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def ensure_tools(
-    base: BaseImage,
-    arch: str,
-    *,
-    mirror: DebianMirror,
-    store: Path,
-    processes: Processes,
-    log: Path,
-    say: Callable[[str], None],
-    environment: Mapping[str, str] | None = None,
-    not_before: str = "",
-) -> NativeTools:
-    """The tools for a base's release and an architecture, brought by mmdebstrap if need be.
-
-    `environment` is given to mmdebstrap: a proxy for packages. They are made anew if they were made
-    before `not_before`: a time in UTC, ISO 8601.
-    """
+def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
+    """The tools for a base's release and an architecture, brought by mmdebstrap if need be."""
     name = _name(base, arch)
-    folder = store / f"{name}-{_key(base, arch, mirror)[:12]}"
-    with locked(store, folder.name, stopped=lambda: processes.stopping):
-        tools = _read(folder / RECORD)
-        if tools is None or tools.made < not_before:
-            say(f"bringing native tools of {base.name} for builds of {arch}")
-            with staging(store, folder.name) as partial:
-                _make(base, arch, mirror, partial, processes, log, environment or {})
-                now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                digest = digest_of(entries_of(partial / "root"))
-                about = {"name": name, "digest": digest, "made": now}
-                (partial / RECORD).write_text(json.dumps(about, indent=1))
-                partial.chmod(0o755)
-            tools = NativeTools(root=folder / "root", name=name, digest=digest, made=now)
-        note_use(folder / RECORD)
+
+    def make(folder: Path, now: str) -> dict[str, object]:
+        way.say(f"bringing native tools of {base.name} for builds of {arch}")
+        _make(base, arch, folder, way)
+        folder.chmod(0o755)
+        return {"name": name, "digest": digest_of(entries_of(folder / "root")), "made": now}
+
+    record = way.ensure(f"{name}-{_key(base, arch, way.mirror)[:12]}", RECORD, make) / RECORD
+    note_use(record)
+    tools = _read(record)
+    assert tools
     return tools
 
 
@@ -201,43 +169,29 @@ def packages(base: BaseImage, arch: str) -> list[str]:
     return [*_UTILITIES, f"binutils-{triplet}", *compilers]
 
 
-def _make(
-    base: BaseImage,
-    arch: str,
-    mirror: DebianMirror,
-    folder: Path,
-    processes: Processes,
-    log: Path,
-    environment: Mapping[str, str],
-) -> None:
+def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
     root, packed = folder / "root", folder / "root.tar"
-    argv = mmdebstrap(
+    way.mmdebstrap(
         base,
-        mirror,
         packed,  # unpacked below, for files of an ordinary user's own
         variant="extract",
         arch=HOST,
         packages=packages(base, arch),
         options=[f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else [],
-    )
-    processes.logged(
-        argv,
-        log=log,
-        env=environment,
-        what=f"mmdebstrap of the native tools for {base.name}",
+        what=f"the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )
     _unpack(packed, root)
     _reduce(root, _MULTIARCH[arch])
     loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
     libraries = f"/usr/lib/{HOST}-linux-gnu"
-    processes.logged(
+    way.processes.logged(
         [
             *("patchelf", "--set-interpreter", f"{LENT_AT}{libraries}/{loader}"),
             *("--force-rpath", "--set-rpath", f"{LENT_AT}{libraries}"),
             *_programs(root),
         ],
-        log=log,
+        log=way.log,
         what="patchelf of the native tools",
     )
     for path, text in descriptions(root, _MULTIARCH[arch], ARCHITECTURES[arch]).items():
@@ -258,12 +212,8 @@ def _unpack(packed: Path, root: Path) -> None:
             top = member.name.removeprefix("./").partition("/")[0]
             if top in _USED and not member.isdev():
                 member.mode |= 0o755 if member.isdir() else 0o444
-                member.uid, member.gid, member.uname, member.gname = (
-                    os.getuid(),
-                    os.getgid(),
-                    "",
-                    "",
-                )
+                member.uid, member.gid = os.getuid(), os.getgid()
+                member.uname = member.gname = ""
                 archive.extract(member, root, numeric_owner=True)
     packed.unlink()
 

@@ -21,7 +21,7 @@ from typing import IO, cast
 
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import TreeEntry, comparable, entry_of_special, tree_digest
+from builder.artifacts.tree import TreeEntry, comparable, entry_of, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import Laid, checked_path, members, named, shown
 from builder.distribute.pull.receipts import Changes
@@ -186,7 +186,7 @@ class _Laying:
         if not member.isreg():
             if self._root:
                 self._write_special(self._root, member, path, on_disk)
-            return entry_of_special(member, path)
+            return entry_of(member, path)
         if isinstance(content, str):  # read before: nothing is written then
             digest = content
         elif self._root:

@@ -11,7 +11,7 @@ import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, tar_bytes
 
 from builder.artifacts.flatten import TreeNode, lay
-from builder.artifacts.layers import Change, changes_of
+from builder.artifacts.layers import changes_of
 from builder.artifacts.tars import PAX
 from builder.model import EPOCH
 from builder.model.errors import StepFailed
@@ -30,7 +30,7 @@ DEEP: Layer = [a_folder("opt"), a_folder("opt/deep", mode=0o700)]
 NOTES = {f"{PAX}user.overlay.origin": "\0\1", f"{PAX}user.overlay.impure": "y"}
 
 
-def changes(folder: Path, *layers: Layer) -> list[Change]:
+def changes(folder: Path, *layers: Layer) -> list[TreeNode]:
     """The changes of the last layer; of those below it the tree is made."""
     nodes: dict[str, TreeNode] = {}
     for layer in layers[:-1]:
@@ -39,7 +39,7 @@ def changes(folder: Path, *layers: Layer) -> list[Change]:
     return list(changes_of(last, nodes, epoch=EPOCH, lowest=len(layers) == 1))
 
 
-def shown(found: Sequence[Change]) -> list[tuple[object, ...]]:
+def shown(found: Sequence[TreeNode]) -> list[tuple[object, ...]]:
     """Changes as what is written of them."""
     lines: list[tuple[object, ...]] = []
     for change in found:
@@ -103,16 +103,17 @@ def test_a_folder_above_a_change_keeps_its_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("layer", "names"),
     [
-        pytest.param(a_file("etc/a", "A"), id="content"),
-        pytest.param(a_file("etc/a", "a", mode=0o600), id="mode"),
-        pytest.param(a_link("etc/a", "b"), id="type"),
+        ([a_file("etc/a", "A")], ["etc", "etc/a"]),
+        ([a_file("etc/a", "a", mode=0o600)], ["etc", "etc/a"]),
+        ([a_link("etc/a", "b")], ["etc", "etc/a"]),
+        ([a_file("opt/deep", "file")], ["opt", "opt/deep"]),  # in the place of a folder
+        ([a_folder("etc/a"), a_file("etc/a/x", "x")], ["etc", "etc/a", "etc/a/x"]),
     ],
 )
-def test_what_changed_is_there(tmp_path: Path, changed: tuple[tarfile.TarInfo, bytes]) -> None:
-    found = changes(tmp_path, BASE, [changed])
-    assert [one.member.name for one in found] == ["etc", "etc/a"]
+def test_what_changed_is_there(tmp_path: Path, layer: Layer, names: list[str]) -> None:
+    assert [change.member.name for change in changes(tmp_path, BASE, layer)] == names
 
 
 def test_an_attribute_and_an_owner_are_changes(tmp_path: Path) -> None:
@@ -120,16 +121,6 @@ def test_an_attribute_and_an_owner_are_changes(tmp_path: Path) -> None:
         member, data = a_file("etc/a", "a")
         setattr(member, name, value)
         assert [one.member.name for one in changes(tmp_path, BASE, [(member, data)])][1:], name
-
-
-def test_a_file_in_the_place_of_a_folder_needs_no_whiteout(tmp_path: Path) -> None:
-    found = changes(tmp_path, BASE, [a_file("opt/deep", "file")])
-    assert [one.member.name for one in found] == ["opt", "opt/deep"]
-
-
-def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
-    found = changes(tmp_path, BASE, [a_folder("etc/a"), a_file("etc/a/x", "x")])
-    assert [one.member.name for one in found] == ["etc", "etc/a", "etc/a/x"]
 
 
 def test_the_times_of_folders_say_nothing(tmp_path: Path) -> None:
@@ -230,7 +221,7 @@ def test_whatever_a_driver_notes_the_layer_is_the_same_and_gives_the_tree(
     assert {path: kind_of(node) for path, node in nodes.items()} == upper
 
 
-def written(change: Change) -> tuple[tarfile.TarInfo, bytes]:
+def written(change: TreeNode) -> tuple[tarfile.TarInfo, bytes]:
     if not change.member.isreg():
         return change.member, b""
     with change.open() as stream:

@@ -43,9 +43,13 @@ def changed(**values: object) -> tuple[tarfile.TarInfo, bytes]:
         (changed(uid=3), "owner", "owner 3:0, not 0:0"),
         (a_file("usr/a", "other"), "content", "another content (5 bytes, not 4)"),
         (a_file("usr/a", "TEXT"), "content", "another content (4 bytes, not 4)"),
-        (a_link("usr/a", "b"), "type", "a link, not a file"),
-        (a_hard_link("usr/a", "usr"), "type", "a hard link, not a file"),
-        (changed(pax_headers={"SCHILY.xattr.user.a": "b"}), "attributes", "attributes {"),
+        (a_link("usr/a", "b"), "type", "link, not file"),
+        (a_hard_link("usr/a", "usr"), "type", "hard link, not file"),
+        (
+            changed(pax_headers={"SCHILY.xattr.user.a": "b"}),
+            "attributes",
+            "another extended",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

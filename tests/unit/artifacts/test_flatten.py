@@ -16,10 +16,16 @@ import pytest
 import zstandard
 from samples import a_file, a_folder, a_hard_link, a_link, blob, member, tar_bytes
 
-from builder.artifacts.flatten import TreeNode, entries, entries_of_layout, flattened
+from builder.artifacts.flatten import (
+    TreeNode,
+    entries,
+    entries_of_layout,
+    entries_of_tar,
+    flattened,
+)
 from builder.artifacts.oci import Layout
 from builder.artifacts.repack import PlainLayout
-from builder.artifacts.tree import comparable, entries_of_tar, tree_digest
+from builder.artifacts.tree import comparable, tree_digest
 from builder.build.engines import charliecloud
 from builder.model.errors import StepFailed
 from builder.system.compression import DAMAGED
@@ -74,46 +80,35 @@ def test_nodes_are_sorted(tmp_path: Path) -> None:
         assert list(nodes) == sorted(nodes)
 
 
-@pytest.mark.parametrize("compressed", [True, False])
-def test_layers_are_streamed_compressed_or_not(compressed: bool, tmp_path: Path) -> None:
-    given = layout(tmp_path / "in", LOWER, [a_file("d/one", "new")], compressed=compressed)
-    found = {one.path: one.content for one in entries_of_layout(given)}
-    assert found["d/one"] == hashlib.sha256(b"new").hexdigest()
+DATA = tar_bytes(*LOWER)
+SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00toc"  # as zstd:chunked layers have: RFC 8878, 3.1.2
+PACKED = {
+    "plain": DATA,
+    "gzip": gzip.compress(DATA),
+    "several members": gzip.compress(DATA[:700]) + gzip.compress(DATA[700:]),
+    "zstd": zstandard.compress(DATA[:700]) + SKIPPED + zstandard.compress(DATA[700:]),
+}
 
 
-def test_a_layer_of_several_gzip_members(tmp_path: Path) -> None:
-    data = tar_bytes(*LOWER)
-    path = blob(tmp_path, gzip.compress(data[:700]) + gzip.compress(data[700:]))
-    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
-    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
+def of_blob(folder: Path, packed: bytes) -> Layout:
+    """The layout of one layer, LOWER."""
+    layers = (blob(folder, packed),)
+    return Layout(path=folder, digest="", config=configured(DATA), layers=layers)
 
 
-def test_a_layer_that_breaks_off_is_refused(tmp_path: Path) -> None:
-    path = blob(tmp_path, gzip.compress(tar_bytes(*LOWER))[:-9])
-    config = configured(tar_bytes(*LOWER))
-    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
-    with pytest.raises((EOFError, tarfile.ReadError)):
-        list(entries_of_layout(given))
+@pytest.mark.parametrize("how", PACKED)
+def test_layers_are_streamed_however_they_are_packed(how: str, tmp_path: Path) -> None:
+    found = {one.path: one.content for one in entries_of_layout(of_blob(tmp_path, PACKED[how]))}
+    assert list(found) == ["d", "d/one", "d/two", "top"]
+    assert found["d/one"] == hashlib.sha256(b"1").hexdigest()
 
 
-# A frame to be skipped, as zstd:chunked layers have: RFC 8878, 3.1.2
-SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00toc"
-
-
-def test_layers_may_be_packed_with_zstandard(tmp_path: Path) -> None:
-    data = tar_bytes(*LOWER)
-    path = blob(tmp_path, zstandard.compress(data[:700]) + SKIPPED + zstandard.compress(data[700:]))
-    given = Layout(path=tmp_path, digest="", config=configured(data), layers=(path,))
-    assert [one.path for one in entries_of_layout(given)] == ["d", "d/one", "d/two", "top"]
-
-
-@pytest.mark.parametrize("end", [-9, 40])
-def test_a_layer_of_zstandard_that_breaks_off_is_refused(end: int, tmp_path: Path) -> None:
-    path = blob(tmp_path, zstandard.compress(tar_bytes(*LOWER))[:end])
-    config = configured(tar_bytes(*LOWER))
-    given = Layout(path=tmp_path, digest="", config=config, layers=(path,))
+@pytest.mark.parametrize(
+    "packed", [PACKED["gzip"][:-9], PACKED["zstd"][:-9], zstandard.compress(DATA)[:40]]
+)
+def test_a_layer_that_breaks_off_is_refused(packed: bytes, tmp_path: Path) -> None:
     with pytest.raises((EOFError, tarfile.ReadError, *DAMAGED)):
-        list(entries_of_layout(given))
+        list(entries_of_layout(of_blob(tmp_path, packed)))
 
 
 def test_a_layer_that_is_not_the_configurations_is_refused(tmp_path: Path) -> None:
@@ -134,44 +129,35 @@ def test_what_describes_an_image_is_kept(tmp_path: Path) -> None:
     assert kept == {"opt/build-images/host-contract.json": b"new", "ch/environment": b"A=1"}
 
 
-def test_whiteout_removes_one_file(tmp_path: Path) -> None:
-    assert shown(tmp_path, LOWER, [a_file("d/.wh.one", "")]) == {"d": "/", "d/two": "2", "top": "t"}
+TOP, MORE = [a_file("top", "t")], [*LOWER, a_file("dd", "stays")]
+OPAQUE = [a_file("d/.wh..wh..opq", ""), a_file("d/new", "n")]
+AGAIN = [a_file(".wh.top", ""), a_file("top", "again")]
+LINKED = [a_file("a", "old"), a_hard_link("b", "a")]
+NEW = {"d": "/", "d/new": "n", "top": "t"}
+# A layer, one over it, and the tree.
+LAID: dict[str, tuple[Layer, Layer, dict[str, str]]] = {
+    "whiteout": (LOWER, [a_file("d/.wh.one", "")], {"d": "/", "d/two": "2", "top": "t"}),
+    "of a folder with all below": (MORE, [a_file(".wh.d", "")], {"dd": "stays", "top": "t"}),
+    "opaque": (LOWER, OPAQUE, NEW),
+    "opaque at the end": (LOWER, OPAQUE[::-1], NEW),
+    "opaque root": (LOWER, [a_file(".wh..wh..opq", ""), a_file("x", "x")], {"x": "x"}),
+    "removed and made again": (TOP, AGAIN, {"top": "again"}),
+    "made again, removed at the end": (TOP, AGAIN[::-1], {"top": "again"}),
+    "file for folder": (LOWER, [a_file("d", "file")], {"d": "file", "top": "t"}),
+    "link for folder": (LOWER, [a_link("d", "usr/d")], {"d": "-> usr/d", "top": "t"}),
+    "folder for file": (TOP, [a_folder("top"), a_file("top/i", "i")], {"top": "/", "top/i": "i"}),
+    "hard link downwards": (TOP, [a_hard_link("b", "top")], {"b": "t", "top": "t"}),
+    "target replaced": (LINKED, [a_file("a", "new")], {"a": "new", "b": "old"}),
+    "target removed": (LINKED, [a_file(".wh.a", "")], {"b": "old"}),
+    "new target": (LINKED[:1], [a_file("a", "n"), a_hard_link("b", "a")], {"a": "n", "b": "n"}),
+    "links as they are": ([a_link("l", "u/l")], [a_link("x", "/y")], {"l": "-> u/l", "x": "-> /y"}),
+}
 
 
-def test_whiteout_removes_a_folder_with_all_below(tmp_path: Path) -> None:
-    more = [*LOWER, a_file("dd", "stays")]
-    assert shown(tmp_path, more, [a_file(".wh.d", "")]) == {"dd": "stays", "top": "t"}
-
-
-@pytest.mark.parametrize("opaque_first", [True, False])
-def test_opaque_whiteout_hides_lower_layers_alone(opaque_first: bool, tmp_path: Path) -> None:
-    upper = [a_file("d/.wh..wh..opq", ""), a_file("d/new", "n")]
-    found = shown(tmp_path, LOWER, upper if opaque_first else upper[::-1])
-    assert found == {"d": "/", "d/new": "n", "top": "t"}
-
-
-@pytest.mark.parametrize("whiteout_first", [True, False])
-def test_a_file_removed_and_made_again_is_there(whiteout_first: bool, tmp_path: Path) -> None:
-    upper = [a_file(".wh.top", ""), a_file("top", "again")]
-    found = shown(tmp_path, LOWER, upper if whiteout_first else upper[::-1])
-    assert found["top"] == "again"
-
-
-def test_opaque_whiteout_of_the_root(tmp_path: Path) -> None:
-    assert shown(tmp_path, LOWER, [a_file(".wh..wh..opq", ""), a_file("x", "x")]) == {"x": "x"}
-
-
-def test_a_file_replaces_a_folder(tmp_path: Path) -> None:
-    assert shown(tmp_path, LOWER, [a_file("d", "file")]) == {"d": "file", "top": "t"}
-
-
-def test_a_link_replaces_a_folder(tmp_path: Path) -> None:
-    assert shown(tmp_path, LOWER, [a_link("d", "usr/d")]) == {"d": "-> usr/d", "top": "t"}
-
-
-def test_a_folder_replaces_a_file(tmp_path: Path) -> None:
-    found = shown(tmp_path, LOWER, [a_folder("top"), a_file("top/in", "i")])
-    assert (found["top"], found["top/in"]) == ("/", "i")
+@pytest.mark.parametrize("case", LAID)
+def test_an_upper_layer_over_a_lower_one(case: str, tmp_path: Path) -> None:
+    lower, upper, expected = LAID[case]
+    assert shown(tmp_path, lower, upper) == expected
 
 
 def test_a_folder_again_keeps_what_is_in_it(tmp_path: Path) -> None:
@@ -186,38 +172,12 @@ def test_hard_links_share_their_place(tmp_path: Path) -> None:
         assert (nodes["a"].source, nodes["a"].offset) == (nodes["b"].source, nodes["b"].offset)
 
 
-def test_a_hard_link_into_a_lower_layer(tmp_path: Path) -> None:
-    assert shown(tmp_path, [a_file("a", "text")], [a_hard_link("b", "a")])["b"] == "text"
-
-
-def test_a_hard_link_keeps_the_old_content_when_its_target_is_replaced(tmp_path: Path) -> None:
-    layers = [[a_file("a", "old"), a_hard_link("b", "a")], [a_file("a", "new")]]
-    assert shown(tmp_path, *layers) == {"a": "new", "b": "old"}
-
-
-def test_a_hard_link_survives_its_target(tmp_path: Path) -> None:
-    layers = [[a_file("a", "old"), a_hard_link("b", "a")], [a_file(".wh.a", "")]]
-    assert shown(tmp_path, *layers) == {"b": "old"}
-
-
-def test_a_hard_link_to_the_new_one_of_its_own_layer(tmp_path: Path) -> None:
-    layers = [[a_file("a", "old")], [a_file("a", "new"), a_hard_link("b", "a")]]
-    assert shown(tmp_path, *layers) == {"a": "new", "b": "new"}
-
-
 def test_a_hard_link_to_nothing_is_a_failure(tmp_path: Path) -> None:
     with (
         pytest.raises(StepFailed, match="/b: a hard link to /a, which is not there"),
         laid(tmp_path, [a_hard_link("b", "a")]),
     ):
         pass
-
-
-def test_links_are_kept_as_they_are(tmp_path: Path) -> None:
-    assert shown(tmp_path, [a_link("lib", "usr/lib"), a_link("x", "/../y")]) == {
-        "lib": "-> usr/lib",
-        "x": "-> /../y",
-    }
 
 
 def test_setuid_modes_are_kept(tmp_path: Path) -> None:

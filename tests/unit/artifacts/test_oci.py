@@ -49,15 +49,9 @@ def test_the_same_tar_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.M
     assert hashlib.sha256(one).digest() == hashlib.sha256(two).digest()
     with tarfile.open(tmp_path / "one/base.oci.tar") as archive:
         assert {(info.mtime, info.uid, info.gid, info.uname) for info in archive} == {(0, 0, 0, "")}
-
-
-def test_another_tar_gives_another_digest(tmp_path: Path) -> None:
-    assert write(tmp_path / "one") != write(tmp_path / "two", "other")
-
-
-def test_nothing_is_left_beside_the_archive(tmp_path: Path) -> None:
-    write(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base.oci.tar", "rootfs.tar"]
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == ["base.oci.tar", "rootfs.tar"], "nothing is left beside the archive"
+    assert write(tmp_path / "three", "other") not in digests
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -70,22 +64,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert found == {"d": "", "d/f": hashlib.sha256(b"text").hexdigest()}
 
 
-def test_every_blob_is_what_its_name_says(layout: Path) -> None:
+def test_sizes_and_digests_are_right(layout: Path) -> None:
+    assert oci.layout_faults(layout, "ppc64le") == []
     blobs = list((layout / "blobs/sha256").iterdir())
     assert len(blobs) == 3
     for blob in blobs:
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-
-
-def test_sizes_and_diff_ids_are_right(layout: Path) -> None:
-    index = json.loads((layout / "index.json").read_text())
-    manifest_blob = blob_path(layout, index["manifests"][0]["digest"])
-    manifest = json.loads(manifest_blob.read_text())
-    for one in (index["manifests"][0], manifest["config"], *manifest["layers"]):
-        assert blob_path(layout, one["digest"]).stat().st_size == one["size"]
     rootfs = (layout.parent / "rootfs.tar").read_bytes()
-    [diff_id] = read_layout(layout).config["rootfs"]["diff_ids"]
-    assert diff_id == f"sha256:{hashlib.sha256(rootfs).hexdigest()}"
+    assert read_layout(layout).diff_ids == (f"sha256:{hashlib.sha256(rootfs).hexdigest()}",)
 
 
 @pytest.mark.parametrize("which", ["manifest", "config"])
@@ -108,20 +94,16 @@ def test_a_tampered_layer_is_refused_when_it_is_read(layout: Path, more: bytes) 
         list(entries_of_layout(read))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"manifests": 3}', '{"manifests": [1]}'])
-def test_what_is_no_layout_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "index.json").write_text(text)
-    with pytest.raises(StepFailed, match="not an OCI image layout"):
-        read_layout(tmp_path)
-
-
-def test_an_empty_folder_is_no_layout(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match="not an OCI image layout"):
-        read_layout(tmp_path)
-
-
-def test_a_missing_blob_is_refused(layout: Path) -> None:
-    blob_path(layout, read_layout(layout).digest).unlink()
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", "{}", '{"manifests": 3}', '{"manifests": [1]}', "no blob"]
+)
+def test_what_is_no_layout_is_refused(text: str | None, layout: Path) -> None:
+    if text == "no blob":
+        blob_path(layout, read_layout(layout).digest).unlink()
+    elif text is None:
+        (layout / "index.json").unlink()
+    else:
+        (layout / "index.json").write_text(text)
     with pytest.raises(StepFailed, match="not an OCI image layout"):
         read_layout(layout)
 

@@ -7,9 +7,11 @@ import gzip
 import hashlib
 import io
 import json
+import random
 import shutil
 import tarfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import LayerBlob, blob_path, read_layout
 from builder.artifacts.repack import PlainLayout, SharedLayers, repack, unpack
-from builder.artifacts.tars import APART
+from builder.artifacts.tars import APART, PART, Gzip
 from builder.artifacts.tree import comparable
 from builder.build.engines import charliecloud
 from builder.model import EPOCH
@@ -290,3 +292,59 @@ def test_half_an_export_is_a_failure(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(StepFailed, match="the engine exported no whole image"):
         repack(folder, tmp_path / "a", plain=tmp_path / "b", epoch=EPOCH)
+
+
+# ---- Gzip in parts ----
+
+
+def random_text(size: int, seed: int = 0) -> bytes:
+    """Bytes that compress to about half."""
+    return bytes(random.Random(seed).choices(range(16), k=size))
+
+
+LONG = random_text(PART) + random_text(PART, 1)[:-3]
+
+
+def gzipped(path: Path, *pieces: bytes, workers: int = 2) -> Gzip:
+    with ThreadPoolExecutor(workers) as pool, path.open("wb") as sink:
+        made = Gzip(sink, pool)
+        for piece in pieces:
+            made.write(piece)
+        made.close()
+    return made
+
+
+@pytest.mark.parametrize("data", [b"", b"x", LONG], ids=["nothing", "a byte", "two parts"])
+def test_what_is_written_is_read(data: bytes, tmp_path: Path) -> None:
+    made = gzipped(tmp_path / "x.gz", data)
+    found = (tmp_path / "x.gz").read_bytes()
+    assert gzip.decompress(found) == data
+    assert (made.size, made.digest) == (len(found), hashlib.sha256(found).hexdigest())
+
+
+def test_neither_threads_nor_writes_nor_the_day_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = gzipped(tmp_path / "one", LONG, workers=1)
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    cut = [LONG[at : at + 99_999] for at in range(0, len(LONG), 99_999)]
+    assert gzipped(tmp_path / "two", *cut, workers=7).digest == one.digest
+
+
+def test_parts_are_used_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "one.gz", tmp_path / "two.gz"
+    with ThreadPoolExecutor(2) as pool, first.open("wb") as sink:
+        made = Gzip(sink, pool)
+        made.write(b"before")
+        made.write_apart(LONG[:PART], 6)
+        made.write_apart(LONG[PART:], 6)
+        made.write(b"after")
+        made.close()
+    assert gzip.decompress(first.read_bytes()) == b"before" + LONG + b"after"
+    with ThreadPoolExecutor(2) as pool, second.open("wb") as sink, first.open("rb") as file:
+        again = Gzip(sink, pool)
+        again.write(b"elsewhere")
+        for part, place in zip([LONG[:PART], LONG[PART:]] * 2, made.places[6] * 2, strict=True):
+            again.write_again(part, place, file)
+        again.close()
+    assert gzip.decompress(second.read_bytes()) == b"elsewhere" + LONG + LONG

@@ -5,21 +5,21 @@ from __future__ import annotations
 import io
 import random
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 
 from builder.artifacts import flatten
+from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.oci import read_layout, write_archive
+from builder.artifacts.tars import PAX
 from builder.artifacts.tree import (
     ALLOWED,
     TreeEntry,
     clean,
     comparable,
     differences,
-    entries_of_tar,
     is_allowed,
     keeps_owners,
     owner_differences,
@@ -188,35 +188,18 @@ def entry(path: str, **fields: str | int) -> dict[str, TreeEntry]:
     return {path: TreeEntry(path=path, **given)}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "line"),
-    [
-        (entry("a"), {}, "/a: only in the first"),
-        ({}, entry("a"), "/a: only in the second"),
-        (entry("a"), entry("a", kind="link", mode=0o777), "/a: file, not link"),
-        (entry("a", mode=0o4755), entry("a", mode=0o755), "/a: mode 4755, not 0755"),
-        (
-            entry("a", kind="link", target="b"),
-            entry("a", kind="link", target="c"),
-            "/a: links to b, not c",
-        ),
-        (
-            entry("a", size=1, content="x"),
-            entry("a", size=2, content="y"),
-            "/a: another content (1 bytes, not 2)",
-        ),
-    ],
-)
-def test_differences_in_words(
-    one: dict[str, TreeEntry], other: dict[str, TreeEntry], line: str
-) -> None:
-    assert differences(one, other) == [line]
+def test_differences_are_sorted_and_name_the_tree() -> None:
+    one = {**entry("b"), **entry("d"), **entry("e", kind="link", target="x")}
+    other = {**entry("a"), **entry("c"), **entry("d", size=2)}
+    other |= entry("e", kind="link", target="y")
     assert differences(one, one) == []
-
-
-def test_differences_are_sorted() -> None:
-    one, other = {**entry("b"), **entry("d")}, {**entry("a"), **entry("c")}
-    assert [line[:2] for line in differences(one, other)] == ["/a", "/b", "/c", "/d"]
+    assert differences(one, other) == [
+        "/a: only in the second",
+        "/b: only in the first",
+        "/c: only in the second",
+        "/d: another content (0 bytes, not 2)",
+        "/e: links to x, not y",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -228,27 +211,13 @@ def test_names_are_cleaned(name: str, path: str) -> None:
 
 
 def test_a_large_tar_is_read_as_a_stream() -> None:
-    class Stream(io.RawIOBase):
+    class Stream(io.BytesIO):
         """Gives bytes in order, and cannot go back."""
 
-        def __init__(self, data: bytes) -> None:
-            super().__init__()
-            self._parts = self._cut(data)
+        def seek(self, *_: int) -> int:
+            raise io.UnsupportedOperation
 
-        @staticmethod
-        def _cut(data: bytes) -> Iterator[bytes]:
-            yield data
-
-        def readable(self) -> bool:
-            return True
-
-        def read(self, size: int = -1) -> bytes:
-            del size
-            return next(self._parts, b"")
-
-    given = tar_bytes(*whole())
-    found = comparable(entries_of_tar(Stream(given)))  # type: ignore[arg-type]
-    assert tree_digest(found) == digest(*whole())
+    assert tree_digest(comparable(entries_of_tar(Stream(tar_bytes(*whole()))))) == digest(*whole())
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
@@ -260,3 +229,46 @@ def test_a_link_in_place_of_what_describes_an_image_is_not_left_out(kind: bytes)
     entries = list(entries_of_tar(io.BytesIO(tar_bytes(a_file("f"), link)), kept))
     assert len(entries) == 2
     assert kept == {path: b"\0"}
+
+
+# ---- Extended attributes: the image's own count, and the build host's do not ----
+
+
+def noted(*named: tuple[str, str]) -> dict[str, TreeEntry]:
+    """A tree of a folder and a file with attributes."""
+    members = [a_folder("etc"), a_file("etc/x")]
+    for info, _ in members:
+        info.pax_headers = {PAX + name: text for name, text in named}
+    return comparable(entries_of_tar(io.BytesIO(tar_bytes(*members))))
+
+
+def test_the_tree_digest_counts_attributes() -> None:
+    plain, one, other = noted(), noted(("user.note", "a")), noted(("user.note", "b"))
+    assert len({tree_digest(plain), tree_digest(one), tree_digest(other)}) == 3
+    assert differences(one, other)[0] == "/etc: another extended attribute user.note"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "security.selinux",
+        "trusted.overlay.opaque",
+        "user.overlay.origin",
+        "user.overlay.impure",
+        "user.rootlesscontainers",
+        "user.containers.override_stat",
+    ],
+)
+def test_what_the_build_host_notes_is_not_the_images(name: str) -> None:
+    assert noted((name, "x")) == noted()
+    assert tree_digest(noted((name, "x"))) == tree_digest(noted())
+
+
+def test_what_only_root_may_give_is_compared_like_owners() -> None:
+    """An ordinary user's SIF cannot keep a capability."""
+    plain, able = noted(), noted(("security.capability", "\1\0"))
+    assert tree_digest(plain) == tree_digest(able)
+    assert owner_differences(plain, able) == [
+        "/etc: owner 0:0, not 0:0 security.capability='\\x01\\x00'",
+        "/etc/x: owner 0:0, not 0:0 security.capability='\\x01\\x00'",
+    ]

@@ -10,8 +10,8 @@ import samples
 from recorded import Commands
 
 from builder.build.base_store import StoredBase
-from builder.build.engines import ENGINES, Lent, apptainer
-from builder.model import PlannedImage
+from builder.build.engines import ENGINES, DockerfileBuild, Lent, apptainer
+from builder.build.engines.protocol import tag
 from builder.model.errors import StepFailed
 
 BASE_DIGEST = f"sha256:{'4f' * 32}"
@@ -37,73 +37,66 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return commands
 
 
-def planned(folder: Path) -> PlannedImage:
-    image = samples.image(folder)
-    return dataclasses.replace(image, content_key="c0ffee" * 4)
+BASE = StoredBase(
+    name="debian13:1",
+    arch="x86_64",
+    key="k",
+    archive=Path("base.tar"),
+    digest=BASE_DIGEST,
+    made="2026-01-01T00:00:00Z",
+)
+
+
+def planned(machine: Commands) -> DockerfileBuild:
+    image = dataclasses.replace(samples.image(machine.folder), content_key="c0ffee" * 4)
+    return DockerfileBuild(
+        image=image,
+        context=machine.folder / "context",
+        name=tag(image),
+        log=machine.folder / "build.log",
+        on_line=machine.note,
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_image_is_built_and_handed_over(name: str, machine: Commands) -> None:
-    log, context = machine.folder / "build.log", machine.folder / "context"
-    image = planned(machine.folder)
-    base = StoredBase(
-        name="debian13:1",
-        arch="x86_64",
-        key="k",
-        archive=machine.folder / "base.tar",
-        digest=BASE_DIGEST,
-        made="2026-01-01T00:00:00Z",
-    )
+    build = planned(machine)
+    base = dataclasses.replace(BASE, archive=machine.folder / "base.tar")
     engine = ENGINES[name](machine.tools)
     machine.note(f"version {engine.version()}")
-    engine.provide_base(base, log=log)
-    engine.build(image, context, log=log, on_line=machine.note)
+    engine.provide_base(base, log=build.log)
+    engine.build(build)
     machine.note("## without its cache, another file and another name")
     lent = [Lent(path=machine.folder / "native", at="/.native")] if engine.lends else []
     engine.build(
-        image,
-        context,
-        log=log,
-        on_line=machine.note,
-        cache=False,
-        file="Dockerfile.cut",
-        name="other:1",
-        lent=lent,
+        dataclasses.replace(build, cache=False, file="Dockerfile.cut", name="other:1", lent=lent)
     )
     machine.note("## handing over and tidying up")
-    engine.export(image, machine.folder / "exported", log=log)
+    engine.export(build.image, machine.folder / "exported", log=build.log)
     engine.clean()
     machine.note("## a base that it has")
     machine.failing.clear()
-    engine.provide_base(base, log=log)
+    engine.provide_base(base, log=build.log)
     machine.compare(f"engines/{name}")
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_build_that_fails_names_its_instruction(name: str, machine: Commands) -> None:
     machine.failing.add("--network=host")
-    engine = ENGINES[name](machine.tools)
-    image, log = planned(machine.folder), machine.folder / "build.log"
     with pytest.raises(StepFailed, match=r"the build failed at: RUN make\n"):
-        engine.build(image, machine.folder, log=log, on_line=machine.note)
+        ENGINES[name](machine.tools).build(planned(machine))
 
 
 def test_docker_builds_with_buildkit_where_it_is(machine: Commands) -> None:
     machine.install("docker-buildx")
-    image, log = planned(machine.folder), machine.folder / "build.log"
-    ENGINES["docker"](machine.tools).build(
-        image, machine.folder / "context", log=log, on_line=machine.note
-    )
+    ENGINES["docker"](machine.tools).build(planned(machine))
     machine.compare("engines/docker-buildx")
 
 
 def test_a_base_that_changed_meanwhile_is_no_base(machine: Commands) -> None:
     machine.output["{{.Digest}}"] = "sha256:other 9a9a\n"
-    base = StoredBase(
-        name="debian13:1", arch="x86_64", key="k", archive=Path("b"), digest=BASE_DIGEST, made=""
-    )
     with pytest.raises(StepFailed, match="not the base that this run began with"):
-        ENGINES["buildah"](machine.tools).provide_base(base, log=machine.folder / "build.log")
+        ENGINES["buildah"](machine.tools).provide_base(BASE, log=machine.folder / "build.log")
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])

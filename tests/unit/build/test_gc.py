@@ -125,10 +125,8 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(home.work / "verify-x" / "image.sif", old=False)
     put(home.work / "layers-x" / "packed", old=False)
     put(home.path.parent / "scratch" / "file")
-    (folder / ("1" * 16)).symlink_to(
-        home.path.parent / "scratch"
-    )  # somebody's, and no work of ours
-    (home.work / "verify-y").symlink_to(home.path.parent / "scratch")
+    for link in (folder / ("1" * 16), home.work / "verify-y"):  # somebody's, and no work of ours
+        link.symlink_to(home.path.parent / "scratch")
     names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 
@@ -165,31 +163,25 @@ def test_sources_that_no_lock_names(
     assert "source" not in found(capsys, project)
 
 
-def test_packages_and_native_tools_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> None:
     put(home.packages / "ab" / "abc-old.deb")
     put(home.packages / "cd" / "cde-older.deb")
     put(home.packages / "ef" / "efg-new.deb", old=False)
     put(home.native / "bookworm-ppc64le-0123" / "native.json")
     put(home.native / "trixie-ppc64le-0123" / "native.json", old=False)
-    shown = found(capsys, project)
-    assert shown["package"] == ["2 packages"]
-    assert shown["native"] == ["bookworm-ppc64le-0123"]
-
-
-def test_what_pulls_keep(home: Home, project: Path, capsys: Capture) -> None:
     put(home.pulls / "blobs" / ("a" * 64))
     put(home.pulls / "blobs" / f"{'b' * 64}.partial")
     put(home.pulls / "blobs" / ("c" * 64), old=False)
     put(home.pulls / "blobs" / f".{'a' * 64}.lock", "")
-    record = put(home.pulls / "last" / "record.json")
-    assert found(capsys, project)["pull"] == ["2 blobs"]
-    assert record.exists()
-
-
-def test_rehearsals_of_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+    put(home.pulls / "last" / "record.json")
     put(home.rehearsals / f"{'a' * 64}.json")
     put(home.rehearsals / f"{'b' * 64}.json", old=False)
-    assert found(capsys, project)["rehearsal"] == ["1 record"]
+    assert found(capsys, project) == {
+        "package": ["2 packages"],
+        "pull": ["2 blobs"],  # and not the record of the last pulls
+        "rehearsal": ["1 record"],
+        "native": ["bookworm-ppc64le-0123"],
+    }
 
 
 IMAGES = [
@@ -283,15 +275,19 @@ class FakeProcesses(Processes):
         return Completed(argv=(), returncode=0)
 
 
+def with_processes(monkeypatch: pytest.MonkeyPatch, kind: type[Processes]) -> None:
+    monkeypatch.setattr(gc, "Processes", kind)
+    monkeypatch.setattr(gc, "clean", lambda _: None)
+    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+
+
 def test_only_free_removes_anything(
     home: Home, storage: Storage, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del storage
     base = put_base(home, "base").parent
     FakeProcesses.asked = []
-    monkeypatch.setattr(gc, "Processes", FakeProcesses)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
-    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+    with_processes(monkeypatch, FakeProcesses)
     _, out, _ = said(capsys, f"--project={project}")
     assert "gc --free' removes them" in out
     assert base.exists()
@@ -322,9 +318,7 @@ def test_what_stays_is_told(
             return Completed(argv=tuple(argv), returncode=1, stderr=said_by_buildah)
 
     del home, storage
-    monkeypatch.setattr(gc, "Processes", Refuses)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
-    monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
+    with_processes(monkeypatch, Refuses)
     found, _, err = said(capsys, f"--project={project}", "--free")
     assert found == code
     assert ("could not be removed" in err) is bool(code)
@@ -349,8 +343,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
 
     mounted = {folder: [folder / "storage/overlay"] for folder in (here, stays)}
     monkeypatch.setattr(garbage, "mounted_below", lambda path: mounted.get(path, []))
-    monkeypatch.setattr(gc, "Processes", OneIsBusy)
-    monkeypatch.setattr(gc, "clean", lambda _: None)
+    with_processes(monkeypatch, OneIsBusy)
     code, _, err = said(capsys, f"--project={project}", "--free")
     assert code == 1
     assert sorted(asked) == [str(folder / "storage/overlay") for folder in (here, stays)]

@@ -40,27 +40,32 @@ def stanza(uris: str = MAIN, suites: str = "trixie trixie-updates", **fields: st
     return "".join(f"{name}: {value}\n" for name, value in given.items())
 
 
-def test_deb822(tmp_path: Path) -> None:
-    text = f"# the archive\n{stanza()}\n{stanza(SECURITY + '/', 'trixie-security')}"
+LINES = f"""\
+# the archive
+Types: deb deb-src
+URIs:
+ {MAIN}/
+# a comment between
+Suites: trixie
+ trixie-updates
+Components: main
+ contrib
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ Comment: x
+"""
+
+
+@pytest.mark.parametrize("first", [stanza(), LINES])
+@pytest.mark.parametrize("separator", ["\n", "\n\n", " \n", "\t\n\n"])
+def test_deb822_stanzas_are_parted_by_blank_lines(
+    first: str, separator: str, tmp_path: Path
+) -> None:
+    text = first + separator + stanza(f"{SECURITY}/", "trixie-security")
     assert found(tmp_path, sources_list="", deb822=text) == DebianMirror(
         main=MAIN, security=SECURITY
     )
-
-
-def test_deb822_over_several_lines(tmp_path: Path) -> None:
-    text = (
-        f"Types: deb deb-src\nURIs:\n {MAIN}/\n# a comment between\n"
-        "Suites: trixie\n trixie-updates\n"
-        "Components: main\n contrib\n"
-        "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n Comment: x\n"
-    )
-    assert found(tmp_path, deb822=text).main == MAIN
-
-
-@pytest.mark.parametrize("separator", ["\n", "\n\n", " \n", "\t\n\n"])
-def test_deb822_stanzas_are_parted_by_blank_lines(separator: str, tmp_path: Path) -> None:
-    text = stanza() + separator + stanza(SECURITY, "trixie-security")
-    assert found(tmp_path, deb822=text) == DebianMirror(main=MAIN, security=SECURITY)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +134,12 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
     ) == DebianMirror(main=MAIN, security=None)
 
 
-def test_there_may_be_no_security_archive(tmp_path: Path) -> None:
-    assert found(tmp_path, sources_list=f"deb {MAIN} trixie main\n").security is None
-
-
-def test_machines_that_are_not_debian_have_no_mirror(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "os_release", ["ID=ubuntu\nVERSION_CODENAME=trixie\nID_LIKE=debian\n", "", "ID=debian\n"]
+)
+def test_machines_that_are_not_debian_have_no_mirror(os_release: str, tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisite):
-        found(
-            tmp_path,
-            os_release="ID=ubuntu\nVERSION_CODENAME=trixie\nID_LIKE=debian\n",
-            sources_list=f"deb {MAIN} trixie main\n",
-        )
+        found(tmp_path, os_release=os_release, sources_list=f"deb {MAIN} trixie main\n")
 
 
 def test_machines_without_apt_have_no_mirror(tmp_path: Path) -> None:
@@ -147,34 +147,27 @@ def test_machines_without_apt_have_no_mirror(tmp_path: Path) -> None:
         find_mirror(apt=tmp_path / "no", os_release=tmp_path / "neither")
 
 
-def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it does not name is still apt's: a base takes security updates."""
-    monkeypatch.setenv(VARIABLE, "http://ours.example.org/debian/")
-    line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=line) == DebianMirror(
-        main="http://ours.example.org/debian", security=SECURITY
-    )
+OURS = "http://ours.example.org/debian"
 
 
-def test_security_updates_are_left_out_by_a_word_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variables", "has_apt", "expected"),
+    [
+        ({VARIABLE: f"{OURS}/"}, True, (OURS, SECURITY)),  # a base takes security updates
+        ({SECURITY_VARIABLE: "none"}, True, (MAIN, "")),
+        ({SECURITY_VARIABLE: OURS}, True, (MAIN, OURS)),
+        ({VARIABLE: MAIN, SECURITY_VARIABLE: f"{SECURITY}/"}, False, (MAIN, SECURITY)),
+    ],
+)
+def test_the_environment_wins(
+    variables: dict[str, str],
+    has_apt: bool,
+    expected: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(SECURITY_VARIABLE, "none")
-    line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=line).security == ""
-
-
-def test_the_environment_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, MAIN)
-    monkeypatch.setenv(SECURITY_VARIABLE, f"{SECURITY}/")
-    assert found(tmp_path) == DebianMirror(main=MAIN, security=SECURITY)
-
-
-def test_the_environment_names_security_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(SECURITY_VARIABLE, "http://ours.example.org/security")
-    line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=line) == DebianMirror(
-        main=MAIN, security="http://ours.example.org/security"
-    )
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    line = f"deb {MAIN} trixie main\ndeb {SECURITY} trixie-security main\n" if has_apt else ""
+    mirror = found(tmp_path, sources_list=line)
+    assert (mirror.main, mirror.security) == expected

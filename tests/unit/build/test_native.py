@@ -58,50 +58,22 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_what_tells_of_the_machine_has_no_twin(root: Path) -> None:
-    found = described(root)
-    assert "/usr/bin/bash" in found
-    assert "/usr/bin/dpkg-deb" in found
-    assert "/usr/lib/apt/methods/http" in found
-    assert not {"/usr/bin/uname", "/usr/bin/dpkg"} & found.keys()
+    names = described(root)
+    assert {"/usr/bin/bash", "/usr/bin/dpkg-deb", "/usr/lib/apt/methods/http"} <= names.keys()
+    assert not {"/usr/bin/uname", "/usr/bin/dpkg"} & names.keys()
 
 
-def test_what_makes_the_gpu_s_code_has_a_twin(root: Path) -> None:
-    path = "/usr/lib/nvidia-cuda-toolkit/bin/cicc"
-    assert described(root)[path] == f"=/.native{path}\n"
-
-
-def test_a_native_bash_says_that_it_is_the_image_s(root: Path) -> None:
-    lines = described(root)["/usr/bin/bash"].splitlines()
-    assert lines == [
-        "=/.native/usr/bin/bash",
-        "$HOSTTYPE=powerpc64le",
-        "$MACHTYPE=powerpc64le-unknown-linux-gnu",
-    ]
-
-
-def test_apt_installs_for_the_image_s_architecture(root: Path) -> None:
-    assert "+-oAPT::Architecture=ppc64el" in described(root)["/usr/bin/apt-get"].splitlines()
-
-
-def test_python_is_native_only_where_it_compiles(root: Path) -> None:
-    lines = described(root)["/usr/bin/python3.13"].splitlines()
-    assert lines[1:] == ["?/usr/lib/python3.13/py_compile.py", "?compileall"]
-
-
-def test_a_compiler_takes_libraries_and_headers_from_the_image(root: Path) -> None:
-    lines = described(root)[f"/usr/bin/{TRIPLET}-gcc-14"].splitlines()
-    assert lines[0] == f"=/.native/usr/bin/{TRIPLET}-gcc-14"
-    assert "$GCC_EXEC_PREFIX=/usr/lib/gcc/" in lines
-    assert f">COMPILER_PATH=/.native/{CROSS}" in lines
-    assert not any("/.native" in line for line in lines[1:] if "COMPILER_PATH" not in line)
-
-
-def test_passes_have_twins_where_both_layouts_of_gcc_keep_them(root: Path) -> None:
-    found = described(root)
-    for folder in ("lib", "libexec"):
-        lines = found[f"/usr/{folder}/gcc/{TRIPLET}/14/cc1"].splitlines()
-        assert lines[:3] == [f"=/.native/{CROSS}/cc1", "+-iprefix", f"+/usr/lib/gcc/{TRIPLET}/14/"]
-        assert ">C_INCLUDE_PATH=/usr/local/include" in lines
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [
+        ("/usr/lib/nvidia-cuda-toolkit/bin/cicc", []),
+        ("/usr/bin/apt-get", ["+-oAPT::Architecture=ppc64el"]),
+        ("/usr/bin/python3.13", ["?/usr/lib/python3.13/py_compile.py", "?compileall"]),
+    ],
+)
+def test_how_a_twin_is_started(path: str, lines: list[str], root: Path) -> None:
+    """Bash, a compiler and its passes are in the golden text of test_native_made."""
+    assert described(root)[path].splitlines() == [f"=/.native{path}", *lines]
 
 
 def test_there_is_no_twin_without_its_program(root: Path) -> None:

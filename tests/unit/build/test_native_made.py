@@ -16,6 +16,7 @@ import pytest
 from samples import base, compare_with_golden
 
 from builder.build import base_store
+from builder.build.base_store import Bootstrapping
 from builder.build.mirror import DebianMirror
 from builder.build.native import tools
 from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, stored_tools
@@ -87,16 +88,16 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Boots
 
 
 def ensured(processes: Bootstraps, **more: Any) -> NativeTools:
-    given: dict[str, Any] = {"base": base(), "arch": "ppc64le", "mirror": MIRROR, **more}
-    return ensure_tools(
-        given.pop("base"),
-        given.pop("arch"),
+    chosen = more.pop("base", base())
+    way = Bootstrapping(
         store=processes.folder / "native",
+        mirror=MIRROR,
         processes=processes,
         log=processes.folder / "log",
         say=processes.started.append,
-        **given,
+        **more,
     )
+    return ensure_tools(chosen, "ppc64le", way)
 
 
 def text_of(processes: Bootstraps, made: NativeTools) -> str:

@@ -70,20 +70,22 @@ def test_builds_have_a_limit_and_packing_goes_on_beside_them() -> None:
     assert names(schedule.start()) == ["b"]
 
 
-def test_emulated_builds_have_slots_of_their_own() -> None:
-    tasks = [task("e1", emulated=True), task("e2", emulated=True), task("n")]
-    assert names(Schedule(tasks, limits(emulated=1)).start()) == ["e1", "n"]
-
-
 @pytest.mark.parametrize(
     ("limit", "free_disk", "expected"),
-    [(0, 0, ["a", "b"]), (10, 0, ["a"]), (0, 10, ["a"]), (12, 12, ["a", "b"]), (1, 1, ["a"])],
+    [
+        ({}, 0, ["a", "b", "e"]),
+        ({"emulated": 1}, 0, ["a", "e"]),
+        ({"memory": 10}, 0, ["a"]),
+        ({}, 10, ["a"]),
+        ({"memory": 12}, 12, ["a", "b"]),
+        ({"memory": 1}, 1, ["a"]),  # one task always starts
+    ],
 )
-def test_memory_and_disk_are_limits_but_one_task_always_starts(
-    limit: int, free_disk: int, expected: list[str]
+def test_emulation_memory_and_disk_have_limits(
+    limit: dict[str, int], free_disk: int, expected: list[str]
 ) -> None:
-    tasks = [task("a", memory=6, disk=6), task("b", memory=6, disk=6)]
-    assert names(Schedule(tasks, limits(memory=limit)).start(free_disk=free_disk)) == expected
+    tasks = [task(name, memory=6, disk=6, emulated=name != "e") for name in "abe"]
+    assert names(Schedule(tasks, limits(**limit)).start(free_disk=free_disk)) == expected
 
 
 def test_so_many_images_are_open_at_once() -> None:
@@ -114,7 +116,7 @@ def test_a_failure_stops_only_what_comes_after_it() -> None:
     assert sorted(names(schedule.failed("a"))) == ["after a", "both", "later"]
     schedule.done("b")
     assert names(schedule.start()) == ["after b"]
-    assert schedule.failed("after b") == []
+    assert schedule.failed("after b") == [], "both is dropped once"
     assert schedule.is_over
 
 
@@ -131,14 +133,6 @@ def test_what_is_better_over_first_may_fail() -> None:
 def test_the_path_goes_through_what_is_better_over_first() -> None:
     tasks = [task("a", seconds=5), task("b", seconds=2), task("c", after=("b",), seconds=9)]
     assert names(Schedule(tasks, limits(builds=1)).start()) == ["b"]
-
-
-def test_two_failures_drop_a_task_once() -> None:
-    schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
-    schedule.start()
-    assert names(schedule.failed("a")) == ["c"]
-    assert schedule.failed("b") == []
-    assert schedule.is_over
 
 
 def test_tasks_that_wait_for_each_other_are_refused() -> None:

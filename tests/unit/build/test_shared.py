@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import requests
-from test_packages import CONTENT, Mirror
-from test_store import FakeProcesses, ensured
+from test_packages import CONTENT, asked, get, mirror  # noqa: F401 - fixtures
+from test_store import FakeProcesses, ensured, fake_processes  # noqa: F401 - a fixture
 
-from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
 from builder.sources.journals import Journals, ServedFile
@@ -110,14 +105,6 @@ def test_what_is_shared_is_linked_and_own_things_stay(shared: Path) -> None:
     assert contents(shared) == before
 
 
-@pytest.fixture(name="processes")
-def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
-    (tmp_path / "keyrings").mkdir()
-    (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(base_store, "KEYRINGS", tmp_path / "keyrings")
-    return FakeProcesses()
-
-
 def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
     shared: Path, processes: FakeProcesses
 ) -> None:
@@ -137,28 +124,17 @@ def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
     assert ensured(processes, shared) == theirs
 
 
-@pytest.fixture(name="mirror")
-def a_mirror() -> Iterator[str]:
-    handler = type("Handler", (Mirror,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-def got(url: str, proxy: str) -> bytes:
-    session = requests.Session()
-    session.trust_env = False
-    return session.get(url, proxies={"http": proxy}, timeout=10).content
-
-
-def test_a_shared_package_is_not_fetched(shared: Path, tmp_path: Path, mirror: str) -> None:
+def test_a_shared_package_is_not_fetched(
+    shared: Path,
+    tmp_path: Path,
+    mirror: str,  # noqa: F811 - the fixture
+) -> None:
     url = f"{mirror}/pool/a_1_amd64.deb"
     with package_cache(shared / "packages") as theirs:
-        assert got(url, theirs.url) == CONTENT
+        assert get(theirs, url).content == CONTENT
     before = contents(shared)
     with package_cache(tmp_path / "packages", shared=shared / "packages") as cache:
-        assert got(url, cache.url) == CONTENT
+        assert get(cache, url).content == CONTENT
         assert (cache.taken, cache.fetched) == (1, 0)
     assert contents(shared).keys() == before.keys()
     assert list((tmp_path / "packages").glob("*/*.deb")) == []
@@ -177,7 +153,7 @@ def test_without_a_network_what_shared_builds_were_given_counts(
         assert cache.noted("0" * 32, given.url) == given
         assert cache.newest(given.url) == given
         assert cache.journals.index == "https://pypi.example/simple"
-        assert got(given.url, cache.url) == b"index"
+        assert get(cache, given.url).content == b"index"
 
 
 def test_gc_leaves_what_is_shared(shared: Path) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, a_file, base, block, project, recipe, tar_bytes
+from samples import EVERYTHING, a_file, base, block, project, recipe
+from test_repack import exported
 
 from builder.build import stages as stages_module
 from builder.build.base_store import StoredBase
-from builder.build.engines import Lent, Tools
+from builder.build.engines import DockerfileBuild, Tools
 from builder.build.inputs import look_for_registries
+from builder.build.mirror import DebianMirror
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
 from builder.build.workspace import ImageWorkspace
@@ -61,48 +62,26 @@ class FakeEngine:
         with log.open("a") as file:
             file.write(f"base {base.name}\n")
 
-    def build(
-        self,
-        image: PlannedImage,
-        context: Path,
-        *,
-        log: Path,
-        on_line: Callable[[str], None],
-        cache: bool = True,
-        file: str = "Dockerfile",
-        name: str = "",
-        lent: Sequence[Lent] = (),
-    ) -> None:
-        del on_line, cache, lent
-        text = (context / file).read_text()
+    def build(self, build: DockerfileBuild) -> None:
+        text = (build.context / build.file).read_text()
         last = [line for line in text.splitlines() if line.startswith("FROM ")][-1]
         for line in text.splitlines():
             if line.startswith("FROM localhost/build-images/stage:"):
                 assert line.split()[1] in self.images, f"{line}: not there"
         self.meet()
-        with log.open("a") as out:
+        with build.log.open("a") as out:
             out.write(f"{last}\n")
         for word, error in self.fails.items():
             if word in text:
-                error.log = log
+                error.log = build.log
                 raise error
         with self._lock:
-            self.built.append(f"{last.split()[-1]} of {image.cell.recipe}")
-            self.images.add(name or image.identifier)
+            self.built.append(f"{last.split()[-1]} of {build.image.cell.recipe}")
+            self.images.add(build.name)
 
     def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
         del log
-        target.mkdir()
-        layer = tar_bytes(a_file("etc/name", image.identifier))
-        digest = hashlib.sha256(layer).hexdigest()
-        config = {"architecture": "amd64", "os": "linux", "config": {}, "history": []}
-        (target / digest).write_bytes(layer)
-        (target / "c0ff19").write_text(json.dumps(config))
-        manifest = {
-            "config": {"digest": "sha256:c0ff19"},
-            "layers": [{"digest": f"sha256:{digest}"}],
-        }
-        (target / "manifest.json").write_text(json.dumps(manifest))
+        exported(target, [a_file("etc/name", image.identifier)], config={}, history=[])
 
     def clean(self) -> None:
         pass
@@ -174,8 +153,7 @@ def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     store = site.home.bases / "debian13"
     store.mkdir(parents=True)
 
-    def ensured(base: object, arch: str, name: str, **_: object) -> StoredBase:
-        del base
+    def ensured(_base: object, arch: str, name: str, *_: object, **__: object) -> StoredBase:
         record = f'{{"name": "{name}", "digest": "sha256:1", "made": "2"}}'
         write_atomically(store / "base.json", record)  # another builder may read it
         archive = store / "base.oci.tar"
@@ -185,7 +163,8 @@ def made_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         )
 
     monkeypatch.setattr(stages_module, "ensure_base", ensured)
-    monkeypatch.setattr(stages_module, "find_mirror", lambda: None)
+    mirror = DebianMirror(main="http://mirror.example.org/debian", security="")
+    monkeypatch.setattr("builder.build.run.find_mirror", lambda: mirror)
     monkeypatch.setattr(Tools, "ordinary_user", None)
     return site
 
@@ -200,8 +179,22 @@ ALL = [
 ]
 
 
-def test_a_shared_stage_is_built_once(site: Site) -> None:
+def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -> None:
+    states, no_base = site.states(), "to build: its base is not in the store"
+    core, two = states["core-1.0-debian13-x86_64"], states["two-1.0-debian13-x86_64"]
+    assert core == [f"core-development: {no_base}", f"runtime: {no_base}"]
+    assert two[0] == "core-development: shared with core-1.0-debian13-x86_64"
     assert site.job().exit_code == 0
+    assert site.built() == ALL
+    log = (site.root / "out/one-1.0-debian13-x86_64/build.log").read_text().splitlines()
+    stages = [line.split()[-1] for line in log if line.startswith("FROM")]
+    assert stages == ["core-development", "one-development", "runtime"]
+    known = json.loads((site.home.path / "durations.json").read_text())
+    assert "fake stage core-development-debian13-x86_64" in known
+    assert "fake image one-1.0-debian13-x86_64" in known
+    assert site.job().exit_code == 0
+    assert site.built() == []
+    site.job(cache=False)
     assert site.built() == ALL
 
 
@@ -246,18 +239,15 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
         site.engine.meet = lambda: None  # once
         together.wait()  # the other is under way before this is done
 
+    def second() -> Results:
+        together.wait()
+        return site.job(out="out2")
+
     site.engine.meet = meet
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(site.job, out="out1")]
-
-        def second() -> Results:
-            together.wait()
-            return site.job(out="out2")
-
-        runs.append(pool.submit(second))
-        results = [one.result() for one in runs]
-    assert [one.errors for one in results] == [{}, {}]
-    assert [one.exit_code for one in results] == [0, 0]
+        runs = [pool.submit(site.job, out="out1"), pool.submit(second)]
+        results = [run.result() for run in runs]
+    assert [(result.errors, result.exit_code) for result in results] == [({}, 0)] * 2
     built = site.built()
     for name in ("core-development of core", "one-development of one", "two-development of two"):
         assert built.count(name) == 1, built
@@ -266,17 +256,9 @@ def test_also_by_two_builders_that_start_at_the_same_moment(site: Site) -> None:
 def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
     with ThreadPoolExecutor(2) as pool:
         results = [one.result() for one in [pool.submit(site.job) for _ in range(2)]]
-    assert [one.errors for one in results] == [{}, {}]
-    assert [one.exit_code for one in results] == [0, 0]
-    assert [len(one.manifests) for one in results] == [3, 3]
+    results_of = [(result.errors, result.exit_code, len(result.manifests)) for result in results]
+    assert results_of == [({}, 0, 3)] * 2
     assert site.built() == ALL
-
-
-def test_nothing_changed_nothing_built(site: Site) -> None:
-    site.job()
-    site.built()
-    assert site.job().exit_code == 0
-    assert site.built() == []
 
 
 def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> None:
@@ -291,6 +273,9 @@ def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> Non
     ]
     assert site.job().exit_code == 0
     assert site.built() == ["one-development of one", "runtime of one"]
+    site.recipes[0] = dataclasses.replace(CORE, environment={"A": "b"}, about="other words")
+    site.job()
+    assert site.built() == ["runtime of core", "runtime of one", "runtime of two"]
 
 
 def test_a_changed_parent_rebuilds_all_once(site: Site) -> None:
@@ -308,14 +293,6 @@ def test_a_changed_parent_rebuilds_all_once(site: Site) -> None:
     assert site.built() == ALL
 
 
-def test_what_only_the_last_stage_says_leaves_the_others(site: Site) -> None:
-    site.job()
-    site.built()
-    site.recipes[0] = dataclasses.replace(CORE, environment={"A": "b"}, about="other words")
-    site.job()
-    assert site.built() == ["runtime of core", "runtime of one", "runtime of two"]
-
-
 def test_storage_that_was_cleaned_by_hand_is_filled_again(site: Site) -> None:
     site.job()
     site.built()
@@ -323,13 +300,6 @@ def test_storage_that_was_cleaned_by_hand_is_filled_again(site: Site) -> None:
     shutil.rmtree(site.root / "out")
     assert site.states()["core-1.0-debian13-x86_64"][0] == "core-development: cached"
     assert site.job().exit_code == 0
-    assert site.built() == ALL
-
-
-def test_without_cache_each_stage_is_built_once(site: Site) -> None:
-    site.job()
-    site.built()
-    site.job(cache=False)
     assert site.built() == ALL
 
 
@@ -381,16 +351,6 @@ def test_a_bug_that_one_image_meets_does_not_end_the_others(
     assert "unexpected AssertionError: so it is" in str(results.errors["one-1.0-debian13-x86_64"])
 
 
-def test_the_logs_of_stages_are_in_the_images(site: Site) -> None:
-    site.job()
-    log = (site.root / "out/one-1.0-debian13-x86_64/build.log").read_text().splitlines()
-    assert [line.split()[-1] for line in log if line.startswith("FROM")] == [
-        "core-development",
-        "one-development",
-        "runtime",
-    ]
-
-
 def test_an_image_lies_with_its_base_which_is_checked_and_no_manifest_of_before(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -440,21 +400,3 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
         *(f"base {name}", f"FROM {base_tag(digest)} AS core-development"),
         *(f"base {name}", f"FROM {base_tag(digest)} AS runtime"),
     ]
-
-
-def test_before_anything_is_built_stages_are_shared_by_name(site: Site) -> None:
-    states = site.states()
-    assert states["core-1.0-debian13-x86_64"] == [
-        "core-development: to build: its base is not in the store",
-        "runtime: to build: its base is not in the store",
-    ]
-    assert states["two-1.0-debian13-x86_64"][0] == (
-        "core-development: shared with core-1.0-debian13-x86_64"
-    )
-
-
-def test_what_was_measured_is_kept(site: Site) -> None:
-    site.job()
-    known = json.loads((site.home.path / "durations.json").read_text())
-    assert "fake stage core-development-debian13-x86_64" in known
-    assert "fake image one-1.0-debian13-x86_64" in known

@@ -11,7 +11,7 @@ import pytest
 from samples import a_file, base, tar_bytes
 
 from builder.build import base_store
-from builder.build.base_store import StoredBase, base_key, ensure_base
+from builder.build.base_store import Bootstrapping, StoredBase, base_key, ensure_base
 from builder.build.mirror import DebianMirror
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
@@ -59,17 +59,16 @@ def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProce
 
 
 def ensured(processes: FakeProcesses, folder: Path, **changes: Any) -> StoredBase:
-    given = {"mirror": MIRROR, "arch": "ppc64le", "base": base(), **changes}
-    return ensure_base(
-        given.pop("base"),
-        given.pop("arch"),
-        given.pop("name", "localhost/debian13:x"),
+    given = {"arch": "ppc64le", "base": base(), "name": "localhost/debian13:x", **changes}
+    way = Bootstrapping(
         store=folder / "bases",
+        mirror=given.pop("mirror", MIRROR),
         processes=processes,
         log=folder / "log",
         say=lambda _text: None,
-        **given,
+        not_before=given.pop("not_before", ""),
     )
+    return ensure_base(given.pop("base"), given.pop("arch"), given.pop("name"), way, **given)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -109,30 +108,23 @@ def test_a_base_is_made_anew_when_it_is_too_old(processes: FakeProcesses, tmp_pa
     assert left_in(tmp_path) == [second.archive.parent.name]
 
 
-def test_nothing_half_made_is_left(processes: FakeProcesses, tmp_path: Path) -> None:
-    processes.failure = StepFailed("mmdebstrap: exit status 1")
-    with pytest.raises(StepFailed):
-        ensured(processes, tmp_path)
+@pytest.mark.parametrize("failure", [StepFailed("exit status 1"), KeyboardInterrupt()])
+def test_what_fails_leaves_nothing_but_the_base_before_it(
+    failure: Exception, processes: FakeProcesses, tmp_path: Path
+) -> None:
+    def fails(**changes: Any) -> None:
+        processes.failure = failure
+        with pytest.raises(type(failure)):
+            ensured(processes, tmp_path, **changes)
+        processes.failure = None
+
+    fails()
     assert left_in(tmp_path) == []
-    processes.failure = None
-    assert ensured(processes, tmp_path).archive.is_file()
-    assert len(processes.commands) == 2
-
-
-def test_an_interrupted_run_leaves_nothing(processes: FakeProcesses, tmp_path: Path) -> None:
-    processes.failure = KeyboardInterrupt()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        ensured(processes, tmp_path)
-    assert left_in(tmp_path) == []
-
-
-def test_a_refresh_that_fails_keeps_the_old_one(processes: FakeProcesses, tmp_path: Path) -> None:
     first = ensured(processes, tmp_path)
-    processes.failure = StepFailed("mmdebstrap: exit status 1")
-    with pytest.raises(StepFailed):
-        ensured(processes, tmp_path, not_before="9999-01-01T00:00:00+00:00")
+    fails(not_before="9999-01-01T00:00:00+00:00")
     assert ensured(processes, tmp_path) == first
     assert first.archive.is_file()
+    assert len(processes.commands) == 3
 
 
 def test_what_a_killed_run_left_is_not_taken_for_whole(

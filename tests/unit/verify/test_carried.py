@@ -14,8 +14,9 @@ from manifest_samples import record
 from samples import ROOT, a_file, shipped_plan, tar_bytes
 from test_check_outcomes import a_check, a_target
 
+from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.oci import Layout
-from builder.artifacts.tree import comparable, entries_of_tar
+from builder.artifacts.tree import comparable
 from builder.cli import main
 from builder.compile.spec.image_scripts import SCRIPTS
 from builder.model import FAILED, PASSED, Outcome

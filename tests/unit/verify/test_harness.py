@@ -12,10 +12,10 @@ import pytest
 from samples import a_file, tar_bytes
 from test_check_outcomes import a_check, a_target
 
-from builder.artifacts.flatten import flattened
+from builder.artifacts.flatten import entries_of_tar, flattened
 from builder.artifacts.manifests import programs_in
 from builder.artifacts.oci import Layout
-from builder.artifacts.tree import comparable, entries_of_tar
+from builder.artifacts.tree import comparable
 from builder.model import FAILED, SKIPPED
 from builder.model.digests import digest_of
 from builder.verify.formats import FormatTree
