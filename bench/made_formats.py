@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from builder.artifacts.manifests import FOLDER as HARNESS
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, packing_of, start_layout
 from builder.artifacts.sif import JSON, PARTITION
 from builder.build.engines import Tools, apptainer
@@ -28,7 +29,7 @@ from builder.model.manifest import InImageCheck
 from builder.model.planned import RUNSCRIPT, TEST, environment_text
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.formats import compared, trees_of
+from builder.verify.formats import compared, read_formats
 from builder.verify.targets import ProofTarget, altered_harness
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
@@ -163,8 +164,8 @@ class Formats:
         """What verification says of its formats and of its harness; nothing if they are sound."""
         files = self.write(folder)
         tools = Tools(processes=Processes(), home=Home(path=folder / "home"))
-        trees, broken = trees_of(files, work=folder, tools=tools)
-        outcome = compared(trees, broken, files, arch="x86_64", has_checks=True)
+        image = read_formats(files, arch="x86_64", work=folder, tools=tools)
+        outcome = compared(image, has_checks=True)
         check = InImageCheck(
             name="mpi", script="/opt/build-images/checks/mpi", needs=(), timeout_s=1
         )
@@ -173,9 +174,9 @@ class Formats:
             arch="x86_64",
             environment={},
             checks=(check,) if self.harness else (),
-            harness=self.harness,
+            harness={path.removeprefix(HARNESS): digest for path, digest in self.harness.items()},
         )
-        outcomes = [outcome, *altered_harness(target, trees)]
+        outcomes = [outcome, *altered_harness(target, image.trees)]
         return [f"{one.reason}\n{one.output}" for one in outcomes if one.outcome != PASSED]
 
     def _write_layout(self, path: Path) -> None:

@@ -147,12 +147,10 @@ def downloading(
     images: Sequence[PlannedImage],
     progress: Progress,
     settings: BuildSettings,
-    *,
-    noted: bool = True,
 ) -> Iterator[Tools]:
     """Tools whose downloads go through the cache of packages in a home, and what that saved.
 
-    With `noted`, journals say what each build was given.
+    Journals say what each build was given.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
@@ -167,8 +165,7 @@ def downloading(
         pip = ""
         if any(map(uses_pip, images)):
             pip = held.enter_context(pip_configuration(cache, home.packages, tools.processes))
-        journals = cache.journals if noted else None
-        yield dataclasses.replace(tools, packages=cache, pip=pip, journals=journals)
+        yield dataclasses.replace(tools, packages=cache, pip=pip, journals=cache.journals)
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
         progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")

@@ -17,7 +17,7 @@ from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.inputs import fetched, look_for_registries
 from builder.build.planning import compiled, image_states, load_plan, states_of_stages
-from builder.build.run import BuildSettings, now
+from builder.build.run import BuildSettings
 from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
@@ -38,8 +38,8 @@ from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
-from builder.reports.report import BuildRun, report_of_run
-from builder.system.host_facts import host_facts
+from builder.reports.report import report_of_run
+from builder.reports.report.view import BuildRun
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
@@ -120,7 +120,8 @@ def run(options: BuildOptions) -> int:
     """Build and prove the selected images, and print what came of it."""
     plan = load_plan(options.project, options.selection)
     specs = compiled(options.project, plan)
-    states = _states(options, plan)
+    settings = _settings(options)
+    states = image_states(options.out, plan.images, settings if settings.cache else None)
     if options.dry_run:
         _show(options, plan, states)
         return 0
@@ -132,25 +133,13 @@ def run(options: BuildOptions) -> int:
         pairs = zip(specs, states, strict=True)
         to_build = [spec for spec, state in pairs if state.startswith("to build")]
         check(options.project, to_build, progress.say, cached=not options.no_cache)
-    if not lost.specs:
-        return _build(options, progress, plan, specs, todo, {})
-    within = [spec for spec in specs if spec not in lost.specs]
-    if within:
-        rest = dataclasses.replace(plan, images=tuple(spec.image for spec in within))
-        todo = [spec for spec in todo if spec not in lost.specs]
-        _build(options, progress, rest, within, todo, lost.reasons())
-    else:
-        about = BuildRun(started=now(), host=dataclasses.asdict(host_facts()))
-        manifests = judged_manifests(options.out)
-        report = report_of_run(manifests, plan, {}, lost.reasons(), about)
-        show.write_report(options.out, report)
-    raise lost.error(_shown(options.out))
-
-
-def _states(options: BuildOptions, plan: Plan) -> list[str]:
-    """Return the state of each image as text; "to …" means that there is work."""
-    settings = _settings(options)
-    return image_states(options.out, plan.images, settings if settings.cache else None)
+    specs = [spec for spec in specs if spec not in lost.specs]
+    todo = [spec for spec in todo if spec not in lost.specs]
+    plan = dataclasses.replace(plan, images=tuple(spec.image for spec in specs))
+    code = _build(options, progress, plan, specs, todo, lost.reasons())
+    if lost.specs:
+        raise lost.error(_shown(options.out))
+    return code
 
 
 def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
@@ -193,7 +182,7 @@ def _build(
         show.write_report(run.settings.out, report)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
-    else:
+    elif specs:
         print(_closing(options.out, specs, results.manifests, results.errors))
     return results.exit_code
 
@@ -268,9 +257,9 @@ def notes_on(manifest: ProvenImage) -> str:
     """Return the notes that follow an image's outcome on its line."""
     notes = []
     if manifest.formats_equal:
-        notes.append(
-            f"{_COUNTS[len(manifest.artifacts)]} formats equal ({manifest.tree_digest[:19]})"
-        )
+        number = len(manifest.artifacts)
+        count = _COUNTS.get(number, str(number))
+        notes.append(f"{count} formats equal ({manifest.tree_digest[:19]})")
     if manifest.emulated:
         notes.append("emulated")
     if manifest.proven_on_gpu is False:

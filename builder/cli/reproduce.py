@@ -6,7 +6,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-from builder.artifacts.manifests import read_manifest
 from builder.build.planning import unchanged_spec
 from builder.build.run import BuildSettings
 from builder.cli.options import (
@@ -24,6 +23,7 @@ from builder.cli.options import (
 from builder.model.errors import BadInput, counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.terminal import progress_for
+from builder.verify.finished_images import finished
 from builder.verify.reproduction import Comparison, build_again
 
 _SHOWN = 5
@@ -90,9 +90,7 @@ def run(options: ReproduceOptions) -> int:
 
 
 def _manifest(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise BadInput(f"{folder / MANIFEST}: not the manifest of a finished image")
+    manifest = finished(folder)
     if manifest.inputs.source_date_epoch is None:
         raise BadInput(
             f"{folder}: built by a version whose images cannot be reproduced",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
@@ -23,7 +23,7 @@ from builder.cli.options import (
 from builder.cli.show import write_report
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
-from builder.model import SKIPPED
+from builder.model import SKIPPED, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
@@ -169,16 +169,12 @@ def run(options: VerifyOptions) -> int:
             return _launched(run, folder, ranks, options)
         if options.bench:
             return _measure(run, folder, options)
-        done = (
-            verify_pulled(run, folder, receipt, runners)
-            if receipt
-            else prove_again(
-                run,
-                folder,
-                runners,
-                expected=expected_target(options.project, finished(folder)),
-            )
-        )
+        done: Verified[Manifest] | Verified[ProvenImage]
+        if receipt:
+            done = verify_pulled(run, folder, receipt, runners)
+        else:
+            expected = expected_target(options.project, finished(folder))
+            done = prove_again(run, folder, runners, expected=expected)
     if options.json:
         more = {"pulled": receipt.digest} if receipt else {}
         print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
@@ -193,13 +189,17 @@ def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
     """Return a line for each check, also for further runs, which do not decide the outcome."""
     manifest = done.record
     lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
-    lines += [
-        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
-        for name, outcomes in manifest.checks.items()
-        for check in outcomes
-    ]
+    lines += _outcome_lines(manifest.checks)
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
     return "\n".join(lines)
+
+
+def _outcome_lines(outcomes_by_run: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    return [
+        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
+        for name, outcomes in outcomes_by_run.items()
+        for check in outcomes
+    ]
 
 
 def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> PullReceipt | None:
@@ -235,10 +235,8 @@ def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOpt
     if options.json:
         print(manifest_text(done.manifest), end="")
         return done.exit_code
-    print(f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}")
-    for artifact_format, outcomes in done.outcomes.items():
-        for check in outcomes:
-            print(f"  {artifact_format:12} {check.check:16} {check.outcome:8} {check.reason}")
+    title = f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}"
+    print("\n".join([title, *_outcome_lines(done.outcomes)]))
     return done.exit_code
 
 

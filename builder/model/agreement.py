@@ -90,7 +90,7 @@ def faults_of(
     ]
 
 
-def formats_not_run(manifest: Manifest) -> list[str]:
+def formats_not_run(manifest: ProvenImage) -> list[str]:
     """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
     run = {name.partition("-")[0] for name in manifest.checks}
     return sorted(manifest.artifacts.keys() - run)

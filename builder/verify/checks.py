@@ -43,22 +43,20 @@ def outcomes_in(
     Where the driver is copied into the image, the checks that need a GPU come last: the others,
     `cuda-clean` above all, are of the image as it was made.
     """
-    by_name = {ENVIRONMENT_CHECK: environment_of(target, kind, runner, gpu=gpu)}
-    copies = isinstance(runner, CopiesDriver)
-    late = [check for check in target.checks if copies and check.needs_gpu]
-    by_name |= {
-        check.name: outcome_of(check, runner) for check in target.checks if check not in late
-    }
+    outcomes = [environment_of(target, kind, runner, gpu=gpu)]
+    late = [check for check in target.checks if check.needs_gpu]
+    if not isinstance(runner, CopiesDriver):
+        late = []
+    outcomes += [outcome_of(check, runner) for check in target.checks if check not in late]
     try:
         if isinstance(runner, CopiesDriver):
             runner.copy_driver()
     except StepFailed as error:
         reason = "the driver could not be copied into the image"
-        failed = all_failed([check.name for check in late], reason, error)
-        by_name |= {outcome.check: outcome for outcome in failed}
+        outcomes += all_failed([check.name for check in late], reason, error)
     else:
-        by_name |= {check.name: outcome_of(check, runner) for check in late}
-    return tuple(by_name[name] for name in _names(target))
+        outcomes += [outcome_of(check, runner) for check in late]
+    return tuple(sorted(outcomes, key=lambda outcome: _names(target).index(outcome.check)))
 
 
 def not_started(target: ProofTarget, error: StepFailed) -> tuple[Outcome, ...]:
@@ -229,10 +227,7 @@ def environment_of(
     done = runner.run(["sh", "-c", _SCRIPT, "sh", directory], timeout_s=_TIMEOUT_S)
     actual_directory, _, variables = done.stdout.partition("\n")
     actual, ignored = _pairs(variables), (*_ALWAYS, *(_WITH_GPUS if gpu else ()))
-    faults = [
-        *_wrong_variables(expected, actual, ignored),
-        *_more(expected, actual, (*ignored, *kind.own)),
-    ]
+    faults = _wrong_variables(expected, actual, ignored, kind.own)
     if actual_directory != directory:
         faults.append(f"the working directory is {actual_directory}, not {directory}")
     if done.returncode:
@@ -256,25 +251,24 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _wrong_variables(
-    expected: Mapping[str, str], actual: Mapping[str, str], ignored: Sequence[str]
+    expected: Mapping[str, str],
+    actual: Mapping[str, str],
+    ignored: Sequence[str],
+    own: Sequence[str],
 ) -> list[str]:
-    return [
-        f"{key} is {actual[key]!r}, not {value!r}" if key in actual else f"{key} is not set"
-        for key, value in expected.items()
-        if key not in ignored
-        and (key in actual or _SHELL_NAME.fullmatch(key))
-        and actual.get(key) not in {value, value + _APPENDED.get(key, "")}
-    ]
-
-
-def _more(
-    expected: Mapping[str, str], actual: Mapping[str, str], patterns: Sequence[str]
-) -> list[str]:
-    return [
-        f"{name} is set, and not by the image"
-        for name in sorted(actual.keys() - expected.keys())
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-    ]
+    """Say which variables are not the image's; `own` are patterns of those that a runner adds."""
+    faults = []
+    for name, value in expected.items():
+        if name in ignored or (name not in actual and not _SHELL_NAME.fullmatch(name)):
+            continue
+        if name not in actual:
+            faults.append(f"{name} is not set")
+        elif actual[name] not in {value, value + _APPENDED.get(name, "")}:
+            faults.append(f"{name} is {actual[name]!r}, not {value!r}")
+    more = sorted(actual.keys() - expected.keys())
+    for pattern in (*ignored, *own):
+        more = [name for name in more if not fnmatch.fnmatch(name, pattern)]
+    return faults + [f"{name} is set, and not by the image" for name in more]
 
 
 def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -28,26 +28,14 @@ _LIBRARY = re.compile(r"(\S.*?) v?([0-9][0-9A-Za-z.]*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine(HostFacts):
-    """A machine that ranks were started on, by its name in the network."""
-
-    name: str
-
-    @property
-    def facts(self) -> HostFacts:
-        """The same machine without its name."""
-        return HostFacts(**{each.name: getattr(self, each.name) for each in fields(HostFacts)})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StartedBy:
     """The launcher of MPI programs' ranks: by default the image's own, for each check.
 
     That is of the product and version that its MPI says it is, where a check saw it. Else `name` is
     how it was asked for (`srun`), `product` and `version` are its own answers, if it was there, and
     `command` is its command line with the container's. It was asked for `ranks` ranks on `nodes`
-    nodes, or on as many as it likes where that is 0, and started them on `machines`, by name; on
-    none if these were not asked, or did not say.
+    nodes, or on as many as it likes where that is 0, and started them on `machines`, by their names
+    in the network; on none if these were not asked, or did not say.
     """
 
     name: str = IMAGES_OWN
@@ -56,7 +44,7 @@ class StartedBy:
     command: str = ""
     ranks: int = 0
     nodes: int = 0
-    machines: tuple[Machine, ...] = ()
+    machines: Mapping[str, HostFacts] = field(default_factory=dict)
 
     def __str__(self) -> str:
         if self.name == IMAGES_OWN or not self.product:
@@ -81,8 +69,8 @@ class RunEvidence:
 
     It is about all of the `artifacts`, and their common tree. `scripts` are the SHA-256 of the
     checks' scripts, by the checks' names. `emulator` is the program that ran a foreign
-    architecture's code, and empty where the code ran on the processor. `gpu` says whether the
-    host's GPUs were handed over, and `no_gpu` why not. `indices` are the states of package indices
+    architecture's code, and empty where the code ran on the processor. `no_gpu` says why the host's
+    GPUs were not handed over; it is empty if they were. `indices` are the states of package indices
     that the image was made with. Times are in UTC, as ISO 8601.
     """
 
@@ -98,7 +86,6 @@ class RunEvidence:
     scripts: Mapping[str, str] = field(default_factory=dict)
     emulator: str = ""
     launcher: StartedBy = StartedBy()
-    gpu: bool = False
     no_gpu: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
@@ -133,13 +120,16 @@ class RunEvidence:
         }
 
     def _setting(self) -> dict[str, object]:
+        machines = [
+            {"name": name, **write(machine)} for name, machine in self.launcher.machines.items()
+        ]
         return {
             "format": self.format,
             "runner": {"name": self.runner, "version": self.runner_version},
-            "launcher": write(self.launcher),
+            "launcher": {**write(self.launcher), "machines": machines},
             "emulated": bool(self.emulator),
             "emulator": self.emulator,
-            "gpu": {"handed_over": self.gpu, "reason": self.no_gpu},
+            "gpu": {"handed_over": not self.no_gpu, "reason": self.no_gpu},
             "started": self.started,
             "finished": self.finished,
             "host": write(self.host),
@@ -193,7 +183,7 @@ def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
     text = json.dumps(run.statement(), indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / "evidence").mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"evidence/{name}.json", text)
-    write_atomically(folder / f"evidence/{name}.xml", xml.decode())
+    write_atomically(folder / f"evidence/{name}.xml", xml)
     return f"evidence/{name}.json"
 
 
@@ -211,8 +201,8 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit_xml(
     suite: str, outcomes: Sequence[Outcome], *, started: str, properties: Mapping[str, str]
-) -> bytes:
-    """Return the file's bytes: one test suite with a test case for each check.
+) -> str:
+    """Return the file's text: one test suite with a test case for each check.
 
     `suite` is also the class of its cases. Times are in seconds, `started` is in ISO 8601. What
     XML cannot hold is replaced.
@@ -226,34 +216,26 @@ def junit_xml(
         "time": f"{sum(outcome.duration_s for outcome in outcomes):.3f}",
     }
     root = ET.Element("testsuites", {"name": "build-images", **numbers})
-    element = ET.SubElement(
-        root, "testsuite", {"name": _safe(suite), "timestamp": started, **numbers}
-    )
+    element = ET.SubElement(root, "testsuite", {"name": suite, "timestamp": started, **numbers})
     listed = ET.SubElement(element, "properties")
     for name, value in properties.items():
-        ET.SubElement(listed, "property", {"name": name, "value": _safe(value)})
+        ET.SubElement(listed, "property", {"name": name, "value": value})
     for outcome in outcomes:
         _add_case(element, suite, outcome)
     ET.indent(root, " ")
-    data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
-    return data + b"\n"
+    text = _NO_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(root, encoding="unicode"))
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n"
 
 
 def _add_case(element: ET.Element, suite: str, outcome: Outcome) -> None:
-    name, time = _safe(outcome.check), f"{outcome.duration_s:.3f}"
-    case = ET.SubElement(
-        element, "testcase", {"classname": _safe(suite), "name": name, "time": time}
-    )
-    reason = _safe(outcome.reason)
+    time = f"{outcome.duration_s:.3f}"
+    about = {"classname": suite, "name": outcome.check, "time": time}
+    case = ET.SubElement(element, "testcase", about)
     if outcome.outcome == SKIPPED:
-        ET.SubElement(case, "skipped", {"message": reason})
+        ET.SubElement(case, "skipped", {"message": outcome.reason})
     elif outcome.outcome == FAILED:
-        failure = ET.SubElement(case, "failure", {"message": reason, "type": FAILED})
-        failure.text = _safe(outcome.output)
+        failure = ET.SubElement(case, "failure", {"message": outcome.reason, "type": FAILED})
+        failure.text = outcome.output
     data = f"data: {json.dumps(dict(outcome.data), sort_keys=True)}" if outcome.data else ""
     lines = filter(None, [outcome.output, data])
-    ET.SubElement(case, "system-out").text = _safe("\n".join([*lines, outcome.reason]))
-
-
-def _safe(text: str) -> str:
-    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    ET.SubElement(case, "system-out").text = "\n".join([*lines, outcome.reason])

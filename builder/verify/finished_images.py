@@ -19,16 +19,15 @@ from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
-from builder.model.manifest import MANIFEST, Manifest, ProvenImage, required_runs
+from builder.model.manifest import MANIFEST, Manifest, ProvenImage
 from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
 from builder.system.files import irregular, link_or_copy, read_bound
-from builder.verify.checks import passed
-from builder.verify.proof import Verified, prove, proven_on_gpu
+from builder.verify.proof import Verified, judged, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import readable_folder
-from builder.verify.targets import ProofTarget, harness_of, within
+from builder.verify.targets import ProofTarget, harness_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,18 +143,11 @@ def merged(
     if statements is not None:
         for name in checks.keys() - proven.checks.keys():
             checks[name] = agreement.checked_outcomes(manifest, name, statements)
-    failed = not all(passed(checks[name]) for name in required_runs(checks))
     known = dataclasses.replace(manifest, checks=checks)
-    unproven = agreement.formats_not_run(known)
-    return dataclasses.replace(
-        with_emulation(
-            manifest.with_proof(proven), known, dict.fromkeys(proven.checks, proven.emulated)
-        ),
-        proven_on_gpu=proven_on_gpu(known.gpu_checks, manifest.artifacts, checks),
-        checks=checks,
-        outcome="failed" if failed else "built" if unproven else "verified",
-        evidence=tuple(sorted({*manifest.evidence, *proven.evidence})),
-    )
+    emulated = dict.fromkeys(proven.checks, proven.emulated)
+    updated = with_emulation(manifest.with_proof(proven), known, emulated)
+    evidence = tuple(sorted({*manifest.evidence, *proven.evidence}))
+    return judged(dataclasses.replace(updated, checks=checks, evidence=evidence))
 
 
 def with_emulation(manifest: Manifest, before: Manifest, done: Mapping[str, bool]) -> Manifest:
@@ -238,22 +230,21 @@ def proven_state(
     `specs` are the digests of the files that its spec copies in.
     """
     state, folder = manifests.state_of(out, image, expected), out / image.identifier
-    if state.work != "none" or state.manifest is None:
+    if state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
         text = f"to build: its {changed} is not what was made"
         return manifests.ImageState(work="build", text=text)
-    if not expected.verify:
+    if state.work == "verify" or not expected.verify:
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = manifests.read_statements(folder, state.manifest)
-    harness = within(harness_of(specs or {})) if image.checks else {}
+    harness = harness_of(specs or {}) if image.checks else {}
     faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
-    if faults := faults or _unbound(folder, state.manifest, statements):
-        return manifests.ImageState(
-            work="verify", text=f"to verify: {faults[0]}", manifest=state.manifest
-        )
-    return state
+    fault = faults[0] if faults else _unbound(folder, state.manifest, statements)
+    if not fault:
+        return state
+    return dataclasses.replace(state, work="verify", text=f"to verify: {fault}")
 
 
 def _changed(folder: Path, manifest: Manifest) -> str:
@@ -268,14 +259,14 @@ def _changed(folder: Path, manifest: Manifest) -> str:
     return "bill of materials" if _unbound(folder, manifest, [manifest.sbom]) else ""
 
 
-def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    faults = []
+def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Return why the first file is not the one that a manifest binds; empty if all are."""
     for name in names:
         try:
             read_bound(folder, manifest, name)
         except BadInput as error:
-            faults.append(str(error.args[0]))
-    return faults
+            return str(error.args[0])
+    return ""
 
 
 def _digest(path: Path) -> str:

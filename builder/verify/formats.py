@@ -7,11 +7,12 @@ labels, and scripts that set variables, start programs and run tests; a tarball 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,60 +44,60 @@ _INCOMPLETE = (FileNotFoundError, KeyError, TypeError, ValueError)
 _KEEP_OWNERS = frozenset(["oci", "charliecloud"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FormatTree:
-    """The entries of one format that count, and the digest over them.
+    """The entries of one format that count.
 
-    `artifact` is that of the file which they were read from, `sha256:…`: of a SIF alone, which
-    this reading is the first of. The others were hashed while they were written. `contents` are
-    those of the files that describe the image, by path: variables, labels, scripts.
+    `artifact` is the digest of the file which they were read from, `sha256:…`: of a SIF alone,
+    which this reading is the first of. The others were hashed while they were written. `contents`
+    are those of the files that describe the image, by path: variables, labels, scripts.
     """
 
     entries: Mapping[str, TreeEntry]
-    digest: str
     artifact: str = ""
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        entries: Mapping[str, TreeEntry],
-        artifact: str = "",
-        contents: Mapping[str, bytes] | None = None,
-    ) -> FormatTree:
-        digest = tree_digest(entries)
-        return cls(entries=entries, digest=digest, artifact=artifact, contents=contents or {})
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest over the entries."""
+        return tree_digest(self.entries)
 
 
-# Trees of artifacts by format, and why some of them could not be read.
-Trees = tuple[dict[str, FormatTree], dict[str, str]]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadFormats:
+    """The formats of an image as they were read: files and trees by format.
+
+    `broken` are those that could not be read, and why.
+    """
+
+    arch: str
+    files: Mapping[str, Path]
+    trees: Mapping[str, FormatTree]
+    broken: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self, name: str, path: str) -> bytes | None:
+        """Return the content of a file in a format that describes the image."""
+        return self.trees[name].contents.get(path)
 
 
-def trees_of(artifacts: Mapping[str, Path], *, work: Path, tools: Tools) -> Trees:
-    """Read the trees of artifacts, several at once."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return results_of(begin_reading(artifacts, work=work, tools=tools, pool=pool))
-
-
-def begin_reading(
-    artifacts: Mapping[str, Path], *, work: Path, tools: Tools, pool: Executor
-) -> dict[str, Future[FormatTree]]:
-    """Begin to read trees in a pool of threads."""
-    return {
-        name: pool.submit(tree_of_artifact, name, path, work=work, tools=tools)
-        for name, path in artifacts.items()
-    }
-
-
-def results_of(begun: Mapping[str, Future[FormatTree]]) -> Trees:
-    """Wait for trees that are read."""
+def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Tools) -> ReadFormats:
+    """Read the trees of an image's formats, several at once."""
     trees, broken = {}, {}
-    for name, future in begun.items():
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        reading = {
+            name: pool.submit(tree_of_artifact, name, path, work=work, tools=tools)
+            for name, path in files.items()
+        }
         try:
-            trees[name] = future.result()
-        except StepFailed as error:
-            broken[name] = error.message
-    return trees, broken
+            for name, future in reading.items():
+                try:
+                    trees[name] = future.result()
+                except StepFailed as error:
+                    broken[name] = error.message
+        except KeyboardInterrupt:  # it does not wait for them to come to their end
+            tools.processes.stop()
+            raise
+    return ReadFormats(arch=arch, files=files, trees=trees, broken=broken)
 
 
 def tree_of_artifact(
@@ -108,7 +109,7 @@ def tree_of_artifact(
     try:
         if artifact_format == "oci":
             entries = comparable(flatten.entries_of_layout(oci.read_layout(artifact), contents))
-            return FormatTree.of(entries, contents=contents)
+            return FormatTree(entries=entries, contents=contents)
         if artifact_format == "sif":
             opened = apptainer.tree_of(artifact, scratch=work, tools=tools, seen=digest.update)
         else:
@@ -119,7 +120,7 @@ def tree_of_artifact(
     except (tarfile.TarError, *DAMAGED, EOFError, *_INCOMPLETE) as error:
         raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
     sha256 = f"sha256:{digest.hexdigest()}" if artifact_format == "sif" else ""
-    return FormatTree.of(entries, sha256, contents)
+    return FormatTree(entries=entries, artifact=sha256, contents=contents)
 
 
 def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:
@@ -188,44 +189,10 @@ _DOCKERS = ("Healthcheck", "OnBuild", "Shell")
 _STARTED = ("Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "ExposedPorts", "StopSignal")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """An image's formats: their files, and the contents of those files in them that describe it."""
-
-    arch: str
-    files: Mapping[str, Path]
-    contents: Mapping[str, Mapping[str, bytes]]
-    has_checks: bool = True
-
-
-def metadata_faults(image: Described) -> list[str]:
-    """Return where the formats of an image contradict each other; one line each, format first."""
-    layout = read_layout(image.files["oci"]) if "oci" in image.contents else None
-    return [
-        f"{name}: {fault}"
-        for name in image.files
-        if name in image.contents
-        for faults in (_contract_faults(image, name, layout), _FAULTS[name](image, layout))
-        for fault in faults
-    ]
-
-
-def compared(
-    trees: Mapping[str, FormatTree],
-    broken: Mapping[str, str],
-    files: Mapping[str, Path],
-    *,
-    arch: str,
-    has_checks: bool,
-) -> Outcome:
-    """Compare the trees of all formats, and what they say of the image.
-
-    `broken` are those that could not be read, and why.
-    """
-    equal = equality(trees, broken)
-    contents = {name: tree.contents for name, tree in trees.items()}
-    image = Described(arch=arch, files=files, contents=contents, has_checks=has_checks)
-    faults = metadata_faults(image)
+def compared(image: ReadFormats, *, has_checks: bool) -> Outcome:
+    """Compare the trees of all formats, and what they say of the image."""
+    equal = equality(image.trees, image.broken)
+    faults = metadata_faults(image, has_checks=has_checks)
     if not faults:
         return equal
     before = [equal.reason] if equal.outcome == FAILED else []
@@ -234,7 +201,23 @@ def compared(
     return dataclasses.replace(equal, outcome=FAILED, reason=reason, output=output)
 
 
-def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
+def metadata_faults(image: ReadFormats, *, has_checks: bool = True) -> list[str]:
+    """Return where the formats of an image contradict each other; one line each, format first."""
+    layout = read_layout(image.files["oci"]) if "oci" in image.trees else None
+    faults = []
+    for name in image.trees:
+        if name == "oci":
+            own = _oci_faults(image, layout)
+        elif name == "sif":
+            own = _sif_faults(image, layout, has_checks=has_checks)
+        else:
+            own = _tarball_faults(image, layout)
+        faults += [f"{name}: {fault}" for fault in _contract_faults(image, name, layout)]
+        faults += [f"{name}: {fault}" for fault in own]
+    return faults
+
+
+def _oci_faults(image: ReadFormats, layout: Layout | None) -> Iterator[str]:
     arch = ARCHITECTURES.get(image.arch)
     yield from layout_faults(image.files["oci"], arch.oci if arch else image.arch)
     for key in _DOCKERS:
@@ -242,24 +225,24 @@ def _oci_faults(image: Described, layout: Layout | None) -> Iterator[str]:
             yield f"its configuration has {key}, which is Docker's alone: other formats have none"
 
 
-def _tarball_faults(image: Described, layout: Layout | None) -> Iterator[str]:
-    text = image.contents["charliecloud"].get(charliecloud.ENVIRONMENT)
+def _tarball_faults(image: ReadFormats, layout: Layout | None) -> Iterator[str]:
+    text = image.content("charliecloud", charliecloud.ENVIRONMENT)
     expected = environment_text(layout.environment).encode() if layout else text
     if text is None or text != expected:
         yield f"/{charliecloud.ENVIRONMENT} does not have the variables of the image"
 
 
-def _contract_faults(image: Described, name: str, layout: Layout | None) -> Iterator[str]:
+def _contract_faults(image: ReadFormats, name: str, layout: Layout | None) -> Iterator[str]:
     """Compare labels with the host contract in the file system; both may be missing."""
     if name == "oci" and layout:
         labels: Mapping[str, object] = labels_of(layout)
     elif name == "sif":
-        labels = _json(image.contents["sif"].get(_LABELS))
+        labels = _json(image.content("sif", _LABELS))
     else:
         return
     actual = {key: str(text) for key, text in labels.items() if key.startswith(contract.LABEL)}
     try:
-        document = json.loads(image.contents[name].get(_CONTRACT, b"{}"))
+        document = json.loads(image.content(name, _CONTRACT) or b"{}")
         expected = contract.labels_of_document(document)
     except (ValueError, TypeError, AttributeError):
         yield f"{contract.IN_IMAGE} is no contract"
@@ -275,8 +258,8 @@ def _unlike(first: Mapping[str, object], second: Mapping[str, object]) -> list[s
 # ---- The SIF ----
 
 
-def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
-    contents, file = image.contents["sif"], image.files["sif"]
+def _sif_faults(image: ReadFormats, layout: Layout | None, *, has_checks: bool) -> Iterator[str]:
+    contents, file = image.trees["sif"].contents, image.files["sif"]
     objects, arch = sif.json_objects(file), sif.architecture_of(file)
     if arch != image.arch:
         yield f"its file system is for {arch}, expected {image.arch}"
@@ -285,7 +268,7 @@ def _sif_faults(image: Described, layout: Layout | None) -> Iterator[str]:
         yield f"its first line is {launch!r}, expected {sif.LAUNCH!r}"
     if header_arch != arch:
         yield f"its header is for {header_arch}, and its file system for {arch}"
-    yield from _script_faults(contents, _runscripts(layout), has_checks=image.has_checks)
+    yield from _script_faults(contents, _runscripts(layout), has_checks=has_checks)
     if layout:
         yield from _label_faults(contents, layout)
         yield from _variable_faults(contents, layout)
@@ -373,6 +356,3 @@ def _json(data: bytes | None) -> dict[str, object]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-_FAULTS = {"oci": _oci_faults, "sif": _sif_faults, "charliecloud": _tarball_faults}

@@ -37,10 +37,8 @@ def contract_in(image: Path, processes: Processes) -> HostContract:
     """
     try:
         contract = _contract(image, processes)
-    except _BROKEN as error:
+    except (*_BROKEN, StepFailed) as error:
         raise BadInput(f"{image}: cannot be read as an image ({error})", hint=_HINT) from error
-    except StepFailed as error:
-        raise BadInput(str(error), hint=_HINT) from error
     if contract is None:
         raise MissingPrerequisite(
             f"{image}: cannot tell: this image has no host contract",

@@ -30,7 +30,7 @@ from builder.build.workspace import (
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
-from builder.model.errors import BadInput, StepFailed
+from builder.model.errors import StepFailed
 from builder.model.manifest import (
     MANIFEST,
     SBOM,
@@ -158,23 +158,13 @@ class ImageJob:
         self.close()
 
     def prove_again(self) -> None:
-        """Verify an image that was built before; if an artifact was altered, make all of it."""
-        run, spec, name = self._run, self._spec, self._image.identifier
+        """Verify an image that was built before."""
         self.begin()
-        try:
-            expected = target_of(spec.image, digests_of(spec.files))
-            verified = prove_again(run, run.settings.out / name, expected=expected)
-        except BadInput as error:
-            run.progress.step(name, f"building anew: {error}")
-            self._stages.make_base(spec.image)
-            for number in range(len(spec.image.stages)):
-                self._stages.make(spec, number)
-            for step in (self.build, self.pack, self.prove):
-                step()
-        else:
-            if verified.untried:
-                raise not_tried(name, verified.untried)
-            self.manifest = verified.record
+        expected = target_of(self._image, digests_of(self._spec.files))
+        verified = prove_again(self._run, self._folder, expected=expected)
+        if verified.untried:
+            raise not_tried(self._image.identifier, verified.untried)
+        self.manifest = verified.record
 
     def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
         specs = {**digests_of(self._spec.files), **programs}

@@ -204,11 +204,11 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
 
 def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:
     """Return the machine that stands for all, the first or one that emulated, and the emulator."""
-    machines, emulator = started_by.machines, emulator_of(run, ranks.arch)
+    machines, emulator = [*started_by.machines.values()], emulator_of(run, ranks.arch)
     if not machines:
         return run.host, emulator
     foreign = [machine for machine in machines if machine.arch != ranks.arch]
-    return (foreign or machines)[0].facts, (emulator or "qemu") if foreign else ""
+    return (foreign or machines)[0], (emulator or "qemu") if foreign else ""
 
 
 def _updated(
@@ -270,9 +270,9 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
     outcome = rank_outcome(start, launcher, library, done, tuning=tuning)
     by_host = outcome.data.get("ranks_by_host")
     hosts = {*by_host} if isinstance(by_host, dict) else set()
-    machines = launchers.machines(launcher, tools) if hosts else ()
-    if {machine.name for machine in machines} != hosts:
-        machines = ()  # others than those that the ranks were on
+    machines = launchers.machines(launcher, tools) if hosts else {}
+    if machines.keys() != hosts:
+        machines = {}  # others than those that the ranks were on
     return outcome, dataclasses.replace(started_by, command=shlex.join(argv), machines=machines)
 
 

@@ -2,22 +2,21 @@
 
 What a machine lacks says nothing of an image, so nothing is recorded of such a run. An image is
 accused of what it did where a runner works: so where a container does not start, or nothing passes
-in it, the same runner is given an image that holds a program which only ends.
+in it, the same runner is given an image whose one program prints its version.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import io
 import platform
-import struct
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from builder.artifacts import oci
 from builder.build.engines import Tools
+from builder.build.packing import file_digest
 from builder.host import doctor as examination
 from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
@@ -68,16 +67,11 @@ def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisit
 
 # ---- A control for containers in which all checks fail ----
 
-PROGRAM = "/ends"
+# The C library's program is linked statically, so it runs without anything else. Ubuntu 22.04 has a
+# script in its place.
+_STATIC = (Path("/sbin/ldconfig.real"), Path("/sbin/ldconfig"))
+_COMMAND = ("/ldconfig", "--version")
 _TIMEOUT_S = 60.0
-# exit(0) as machine code, by each architecture's system call: syscall(2)
-_CODE = {
-    "x86_64": "b83c000000 31ff 0f05",  # mov eax, 60; xor edi, edi; syscall
-    "aarch64": "000080d2 a80b80d2 010000d4",  # mov x0, 0; mov x8, 93; svc 0
-    "ppc64le": "01000038 00006038 02000044",  # li r0, 1; li r3, 0; sc
-}
-_ELF_V2 = {"ppc64le": 2}  # e_flags: the ABI
-_ADDRESS, _PAGE = 0x10000000, 0x10000
 # Runtimes mount on these, or write over them.
 _FOLDERS = (
     *("ch", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "var", "var/tmp"),
@@ -86,75 +80,56 @@ _FILES = ("ch/environment", "etc/group", "etc/hosts", "etc/passwd", "etc/resolv.
 
 
 def runs_nothing(kind: Kind, container: Container) -> str:
-    """Return why a runner does not run a program that only ends.
+    """Return why a runner does not run a program that only prints its version.
 
     Empty if it does, or nobody can tell.
     """
-    if platform.machine() not in _CODE:
+    program = next((path for path in _STATIC if path.is_file()), None)
+    if program is None or platform.machine() not in ARCHITECTURES:
         return ""
     with readable_folder(container.work, "control-") as folder:
+        artifact = _image(kind.format, folder, program)
         control = dataclasses.replace(
-            container, artifact=_image(kind.format, folder), directory="/", gpu=False, data=None
+            container, artifact=artifact, directory="/", gpu=False, data=None
         )
         try:
             with kind.open(control) as runner:
-                done = getattr(runner, "inner", runner).run([PROGRAM], timeout_s=_TIMEOUT_S)
+                done = getattr(runner, "inner", runner).run(_COMMAND, timeout_s=_TIMEOUT_S)
         except StepFailed as error:
             return _last(error.tail, error.message)
     lines = done.stderr.strip().splitlines()
     return _last(lines, f"exit status {done.returncode}") if done.returncode else ""
 
 
-def ending_program(arch: str) -> bytes:
-    """Return a static ELF program that only ends: https://refspecs.linuxfoundation.org/elf/elf.pdf"""
-    code = bytes.fromhex(_CODE[arch])
-    header, table = 64, 56
-    start = header + table
-    size = start + len(code)
-    head = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        2,  # ET_EXEC
-        ARCHITECTURES[arch].elf_machine,
-        1,
-        *(_ADDRESS + start, header, 0, _ELF_V2.get(arch, 0)),
-        *(header, table, 1, 0, 0, 0),
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, _PAGE)
-    return head + segment + code
-
-
-def _image(artifact_format: str, folder: Path) -> Path:
+def _image(artifact_format: str, folder: Path, program: Path) -> Path:
     """Write the control as an artifact; in the place of a SIF a folder, which runs as one."""
-    rootfs, machine = folder / "rootfs.tar", platform.machine()
-    members = [
-        *((name, tarfile.DIRTYPE, 0o755, b"") for name in _FOLDERS),
-        *((name, tarfile.REGTYPE, 0o644, b"") for name in _FILES),
-        (PROGRAM[1:], tarfile.REGTYPE, 0o755, ending_program(machine)),
-    ]
-    with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
-        for name, kind, mode, data in members:
-            member = tarfile.TarInfo(name)
-            member.type, member.mode, member.size = kind, mode, len(data)
-            tar.addfile(member, io.BytesIO(data))
-    if artifact_format == "charliecloud":
-        target = folder / "image.tar.gz"
-        target.write_bytes(gzip.compress(rootfs.read_bytes()))
-        return target
+    root = folder / "sandbox"
+    for name in _FOLDERS:
+        (root / name).mkdir(parents=True)
+    for name in _FILES:
+        (root / name).touch()
+    shutil.copy(program, root / _COMMAND[0][1:])
     if artifact_format == "sif":
-        return _unpacked(rootfs, folder / "sandbox")
-    architecture, archive = ARCHITECTURES[machine].oci, folder / "image.tar"
-    oci.write_archive(rootfs, archive, architecture=architecture, environment={}, name="control")
-    return _unpacked(archive, folder / "image.oci")
+        return root
+    is_tarball = artifact_format == "charliecloud"
+    archive = folder / ("image.tar.gz" if is_tarball else "rootfs.tar")
+    with tarfile.open(archive, "w:gz" if is_tarball else "w") as tar:
+        tar.add(root, arcname=".", filter=_of_root)
+    if is_tarball:
+        return archive
+    layout, digest = folder / "image.oci", file_digest(archive)
+    layer = oci.LayerBlob(diff_id=digest, digest=digest, size=archive.stat().st_size)
+    oci.start_layout(layout)
+    archive.rename(oci.blob_path(layout, digest))
+    config = {"architecture": ARCHITECTURES[platform.machine()].oci, "os": "linux"}
+    rootfs = {"type": "layers", "diff_ids": [digest]}
+    oci.finish_layout(layout, {**config, "rootfs": rootfs}, [layer])
+    return layout
 
 
-def _unpacked(archive: Path, target: Path) -> Path:
-    target.mkdir()
-    with tarfile.open(archive) as tar:
-        # An attribute: Debian 12's Python has no argument for it, and Python 3.14 needs it.
-        tar.extraction_filter = lambda member, _: member
-        tar.extractall(target)  # noqa: S202 - what was written here
-    return target
+def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    return member
 
 
 def _last(lines: Sequence[str], otherwise: str) -> str:

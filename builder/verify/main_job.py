@@ -254,12 +254,10 @@ class _MainJob:
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
             if name != first:
-                log = own.log if isinstance(own, StepFailed) else None
-                shared = StepFailed(
-                    f"not built: its {task.label}, shared with {first}, failed", log=log
-                )
-                shared.exit_code = own.exit_code
-                own = shared
+                text = f"not built: its {task.label}, shared with {first}, failed"
+                log, code = own.log if isinstance(own, StepFailed) else None, own.exit_code
+                own = StepFailed(text, log=log)
+                own.exit_code = code
             self.errors[name] = own
             self._run.progress.finish(name, "failed", str(own))
 

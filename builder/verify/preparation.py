@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from builder.build.base_store import SECURITY, kept_base
@@ -12,7 +13,7 @@ from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
-from builder.model import Plan
+from builder.model import Plan, PlannedImage
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -20,12 +21,18 @@ from builder.system.terminal import Progress
 
 
 def prepare(
-    options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
+    options: BuildSettings,
+    progress: Progress,
+    plan: Plan,
+    *,
+    todo: int,
+    held: ExitStack,
+    bases: bool = True,
 ) -> Run:
     """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
-    `held` is to be closed when the run is over. Raises `MissingPrerequisite` with all that is
-    missing.
+    `held` is to be closed when the run is over. Without `bases`, none is to be made. Raises
+    `MissingPrerequisite` with all that is missing.
     """
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
@@ -34,11 +41,12 @@ def prepare(
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        _require(options, progress, plan, tools, images=min(todo, options.jobs))
+        made = [image for image in plan.images if image.is_bootstrapped] if bases else []
+        _require(options, progress, plan, tools, images=min(todo, options.jobs), made=made)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
-        if not options.offline and any(image.is_bootstrapped for image in plan.images):
+        if made and not options.offline:
             mirror = find_mirror()
-            bootstraps = [image.base.bootstrap for image in plan.images if image.base.bootstrap]
+            bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
     return Run(
@@ -54,8 +62,15 @@ def prepare(
 
 
 def _require(
-    options: BuildSettings, progress: Progress, plan: Plan, tools: Tools, *, images: int
+    options: BuildSettings,
+    progress: Progress,
+    plan: Plan,
+    tools: Tools,
+    *,
+    images: int,
+    made: Sequence[PlannedImage],
 ) -> None:
+    """Raise `MissingPrerequisite` with all that this machine lacks; `made` are bases' images."""
     home, host = tools.home, platform.machine()
     lent = set()  # architectures whose build steps are to run native tools
     if options.native_tools and ENGINES[options.engine].lends:
@@ -73,9 +88,8 @@ def _require(
         out=options.out,
         images=images,
         bases=any(
-            image.is_bootstrapped
-            and not (options.offline and kept_base(image.base_image, store=home.bases))
-            for image in plan.images
+            not (options.offline and kept_base(image.base_image, store=home.bases))
+            for image in made
         ),
         lent=sorted(lent),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -13,6 +11,7 @@ from typing import Generic, TypeVar
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.model.agreement import formats_not_run
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.system.host_facts import host_facts, lost_gpus
@@ -27,10 +26,10 @@ from builder.verify.checks import (
 )
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
-from builder.verify.formats import FormatTree, begin_reading, compared, results_of
+from builder.verify.formats import FormatTree, compared, read_formats
 from builder.verify.machine_faults import machines_fault, not_tried
 from builder.verify.runners import DEFAULTS, RUNNERS
-from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.runners.protocol import Container, Kind
 from builder.verify.targets import (
     ProofTarget,
     altered_harness,
@@ -39,7 +38,6 @@ from builder.verify.targets import (
     with_carried,
 )
 
-_AT_ONCE = 2  # each takes a core to unpack and one to hash or write
 Record = TypeVar("Record", bound=ProvenImage)
 
 
@@ -79,42 +77,32 @@ def prove(
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
     paths = {name: artifact.path for name, artifact in artifacts.items()}
+    image = read_formats(paths, arch=target.arch, work=work, tools=run.tools)
+    trees = image.trees
+    proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
+    target = with_carried(target, trees.values())
+    equal = compared(image, has_checks=bool(target.checks))
+    harness = carried_harness(next(iter(trees.values()))) if trees else {}
+    equal = dataclasses.replace(equal, data={"harness": harness})
+    shared = (equal, *altered_harness(target, trees))
     untried: dict[str, str] = {}
     runs: dict[str, RunEvidence] = {}
-    with contextlib.ExitStack() as held:
-        with _pool(run) as pool:  # containers are made meanwhile; checks run when it is quiet
-            begun = begin_reading(paths, work=work, tools=run.tools, pool=pool)
-            opening = [
-                pool.submit(_opened, run, target, kind, paths[kind.format], work, held)
-                for kind in kinds
-            ]
-            trees, broken = results_of(begun)
-            containers = [future.result() for future in opening]
-        proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
-        target = with_carried(target, trees.values())
-        equal = compared(trees, broken, paths, arch=target.arch, has_checks=bool(target.checks))
-        harness = carried_harness(next(iter(trees.values()))) if trees else {}
-        equal = dataclasses.replace(equal, data={"harness": harness})
-        shared = (equal, *altered_harness(target, trees))
-        for container in containers:
-            try:
-                evidence = _run(run, target, container)
-            except MissingPrerequisite as error:
-                untried[container.name] = str(error.args[0])
-                continue
-            runs[container.name] = dataclasses.replace(
-                evidence,
-                artifacts=list(proven.values()),
-                outcomes=(*shared, *evidence.outcomes),
-                scripts=_scripts(target, trees.get(evidence.format)),
-            )
+    for kind in kinds:
+        try:
+            evidence = _run(run, target, kind, paths[kind.format], work)
+        except MissingPrerequisite as error:
+            untried[kind.run_name] = str(error.args[0])
+            continue
+        runs[kind.run_name] = dataclasses.replace(
+            evidence,
+            artifacts=list(proven.values()),
+            outcomes=(*shared, *evidence.outcomes),
+            scripts=_scripts(target, trees.get(kind.format)),
+        )
     if not runs:
         raise not_tried(target.identifier, untried)
     files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
-    checks = {name: tuple(evidence.outcomes) for name, evidence in runs.items()}
     emulated = tuple(sorted(name for name, evidence in runs.items() if evidence.emulator))
-    gpu_checks = {check.name for check in target.checks if check.needs_gpu}
-    has_passed = all(passed(checks[name]) for name in required_runs(checks))
     record = ProvenImage(
         image=target.identifier,
         artifacts=in_folder(proven),
@@ -124,12 +112,39 @@ def prove(
         emulated_runs=emulated,
         in_image_checks=target.checks,
         tools=run.versions,
-        checks=checks,
-        outcome="verified" if has_passed else "failed",
-        proven_on_gpu=proven_on_gpu(gpu_checks, proven, checks),
+        checks={name: tuple(evidence.outcomes) for name, evidence in runs.items()},
+        outcome="",
         evidence=files,
     )
-    return Verified(record=record, runs=tuple(runs), untried=untried)
+    return Verified(record=judged(record), runs=tuple(runs), untried=untried)
+
+
+def judged(record: Record) -> Record:
+    """Return a record with the outcome of its runs, and whether they prove it on a GPU."""
+    outcome = "built" if formats_not_run(record) else "verified"
+    if not all(passed(record.checks[name]) for name in required_runs(record.checks)):
+        outcome = "failed"
+    return dataclasses.replace(record, outcome=outcome, proven_on_gpu=_proven_on_gpu(record))
+
+
+def _proven_on_gpu(record: ProvenImage) -> bool | None:
+    """Return whether GPU checks passed in some run of each format, and failed in none.
+
+    None if the image has no such check. The negative control is none of the image's checks: if it
+    failed, the others prove nothing.
+    """
+    gpu = record.gpu_checks
+    if not gpu:
+        return None
+    has_passed = dict.fromkeys(record.artifacts, False)
+    for name, outcomes in record.checks.items():
+        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
+        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
+        if FAILED in results | controls:
+            return False
+        form = name.partition("-")[0]
+        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
+    return all(has_passed.values())
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
@@ -140,42 +155,13 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
     return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 
 
-@contextlib.contextmanager
-def _pool(run: Run) -> Iterator[Executor]:
-    """Threads for reading and unpacking; Ctrl-C does not wait for them to come to their end."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        try:
-            yield pool
-        except KeyboardInterrupt:
-            run.tools.processes.stop()
-            raise
+def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
+    """Run the checks of an image by one program.
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Opened:
-    """A format that is ready for its checks, or why it is not; `no_gpu` as in the evidence."""
-
-    kind: Kind
-    container: Container
-    runner: Runner | StepFailed | MissingPrerequisite
-    no_gpu: str
-
-    @property
-    def name(self) -> str:
-        """The name of its outcomes and evidence."""
-        usual = DEFAULTS[self.kind.format] == self.kind.name
-        return self.kind.format if usual else f"{self.kind.format}-{self.kind.name}"
-
-
-def _opened(
-    run: Run,
-    target: ProofTarget,
-    kind: Kind,
-    artifact: Path,
-    work: Path,
-    held: contextlib.ExitStack,
-) -> _Opened:
-    no_gpu = why_no_gpu(target, kind, host=run.host, tools=run.tools)
+    Raises `MissingPrerequisite` where this machine cannot.
+    """
+    run.progress.step(target.identifier, f"verifying in {kind.program}")
+    started, no_gpu = now(), why_no_gpu(target, kind, host=run.host, tools=run.tools)
     container = Container(
         artifact=artifact,
         work=work,
@@ -183,26 +169,14 @@ def _opened(
         directory=target.directory,
         gpu=not no_gpu,
     )
-    runner: Runner | StepFailed | MissingPrerequisite
+    failure = None
     try:
-        runner = held.enter_context(kind.open(container))
-    except (StepFailed, MissingPrerequisite) as error:
-        runner = error
-    return _Opened(kind=kind, container=container, runner=runner, no_gpu=no_gpu)
-
-
-def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
-    kind, runner, started = opened.kind, opened.runner, now()
-    if isinstance(runner, MissingPrerequisite):
-        raise runner
-    run.progress.step(target.identifier, f"verifying in {kind.program}")
-    error = runner if isinstance(runner, StepFailed) else None
-    if isinstance(runner, StepFailed):
-        outcomes = not_started(target, runner)
-    else:
-        outcomes = outcomes_in(target, kind, runner, gpu=not opened.no_gpu)
-        outcomes += withheld(target, kind, opened.container)
-    if fault := machines_fault(kind, opened.container, target.arch, outcomes, error):
+        with kind.open(container) as runner:
+            outcomes = outcomes_in(target, kind, runner, gpu=not no_gpu)
+        outcomes += withheld(target, kind, container)
+    except StepFailed as error:
+        failure, outcomes = error, not_started(target, error)
+    if fault := machines_fault(kind, container, target.arch, outcomes, failure):
         raise MissingPrerequisite(fault)
     outcomes += lacking_mpi(target)
     if lost := lost_gpus(run.host, host_facts()):
@@ -219,8 +193,7 @@ def _run(run: Run, target: ProofTarget, opened: _Opened) -> RunEvidence:
         finished=now(),
         emulator=emulator_of(run, target.arch, seen_arch(outcomes, target.arch)),
         launcher=images_own(outcomes),
-        gpu=not opened.no_gpu,
-        no_gpu=opened.no_gpu,
+        no_gpu=no_gpu,
         tools=run.versions,
         indices=target.indices,
     )
@@ -234,39 +207,15 @@ def emulator_of(run: Run, *archs: str) -> str:
 
 def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:
     entries = tree.entries if tree else {}
+    contents = {path: entry.content for path, entry in entries.items() if entry.content}
     paths = {check.name: check.script.lstrip("/") for check in target.checks}
-    return {
-        name: entries[path].content
-        for name, path in paths.items()
-        if path in entries and entries[path].content
-    }
+    return {name: contents[path] for name, path in paths.items() if path in contents}
 
 
 def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
     """Return the architecture that programs saw (`uname`), or else `arch`, that of the image."""
     seen = (str(outcome.data["uname"]) for outcome in outcomes if "uname" in outcome.data)
     return next(seen, arch)
-
-
-def proven_on_gpu(
-    gpu: Collection[str], formats: Iterable[str], runs: Mapping[str, Iterable[Outcome]]
-) -> bool | None:
-    """Return whether the checks `gpu` passed in some run of each format, and failed in none.
-
-    `runs` are outcomes by the names of runs. None if the image has no such check. The negative
-    control is none of the image's checks: if it failed, the others prove nothing.
-    """
-    if not gpu:
-        return None
-    has_passed = dict.fromkeys(formats, False)
-    for name, outcomes in runs.items():
-        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
-        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
-        if FAILED in results | controls:
-            return False
-        form = name.partition("-")[0]
-        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
-    return all(has_passed.values())
 
 
 def in_folder(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:

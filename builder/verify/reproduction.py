@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from builder.artifacts import oci
@@ -18,21 +18,19 @@ from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker, file_digest
-from builder.build.run import BuildSettings, Run, Timer, downloading
+from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
-from builder.host import doctor as examination
-from builder.model import Artifact, Spec
+from builder.model import Artifact, Plan, Spec
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.system.files import remove_tree
 from builder.system.home import Home
-from builder.system.host_facts import host_facts
 from builder.system.orphans import MARK, living
-from builder.system.process import Processes
 from builder.system.terminal import Progress
+from builder.verify.preparation import prepare
 
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
@@ -58,12 +56,12 @@ def build_again(
     folder: Path,
     manifest: Manifest,
     spec: Spec,
-    options: BuildSettings,
+    settings: BuildSettings,
     progress: Progress,
 ) -> Comparison:
     """Build an image again from what it was built from, and compare the two.
 
-    `options` say whether native tools are lent and the network is asked; formats, engine and epoch
+    `settings` say whether native tools are lent and the network is asked; formats, engine and epoch
     are the manifest's.
     """
     start = time.monotonic()
@@ -73,8 +71,8 @@ def build_again(
         _check(folder / FILES[name], digest)
     home = Home.of_environment()
     with (
-        using(home, options.project, progress.say),
-        _scratch(options, progress, spec, manifest) as run,
+        using(home, settings.project, progress.say),
+        _scratch(settings, progress, spec, manifest) as run,
     ):
         bases = (base,) if base else brought_bases(spec.image, home)
         artifacts, bill = _built(run, spec, bases)
@@ -130,57 +128,36 @@ def _check(path: Path, expected: str) -> None:
 
 @contextmanager
 def _scratch(
-    options: BuildSettings, progress: Progress, spec: Spec, manifest: Manifest
+    settings: BuildSettings, progress: Progress, spec: Spec, manifest: Manifest
 ) -> Iterator[Run]:
     """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
-    epoch = manifest.inputs.source_date_epoch
-    if epoch is None:
-        raise BadInput(f"{manifest.image}: built by a version whose images cannot be reproduced")
-    processes = Processes(echo=progress.echo if options.verbose else None)
-    home = Home.of_environment()
-    home.work.mkdir(parents=True, exist_ok=True)
-    diagnosis = examination.examine(processes, home=home.path, search_path=home.search_path())
-    examination.require(
-        diagnosis,
-        archs=[spec.image.cell.arch],
-        formats=_formats(manifest),
-        engine=manifest.engine,
-        home=home.path,
+    epoch, home = manifest.inputs.source_date_epoch, Home.of_environment()
+    assert epoch is not None  # of an earlier version: the command refuses that
+    settings = dataclasses.replace(
+        settings,
         out=home.work,
-        bases=False,
+        engine=manifest.engine,
+        formats=_formats(manifest),
+        cache=False,
+        verify=False,
+        epoch=epoch,
     )
-    path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
-    scratch = Home(path=path, shared=home.shared)
-    with (
-        living(home.builders) as mark,  # whoever builds next ends what this leaves if it is killed
-        downloading(
-            Tools(processes=processes, home=scratch),
-            home,
-            [spec.image],
-            progress,
-            options,
-            noted=False,
-        ) as tools,
-    ):
-        processes.mark[MARK] = mark
+    plan = Plan(images=(spec.image,), left_out=())
+    with ExitStack() as held:
+        run = prepare(settings, progress, plan, todo=1, held=held, bases=False)
+        # Whoever builds next ends what this leaves if it is killed.
+        run.tools.processes.mark[MARK] = held.enter_context(living(home.builders))
+        path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
+        scratch = Home(path=path, shared=home.shared)
+        tools = dataclasses.replace(run.tools, home=scratch, journals=None)
         engine = ENGINES[manifest.engine](tools)
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)
-            settings = dataclasses.replace(
-                options,
-                out=path / "out",
-                engine=manifest.engine,
-                formats=_formats(manifest),
-                cache=False,
-                verify=False,
-                epoch=epoch,
-            )
-            yield Run(
-                settings=settings, tools=tools, engine=engine, progress=progress, host=host_facts()
-            )
+            settings = dataclasses.replace(settings, out=path / "out")
+            yield dataclasses.replace(run, settings=settings, tools=tools, engine=engine)
         finally:
-            processes.stop()
+            tools.processes.stop()
             engine.clean()
             remove_tree(path)
 

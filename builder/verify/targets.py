@@ -17,18 +17,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.artifacts.manifests import FOLDER, PROGRAMS
+from builder.artifacts.manifests import FOLDER
+from builder.artifacts.tree import TreeEntry
 from builder.build.planning import plan_of_image
 from builder.compile.spec.image_scripts import check_files, script_of
 from builder.load.project import RUN_CHECKS
-from builder.model import (
-    FAILED,
-    NONE,
-    SKIPPED,
-    Outcome,
-    PlannedImage,
-    agreement,
-)
+from builder.model import FAILED, NONE, SKIPPED, Outcome, PlannedImage, agreement
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
 from builder.model.errors import BuildImagesError
@@ -52,8 +46,9 @@ class ProofTarget:
     """An image that is verified: its name, its environment and its checks.
 
     `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
-    the SHA-256 of the builder's scripts by their paths in the image; it is empty if these are not
-    known. `indices` are the states of package indices that it was made with, where these are known.
+    the SHA-256 of the builder's scripts by their paths below /opt/build-images; it is empty if
+    these are not known. `indices` are the states of package indices that it was made with, where
+    these are known.
     """
 
     identifier: str
@@ -72,29 +67,29 @@ class ProofTarget:
 
 
 def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
-    """Return the SHA-256 of each file of the harness by its path in the image.
+    """Return the SHA-256 of each file of the harness by its path below the harness's folder.
 
     `specs` are the digests of a spec's files (`sha256:…`) by their names in the spec's folder, and
     of compiled programs as `programs_in` has them.
     """
     return {
-        name.replace("files/", FOLDER, 1): str(digest).removeprefix("sha256:")
+        name.removeprefix("files/"): str(digest).removeprefix("sha256:")
         for name, digest in specs.items()
         if name.startswith(_COPIED)
     }
 
 
-def within(harness: Mapping[str, str]) -> dict[str, str]:
-    """Return a harness by paths below its folder, as evidence has it."""
-    return {path.removeprefix(FOLDER): digest for path, digest in harness.items()}
-
-
 def carried_harness(tree: FormatTree) -> dict[str, str]:
     """Return the SHA-256 of each file of the harness in an artifact, by paths below its folder."""
+    files = sorted(_harness_entries(tree).items())
+    return {path: entry.content for path, entry in files if entry.kind == "file"}
+
+
+def _harness_entries(tree: FormatTree) -> dict[str, TreeEntry]:
     return {
-        path.removeprefix(FOLDER): entry.content
-        for path, entry in sorted(tree.entries.items())
-        if path.startswith(FOLDER) and entry.kind == "file"
+        path.removeprefix(FOLDER): entry
+        for path, entry in tree.entries.items()
+        if path.startswith(FOLDER)
     }
 
 
@@ -114,16 +109,16 @@ def altered_harness(target: ProofTarget, trees: Mapping[str, FormatTree]) -> tup
 
 
 def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
-    folders = [f"{SCRIPTS}/"]
-    if any(path.startswith(PROGRAMS) for path in target.harness):  # earlier manifests have none
-        folders.append(PROGRAMS)
-    files = {path for path in tree.entries if path.startswith(tuple(folders))}
-    for path in sorted(files | target.harness.keys()):
-        entry = tree.entries.get(path)
+    entries, folders = _harness_entries(tree), ["checks/"]
+    if any(path.startswith("bin/") for path in target.harness):  # earlier manifests have none
+        folders.append("bin/")
+    present = {path for path in entries if path.startswith(tuple(folders))}
+    for path in sorted(present | target.harness.keys()):
+        entry = entries.get(path)
         if entry is None:
-            yield f"{name}: /{path} is missing"
+            yield f"{name}: /{FOLDER}{path} is missing"
         elif entry.kind != "file" or entry.content != target.harness.get(path):
-            yield f"{name}: /{path} is not the builder's"
+            yield f"{name}: /{FOLDER}{path} is not the builder's"
 
 
 def carried_checks(tree: FormatTree) -> dict[str, InImageCheck]:

@@ -35,7 +35,7 @@ from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_o
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.files import read_bound
-from builder.verify.targets import harness_digests, harness_of, within
+from builder.verify.targets import harness_digests, harness_of
 
 _NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
 

@@ -19,12 +19,12 @@ from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
 from builder.model.versions import first_version
 from builder.system.home import Home
+from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
-from builder.verify.evidence import Machine
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
-# Under which names a launcher for programs of that binary interface may be found.
+# Names of launchers for programs of each binary interface; the first on the path is taken.
 _NAMES = {
     "openmpi": ("mpirun", "mpirun.openmpi", "mpiexec", "orterun"),
     "mpich": ("mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich", "mpiexec"),
@@ -234,11 +234,13 @@ def cancel(launcher: Launcher, home: Home) -> None:
             ask(tools, "scancel", "--quiet", *steps)
 
 
-def ask(tools: Tools, *command: str, timeout_s: float = 20) -> Completed:
+def ask(
+    tools: Tools, *command: str, timeout_s: float = 20, env: Mapping[str, str] | None = None
+) -> Completed:
     """Run a program of this host as an ordinary user; its failure is returned."""
     return tools.processes.capture(
         command,
-        env=tools.environment,
+        env=env or tools.environment,
         user=tools.ordinary_user,
         cwd=Path("/"),
         timeout_s=timeout_s,
@@ -262,33 +264,26 @@ printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "
 """
 
 
-def machines(launcher: Launcher, tools: Tools) -> tuple[Machine, ...]:
+def machines(launcher: Launcher, tools: Tools) -> dict[str, HostFacts]:
     """Return the machines that a launcher starts ranks on, by name; none if they do not say.
 
     They are asked by the launcher itself, with the options that the ranks are started with.
     """
-    done = tools.processes.capture(
-        [*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK],
-        env=environment(tools),
-        user=tools.ordinary_user,
-        cwd=Path("/"),
-        timeout_s=60.0,
-        check=False,
-    )
+    look = (*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK)
+    done = ask(tools, *look, timeout_s=60, env=environment(tools))
     if done.timed_out:
         cancel(launcher, tools.home)
-    return () if done.returncode or done.timed_out else machines_in(done.stdout)
+    return {} if done.returncode or done.timed_out else machines_in(done.stdout)
 
 
-def machines_in(output: str) -> tuple[Machine, ...]:
-    """Return the machines that say what they are, each once; other lines are passed over."""
-    by_name: dict[str, Machine] = {}
-    for line in output.splitlines():
+def machines_in(output: str) -> dict[str, HostFacts]:
+    """Return the machines that say what they are, by name; other lines are passed over."""
+    machines = {}
+    for line in sorted(output.splitlines()):
         if not re.fullmatch(rf"{_MARK}(\t[^\t]*){{8}}", line):
             continue
         _, name, arch, kernel, cpu, cores, system, driver, gpus = line.split("\t")
-        by_name[name] = Machine(
-            name=name,
+        machines[name] = HostFacts(
             arch=arch,
             kernel=kernel,
             cpu=cpu or "unknown",
@@ -297,4 +292,4 @@ def machines_in(output: str) -> tuple[Machine, ...]:
             driver=driver,
             gpus=tuple(filter(None, gpus.split(";"))),
         )
-    return tuple(by_name[name] for name in sorted(by_name))
+    return machines

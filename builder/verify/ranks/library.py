@@ -20,7 +20,6 @@ from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit, ask
 
 AUTO = "auto"
 _AT = "/host-mpi"
-_SYSTEM = Path("/usr/bin")  # where the programs are whose library is in a system's folder
 
 # The libraries that are the MPI's; the container may have the others that they need.
 _IS_MPI = re.compile(r"lib(mpi|open-|mca_|oshmem|ompi|pmix|prrte|mpl|opa)[\w.+-]*\.so[\d.]*")
@@ -160,11 +159,14 @@ def _staged(
 
 
 def _plugins(library: Path, tools: Tools) -> list[Path]:
-    """Return the folders of components that the library and its PMIx load when they start."""
-    folders = [library.parent / "openmpi", library.parent / "pmix"]
-    if program := _ompi_info(library):
-        output = _output(tools, str(program), "--parsable", "--path", "pkglibdir")
-        folders += [Path(line.rpartition(":")[2]) for line in output.splitlines()[:1]]
+    """Return the folders of components that the library and its PMIx load when they start.
+
+    Open MPI's lie beside it, Debian's in a folder `openmpi3` that is beside it or below `openmpi`.
+    """
+    patterns = ["pmix"]
+    if _is_of("openmpi", library):
+        patterns += ["openmpi", "openmpi?", "openmpi/lib/openmpi?"]
+    folders = [folder for pattern in patterns for folder in sorted(library.parent.glob(pattern))]
     needed = _needed(_objects(folders), tools)
     folders += [
         path.resolve().parent / "pmix"
@@ -174,34 +176,15 @@ def _plugins(library: Path, tools: Tools) -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if _objects([folder])]
 
 
-def _ompi_info(library: Path) -> Path | None:
-    """The program that came with an Open MPI: another's components would be another MPI's.
-
-    A system's library lies in its library folder or, as Debian 10's, in `openmpi/lib` below it.
-    """
-    if not _is_of("openmpi", library):
-        return None
-    folder, prefix = library.parent, library.parent.parent
-    own, systems = prefix / "bin/ompi_info", _SYSTEM / "ompi_info"
-    if own.is_file():
-        return own
-    is_systems = _is_system(folder) or _is_system(prefix.parent)
-    return systems if is_systems and systems.is_file() else None
-
-
 def _objects(folders: Iterable[Path]) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob("*.so"))]
 
 
 def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
+    """Return what objects are linked to; an ordinary user asks, since ldd may start a file."""
     names = [str(path) for path in objects]
-    links = _LDD.findall(_output(tools, "ldd", *names)) if names else []
+    links = _LDD.findall(ask(tools, "ldd", *names, timeout_s=120).stdout) if names else []
     return {name: Path(path) for name, path in reversed(links)}  # the library's own have precedence
-
-
-def _output(tools: Tools, *command: str) -> str:
-    """Run a program as an ordinary user: ldd starts files of folders that a caller named."""
-    return ask(tools, *command, timeout_s=120).stdout
 
 
 def _usual_folders() -> list[str]:

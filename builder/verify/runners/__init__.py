@@ -13,6 +13,7 @@ _KINDS = (
         open=oci.buildah_runner,
         own=("HOSTNAME",),
         no_gpu=oci.buildah_problem,
+        is_usual=True,
     ),
     Kind(
         name="podman",
@@ -39,6 +40,7 @@ _KINDS = (
             *("APPTAINER_*", "SINGULARITY_*", "LD_LIBRARY_PATH"),
             *("LANG", "PROMPT_COMMAND", "PS1", "TERM"),
         ),
+        is_usual=True,
     ),
     Kind(
         name="charliecloud",
@@ -47,7 +49,8 @@ _KINDS = (
         open=sites.charliecloud_runner,
         own=("CH_RUNNING",),
         no_gpu=sites.charliecloud_problem,
+        is_usual=True,
     ),
 )
 RUNNERS = {kind.name: kind for kind in _KINDS}
-DEFAULTS = {"oci": "buildah", "sif": "apptainer", "charliecloud": "charliecloud"}
+DEFAULTS = {kind.format: kind.name for kind in _KINDS if kind.is_usual}

@@ -122,19 +122,7 @@ class _Named:
     is_daemon: bool = False
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
-        name = f"build-images-{secrets.token_hex(8)}"
-        done = None
-        try:
-            done = self._capture(name, argv, timeout_s)
-        finally:
-            if not done or done.timed_out:  # interrupted, too: then its processes start nothing
-                Processes().capture(
-                    [*self.engine, "rm", "--force", name], env=self.env, check=False, timeout_s=60
-                )
-        return done
-
-    def _capture(self, name: str, argv: Sequence[str], timeout_s: float) -> Completed:
-        container = self.container
+        name, container = f"build-images-{secrets.token_hex(8)}", self.container
         command = [
             *self.engine,
             "run",
@@ -150,70 +138,77 @@ class _Named:
             self.image,
             *argv[1:],
         ]
-        return container.tools.processes.capture(
-            command,
-            env=self.env,
-            cwd=container.work,
-            timeout_s=timeout_s,
-            check=False,
-            supervised=True,
-            look=(lambda _pid: self._waiting(name)) if self.is_daemon else waiting_below,
-        )
+        done = None
+        try:
+            done = container.tools.processes.capture(
+                command,
+                env=self.env,
+                cwd=container.work,
+                timeout_s=timeout_s,
+                check=False,
+                supervised=True,
+                look=(lambda _pid: self._waiting(name)) if self.is_daemon else waiting_below,
+            )
+            return done
+        finally:
+            if not done or done.timed_out:  # interrupted, too: then its processes start nothing
+                self._ask("rm", "--force", name, timeout_s=60)
+
+    def _ask(self, *words: str, timeout_s: float) -> str:
+        argv = [*self.engine, *words]
+        return Processes().capture(argv, env=self.env, check=False, timeout_s=timeout_s).stdout
 
     def _waiting(self, name: str) -> tuple[str, ...]:
         """Look below a daemon, which may be on another machine: then nothing is known."""
-        listed = Processes().capture(
-            [*self.engine, "top", name, "-eo", "pid"], env=self.env, check=False, timeout_s=10
-        )
-        pids = [int(word) for word in listed.stdout.split() if word.isdecimal()]
+        listed = self._ask("top", name, "-eo", "pid", timeout_s=10)
+        pids = [int(word) for word in listed.split() if word.isdecimal()]
         return waiting([pid for pid in pids if Path(f"/proc/{pid}").exists()])
 
 
 @contextlib.contextmanager
 def podman_runner(container: Container) -> Iterator[Runner]:
-    """Podman on a storage of the builder's own; an ordinary user's is for this run alone."""
-    tools = container.tools
-    artifact, env = container.artifact, Buildah(tools).environment
-    capture = tools.processes.capture
+    """Podman on a storage of its own, which is for this run alone."""
+    tools, artifact, env = container.tools, container.artifact, Buildah(container.tools).environment
     gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
     with _podman_storage(container) as options:
         engine = (tools.program("podman"), *options)
         with locked(tools.home.path, "oci-runner"):
-            pulled = capture(
-                [*engine, "pull", "--quiet", f"oci:{artifact.name}"],
-                env=env,
-                cwd=artifact.parent,
-            )
-        image = pulled.stdout.split()[-1]
-        try:
-            yield _Named(
-                engine=engine,
-                options=(*_user(), *limits(), *gpus),
-                container=container,
-                image=image,
-                env=env,
-            )
-        finally:
-            with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
-                Processes().capture([*engine, "rmi", "--force", image], env=env, check=False)
+            pull = [*engine, "pull", "--quiet", f"oci:{artifact.name}"]
+            pulled = tools.processes.capture(pull, env=env, cwd=artifact.parent)
+        runner = _Named(
+            engine=engine,
+            options=(*_user(), *limits(), *gpus),
+            container=container,
+            image=pulled.stdout.split()[-1],
+            env=env,
+        )
+        with _removed(runner):
+            yield runner
+
+
+@contextlib.contextmanager
+def _removed(runner: _Named) -> Iterator[None]:
+    """The time in which the engine has a runner's image."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
+            removal = [*runner.engine, "rmi", "--force", runner.image]
+            Processes().capture(removal, env=runner.env, check=False)
 
 
 @contextlib.contextmanager
 def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
-    """Options that name a storage, and what is at work in it.
+    """Options that name a storage of this run alone.
 
     Podman refuses a runroot with a path of more than 50 characters, as those of users' homes are.
     """
-    if os.geteuid() == 0:
-        place = container.tools.home.path / "podman"
-        yield tuple(f"--{name}={place / name}" for name in ("root", "runroot", "tmpdir"))
-        return
     root = Path(tempfile.mkdtemp(dir=container.work, prefix="podman-"))
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="podman-") as short:
+        places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
+        named = [f"--{name}={place}" for name, place in places.items()]
+        options = (*named, *Buildah(container.tools).driver.options)
         try:
-            places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
-            named = [f"--{name}={place}" for name, place in places.items()]
-            options = (*named, *Buildah(container.tools).driver.options)
             yield options
         finally:
             with contextlib.suppress(Exception):  # ends what keeps the namespace of its own open
@@ -227,29 +222,22 @@ def docker_runner(container: Container) -> Iterator[Runner]:
     """The Docker Engine that $DOCKER_HOST leads to; before 25 it loads no OCI layout itself."""
     tools, artifact = container.tools, container.artifact
     docker, capture = tools.program("docker"), tools.processes.capture
-    image = f"build-images/verify:{secrets.token_hex(8)}"
+    runner = _Named(
+        engine=(docker,),
+        options=(f"--user={NOBODY}", *(["--gpus=all"] if container.gpu else [])),
+        container=container,
+        image=f"build-images/verify:{secrets.token_hex(8)}",
+        env=tools.environment,
+        is_daemon=True,
+    )
     with scratch(container) as folder:
         archive = folder / "image.tar"
-        source, target = f"oci:{artifact.name}", f"docker-archive:{archive}:{image}"
-        skopeo = tools.program("skopeo")
-        capture(
-            [skopeo, "copy", "--quiet", source, target],
-            env=tools.environment,
-            cwd=artifact.parent,
-        )
+        target = f"docker-archive:{archive}:{runner.image}"
+        copy = [tools.program("skopeo"), "copy", "--quiet", f"oci:{artifact.name}", target]
+        capture(copy, env=tools.environment, cwd=artifact.parent)
         capture([docker, "load", "--quiet", "--input", str(archive)])
-    try:
-        yield _Named(
-            engine=(docker,),
-            options=(f"--user={NOBODY}", *(["--gpus=all"] if container.gpu else [])),
-            container=container,
-            image=image,
-            env=tools.environment,
-            is_daemon=True,
-        )
-    finally:
-        with contextlib.suppress(Exception):
-            Processes().capture([docker, "rmi", "--force", image], check=False)
+    with _removed(runner):
+        yield runner
 
 
 def _user() -> list[str]:

@@ -84,7 +84,8 @@ class Kind:
     """A program that runs one format.
 
     `own` are patterns (fnmatch) of the variables that it sets by itself. `no_gpu` says why it
-    cannot hand over GPUs on this machine; nothing if it can.
+    cannot hand over GPUs on this machine; nothing if it can. The format is run by the one that
+    `is_usual`, unless another one is asked for.
     """
 
     name: str
@@ -93,6 +94,12 @@ class Kind:
     open: Callable[[Container], AbstractContextManager[Runner]]
     own: tuple[str, ...] = ()
     no_gpu: Callable[[Tools], str] = field(default=lambda _tools: "")
+    is_usual: bool = False
+
+    @property
+    def run_name(self) -> str:
+        """The name of its runs, outcomes and evidence: `oci`, `oci-docker`."""
+        return self.format if self.is_usual else f"{self.format}-{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

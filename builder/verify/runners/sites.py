@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from builder.build.engines import Tools
@@ -51,17 +52,9 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
 def charliecloud_runner(container: Container) -> Iterator[Runner]:
     """`ch-run` on a folder into which the tarball is unpacked."""
     tools, around = container.tools, container.around
+    capture, user = tools.processes.capture, tools.ordinary_user
     cdi = container.gpu and has_cdi(tools)
-    with unpacked(container, user=tools.ordinary_user) as image:
-
-        def copy_driver() -> None:
-            fromhost = [tools.program("ch-fromhost"), "--nvidia", str(image)]
-            tools.processes.capture(fromhost, user=tools.ordinary_user, env=tools.environment)
-
-        if around and container.gpu and not cdi:
-            copy_driver()
-        for at in container.mounts:  # ch-run mounts on what is there
-            tools.processes.capture(["mkdir", "-p", f"{image}{at}"], user=tools.ordinary_user)
+    with unpacked(container, user=user) as image:
         line = [
             tools.program("ch-run"),
             # The launcher's own path of libraries is none of the container's.
@@ -75,11 +68,17 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
             str(image),
             "--",
         ]
-        runner = _runner(container, line, {"USER": _user(tools)}, image.parent)
-        if container.gpu and not cdi and not around:
-            yield CopiesDriver(inner=runner, copy_driver=copy_driver)
-        else:
-            yield runner
+        runner: Runner = _runner(container, line, {"USER": _user(tools)}, image.parent)
+        if container.gpu and not cdi:
+            fromhost = [tools.program("ch-fromhost"), "--nvidia", str(image)]
+            copy_driver = partial(capture, fromhost, user=user, env=tools.environment)
+            if around:
+                copy_driver()
+            else:
+                runner = CopiesDriver(inner=runner, copy_driver=copy_driver)
+        for at in container.mounts:  # ch-run mounts on what is there
+            capture(["mkdir", "-p", f"{image}{at}"], user=user)
+        yield runner
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def test_a_sif_that_is_to_be_proven_is_read_for_that_alone(
 ) -> None:
     made = packer(tmp_path, verify=True, monkeypatch=monkeypatch)._sif(PLAIN)
     assert (made.digest, made.size) == ("", len(CONTENT))
-    tree = dataclasses.replace(FormatTree.of({}), artifact=DIGEST)
+    tree = dataclasses.replace(FormatTree(entries={}), artifact=DIGEST)
     assert _proven(made, tree).digest == DIGEST
     assert _proven(made, None).digest == DIGEST, "its tree could not be read"
 

@@ -64,7 +64,7 @@ def test_an_artifact_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def tree_of(*paths: str) -> FormatTree:
     files = {path: TreeEntry(path=path, kind="file", mode=0o755) for path in paths}
-    return FormatTree.of(files)
+    return FormatTree(entries=files)
 
 
 def test_the_checks_of_an_image_are_its_scripts_in_order() -> None:

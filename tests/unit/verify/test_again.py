@@ -50,7 +50,7 @@ def test_what_is_no_manifest_is_said(
 
 
 def proven_now(before: Manifest, checks: Mapping[str, Any], **more: Any) -> ProvenImage:
-    """What a verification of an image finds, with these outcomes by run."""
+    """The record of a verification of an image, with these outcomes by run."""
     same: dict[str, Any] = {one.name: getattr(before, one.name) for one in fields(ProvenImage)}
     found = record({"checks": {name: [one] for name, one in checks.items()}}).checks
     files = tuple(f"evidence/{name}.json" for name in checks)
@@ -110,7 +110,7 @@ def test_what_launchers_started_stays_and_makes_no_image_fail() -> None:
 
 
 def launched_emulated(**more: object) -> Manifest:
-    """What was built and checked emulated, ranks included."""
+    """An image that was built and checked emulated, ranks included."""
     return record(
         {
             **MANIFEST,

@@ -1,4 +1,4 @@
-"""What an image carries is checked, whatever a manifest says; and what ran is what was seen."""
+"""The checks that an image carries are run, whatever its manifest lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from made_releases import images_of, make_images, make_project
 from manifest_samples import record
 from samples import ROOT, a_file, shipped_plan, tar_bytes
-from test_check_outcomes import a_check
+from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.flatten import entries_of_tar
 from builder.artifacts.oci import Layout
@@ -33,12 +33,11 @@ def tree_of(*scripts: str) -> FormatTree:
     import io  # noqa: PLC0415
 
     members = [a_file(f"{SCRIPTS[1:]}/{name}", mode=0o755) for name in scripts]
-    return FormatTree.of(comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
+    return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
 def target(*names: str, **more: Any) -> ProofTarget:
-    checks = tuple(a_check(name) for name in names)
-    return ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks, **more)
+    return a_target(*map(a_check, names), **more)
 
 
 def scripts(found: ProofTarget) -> dict[str, str]:
@@ -126,7 +125,7 @@ def test_the_project_says_which_checks_and_scripts_an_image_has() -> None:
     assert found is not None
     assert [check.name for check in found.checks] == [check.name for check in image.checks]
     assert found.mpi == "openmpi5.0"
-    assert found.harness.keys() >= {"opt/build-images/run-checks", "opt/build-images/src/quiet.sh"}
+    assert found.harness.keys() >= {"run-checks", "src/quiet.sh"}
     assert expected_target(ROOT, record({**manifest, "content_key": "another"})) is None
     assert expected_target(ROOT / "docs", record(manifest)) is None
     assert expected_target(ROOT, record({**manifest, "cell": {**cell, "base": "none"}})) is None

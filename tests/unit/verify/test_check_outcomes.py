@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,13 +75,18 @@ def a_check(name: str = "mpi", needs: tuple[str, ...] = ()) -> InImageCheck:
     return InImageCheck(name=name, script=f"/checks/{name}", needs=needs, timeout_s=60)
 
 
+def a_target(*checks: InImageCheck, **more: Any) -> ProofTarget:
+    """An image with checks, and without variables unless a test says so."""
+    return ProofTarget(
+        **{"identifier": "x", "arch": "x86_64", "environment": {}, "checks": checks, **more}
+    )
+
+
 def environment_in(
     runner: Runner, environment: Mapping[str, str], directory: str = "/", *, own: tuple[str, ...]
 ) -> Outcome:
     """The outcome of looking at a container's variables, of which a runner sets its `own`."""
-    target = ProofTarget(
-        identifier="x", arch="x86_64", environment=environment, checks=(), directory=directory
-    )
+    target = a_target(environment=environment, directory=directory)
     return environment_of(target, dataclasses.replace(RUNNERS["docker"], own=own), runner)
 
 
@@ -101,7 +107,7 @@ def verifying() -> Verify:
         commands = dict(zip([check.script for check in checks], results, strict=True))
         runner = FakeRunner({"sh": env or done(ENV_OUTPUT), **commands})
 
-        target = ProofTarget(identifier="x", arch="x86_64", environment=ENVIRONMENT, checks=checks)
+        target = a_target(*checks, environment=ENVIRONMENT)
         found = outcomes_in(target, RUNNERS["charliecloud"], runner, gpu=gpu)
         assert [call for call in runner.calls if call[0][0] not in {"sh", "cat"}] == [
             ((check.script,), 60) for check in checks
@@ -138,14 +144,6 @@ def test_a_finding_is_passed(verify: Verify) -> None:
 def test_data_that_is_none_is_left_out(text: str, verify: Verify) -> None:
     _, outcome = verify(done(f"{text}\nfine\n"))
     assert (outcome.outcome, outcome.data) == (PASSED, {})
-
-
-def test_data_is_no_finding(verify: Verify) -> None:
-    _, outcome = verify(done('data: {"ranks": 4}\n'))
-    assert (outcome.outcome, outcome.reason) == (
-        FAILED,
-        "exit status 0, but the check printed no finding",
-    )
 
 
 @pytest.mark.parametrize(
@@ -207,10 +205,13 @@ def test_a_timeout_says_what_was_waited_for(verify: Verify) -> None:
     assert silent.reason == "no result after 60 s; its last line: none"
 
 
-def test_nothing_said_is_failed(verify: Verify) -> None:
-    for result in (done(""), done(" \n\t\n"), done("", stderr="only here\n")):
-        _, outcome = verify(result)
-        assert outcome.outcome == FAILED
+@pytest.mark.parametrize(
+    "result", [done(""), done(" \n\t\n"), done("", stderr="x\n"), done('data: {"ranks": 4}\n')]
+)
+def test_no_finding_is_failed(result: Completed, verify: Verify) -> None:
+    _, outcome = verify(result)
+    assert outcome.outcome == FAILED
+    assert outcome.reason == "exit status 0, but the check printed no finding"
 
 
 @pytest.mark.parametrize(
@@ -252,9 +253,7 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
 
 
 def test_a_container_that_does_not_start_fails_every_check() -> None:
-    target = ProofTarget(
-        identifier="x", arch="x86_64", environment={}, checks=(a_check("a"), a_check("b"))
-    )
+    target = a_target(a_check("a"), a_check("b"))
     found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
     assert [one.check for one in found] == ["environment", "a", "b"]
     assert {one.outcome for one in found} == {FAILED}
@@ -303,24 +302,20 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
         assert (outcome.outcome, outcome.reason) == (FAILED, reason)
 
 
-def test_an_image_that_sets_home_is_sound() -> None:
-    """Each runner is told another HOME, so that nothing can be said of the image's."""
-    runner = FakeRunner({"sh": done(env("HOME=/tmp"))})
-    target = ProofTarget(identifier="x", arch="x86_64", environment={"HOME": "/root"}, checks=())
-    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
-    assert outcome.outcome == PASSED
-
-
 @pytest.mark.parametrize(
-    ("printed", "expected"), [("", PASSED), ("java.home=/a", PASSED), ("java.home=/b", FAILED)]
+    ("variable", "value", "printed", "expected"),
+    [
+        ("HOME", "/root", "HOME=/tmp", PASSED),  # each runner is told another one
+        ("java.home", "/a", "", PASSED),  # no shell hands it on
+        ("java.home", "/a", "java.home=/a", PASSED),
+        ("java.home", "/a", "java.home=/b", FAILED),
+    ],
 )
-def test_a_variable_that_no_shell_hands_on_is_compared_if_it_is_there(
-    printed: str, expected: str
+def test_variables_that_may_be_others(
+    variable: str, value: str, printed: str, expected: str
 ) -> None:
     runner = FakeRunner({"sh": done(env(printed))})
-    target = ProofTarget(identifier="x", arch="x86_64", environment={"java.home": "/a"}, checks=())
-    [outcome] = outcomes_in(target, RUNNERS["charliecloud"], runner)
-    assert outcome.outcome == expected
+    assert environment_in(runner, {variable: value}, own=()).outcome == expected
 
 
 def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
@@ -361,10 +356,9 @@ def an_outcome(outcome: str, check: str = "mpi") -> Outcome:
 
 def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> None:
     checks = (a_check("gpu", ("gpu",)), a_check("compute", ("gpu",)), a_check("mpi", ("mpi",)))
-    target = ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks)
     found = after_a_loss(
         [an_outcome(PASSED, "gpu"), an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi")],
-        target,
+        a_target(*checks),
         "a GPU disappeared",
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
@@ -391,9 +385,7 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
 def test_why_gpus_are_not_handed_over(
     needs: tuple[str, ...], driver: str, why: str, tmp_path: Path
 ) -> None:
-    target = ProofTarget(
-        identifier="x", arch="x86_64", environment={}, checks=(a_check(needs=needs),)
-    )
+    target = a_target(a_check(needs=needs))
     kind = dataclasses.replace(RUNNERS["docker"], no_gpu=lambda _: "there is no toolkit")
     host = HostFacts(arch="x86_64", kernel="6", cpu="c", cores=1, os="o", driver=driver)
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))

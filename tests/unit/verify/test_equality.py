@@ -1,16 +1,14 @@
-"""Whether formats hold the same tree, and which paths differ if not; owners where they are kept."""
+"""Formats have to hold the same tree, and the same owners where they keep them."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
 
 import pytest
 from samples import a_file, tar_bytes
+from test_proving import Unpacks
 
 from builder.artifacts.tree import TreeEntry
 from builder.build.engines import Tools
@@ -22,8 +20,8 @@ from builder.verify.launched import PROGRAM, program_digest
 
 
 def a_tree(owners: dict[str, str] | None = None, **contents: str) -> FormatTree:
-    return FormatTree.of(
-        {
+    return FormatTree(
+        entries={
             name: TreeEntry(
                 path=name,
                 kind="file",
@@ -103,15 +101,6 @@ def test_owners_in_a_sif_that_keeps_them_are_compared() -> None:
     )
 
 
-class Unpacks(Processes):
-    """Unpacks gzip, whichever program for it was named."""
-
-    @contextlib.contextmanager
-    def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
-        with gzip.open(argv[-1]) as stream:
-            yield cast("IO[bytes]", stream)
-
-
 def program_in(artifact_format: str, path: Path, tools: Tools) -> str:
     artifact = Artifact(format=artifact_format, path=path, digest="", size=1)
     return program_digest(artifact, work=path.parent, tools=tools)
@@ -121,7 +110,7 @@ def test_the_digest_of_the_ranks_program_in_a_tarball(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
-    tools = Tools(processes=Unpacks(), home=Home(path=tmp_path))
+    tools = Tools(processes=Unpacks(b""), home=Home(path=tmp_path))
     tarball = tmp_path / "image.tar.gz"
     for name, digest in ((PROGRAM, hashlib.sha256(b"program").hexdigest()), ("/opt/other", "")):
         tarball.write_bytes(gzip.compress(tar_bytes(a_file(f".{name}", "program"))))

@@ -66,7 +66,6 @@ def evidence(
         started=STARTED,
         finished=FINISHED,
         emulator=emulator,
-        gpu=gpu,
         no_gpu="" if gpu else "no check of the image needs one",
         tools={"apptainer": "1.4.5"},
     )
@@ -75,30 +74,6 @@ def evidence(
     assert {file.name for file in path.parent.iterdir()} == {"sif.json", "sif.xml"}
     found: dict[str, Any] = json.loads(path.read_text())
     return found
-
-
-def test_evidence_is_an_in_toto_statement(tmp_path: Path) -> None:
-    found = evidence(tmp_path, an_outcome(PASSED))
-    assert found.keys() == {"_type", "subject", "predicateType", "predicate"}
-    assert found["_type"] == "https://in-toto.io/Statement/v1"
-    assert found["predicateType"] == "https://in-toto.io/attestation/test-result/v0.1"
-    assert found["subject"] == [
-        {"name": "core-1.0-x86_64/oci", "digest": {"sha256": "a1"}},
-        {"name": "core-1.0-x86_64/sif", "digest": {"sha256": "b2"}},
-        {"name": "core-1.0-x86_64/tree", "digest": {"sha256": "t1"}},
-    ]
-    assert {"result", "configuration", "passedTests", "warnedTests", "failedTests"} == found[
-        "predicate"
-    ].keys()
-
-
-def test_every_configuration_is_a_resource_descriptor(tmp_path: Path) -> None:
-    """One of uri, digest and content is required: the check's script, or the harness itself."""
-    found = evidence(tmp_path, an_outcome(PASSED, "formats-equal"), an_outcome(PASSED))
-    run, equal, mpi = found["predicate"]["configuration"]
-    assert run["uri"].startswith("pkg:generic/build-images@")
-    assert equal["uri"] == f"{run['uri']}#formats-equal"
-    assert mpi["digest"] == {"sha256": "c3"}
 
 
 def test_trees_that_differ_are_named_by_format(tmp_path: Path) -> None:
@@ -139,19 +114,10 @@ def test_each_check_is_listed_once_and_skipped_among_the_warned(tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("emulator", ["", "qemu 11.1"])
-def test_evidence_says_where_and_how_it_was_found(emulator: str, tmp_path: Path) -> None:
-    found = evidence(tmp_path, an_outcome(PASSED), emulator=emulator)
+def test_evidence_says_what_emulated(tmp_path: Path) -> None:
+    found = evidence(tmp_path, an_outcome(PASSED), emulator="qemu 11.1")
     run = found["predicate"]["configuration"][0]["annotations"]
-    assert run["emulated"] is bool(emulator)
-    assert run["emulator"] == emulator
-    assert run["host"]["arch"] == "x86_64"
-    assert run["host"]["gpus"] == []
-    assert (run["format"], run["runner"]) == ("sif", {"name": "apptainer", "version": "1.4.5"})
-    nothing = {"product": "", "version": "", "command": "", "ranks": 0, "nodes": 0, "machines": []}
-    assert run["launcher"] == {"name": "the image's own", **nothing}
-    assert run["tools"] == {"apptainer": "1.4.5"}
-    assert (run["started"], run["finished"]) == (STARTED, FINISHED)
+    assert (run["emulated"], run["emulator"]) == (True, "qemu 11.1")
 
 
 def test_evidence_says_which_gpus_it_was_found_on(tmp_path: Path) -> None:
@@ -240,7 +206,7 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
     assert (nothing.cpu, nothing.os, nothing.driver) == ("unknown", "unknown", "")
 
 
-# What the driver's files say: its README, and issues of several projects quote them.
+# Versions as the driver's files have them; its README and issues of several projects quote them.
 VERSIONS = {
     "418.87.01": "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.01  Thu Aug  8 15:16:59",
     "535.104.05": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15",

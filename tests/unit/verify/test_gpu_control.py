@@ -8,18 +8,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from test_check_outcomes import FakeRunner, a_check, done
+from test_check_outcomes import FakeRunner, a_check, a_target, done
 
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED
 from builder.model.errors import StepFailed
-from builder.model.manifest import InImageCheck
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.verify.proof import withheld
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
-from builder.verify.targets import ProofTarget
 
 FAILS = done("data: {}\nwithout a GPU cuda-compute fails as it has to: CUDA error 35\n")
 PASSES = done("without a GPU cuda-compute passes: it does not look at one\n", returncode=1)
@@ -40,10 +38,6 @@ def a_kind(results: Mapping[str, Completed], opened: list[Container]) -> Kind:
         yield FakeRunner(results)
 
     return dataclasses.replace(RUNNERS["apptainer"], open=open_one)
-
-
-def a_target(*checks: InImageCheck) -> ProofTarget:
-    return ProofTarget(identifier="x", arch="x86_64", environment={}, checks=checks)
 
 
 @pytest.mark.parametrize(("said", "outcome"), [(FAILS, PASSED), (PASSES, FAILED)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from samples import a_file, tar_bytes
-from test_check_outcomes import a_check
+from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.flatten import entries_of_tar, flattened
 from builder.artifacts.manifests import programs_in
@@ -19,7 +19,7 @@ from builder.artifacts.tree import comparable
 from builder.model import FAILED, SKIPPED
 from builder.model.digests import digest_of
 from builder.verify.formats import FormatTree
-from builder.verify.targets import ProofTarget, altered_harness, carried_harness, harness_of
+from builder.verify.targets import altered_harness, carried_harness, harness_of
 
 FILES = {
     "files/checks/10-mpi": "#!/bin/sh\nsh $SRC/quiet.sh mpi\n",
@@ -29,13 +29,7 @@ FILES = {
 }
 OTHERS = {"Dockerfile": "FROM x\n", "files/environment.yaml": "of a recipe\n"}
 SPECS = {name: digest_of(text.encode()) for name, text in (FILES | OTHERS).items()}
-TARGET = ProofTarget(
-    identifier="x",
-    arch="x86_64",
-    environment={},
-    checks=(a_check(),),
-    harness=harness_of(SPECS),
-)
+TARGET = a_target(a_check(), harness=harness_of(SPECS))
 
 
 def tree(changes: Mapping[str, str | None]) -> FormatTree:
@@ -46,7 +40,7 @@ def tree(changes: Mapping[str, str | None]) -> FormatTree:
         for name, text in texts.items()
         if text is not None
     ]
-    return FormatTree.of(comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
+    return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
 def test_the_builders_bytes_are_no_finding() -> None:

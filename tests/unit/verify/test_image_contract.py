@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
-import struct
-import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from host_samples import OPENMPI, contract, cuda
+from made_formats import SifPart, write_sif
 from samples import a_file, a_folder, tar_bytes
 
-from builder.artifacts import oci
+from builder.artifacts.oci import finish_layout, start_layout
+from builder.artifacts.sif import JSON
 from builder.model.contract import as_labels, as_text
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
@@ -24,54 +22,20 @@ from builder.verify.image_contract import contract_in
 
 CONTRACT = contract("ppc64le", cuda=cuda("10.1"), mpi=OPENMPI)
 LABELS = as_labels(CONTRACT)
-_JSON, _PARTITION = 0x4006, 0x4004
 
 
 def layout(root: Path, labels: Mapping[str, str] | None) -> Path:
     """An OCI layout whose image has labels."""
-    (root / "rootfs.tar").write_bytes(tar_bytes(a_folder("bin")))
-    oci.write_archive(
-        root / "rootfs.tar", root / "base.tar", architecture="ppc64le", environment={}, name="base"
-    )
-    with tarfile.open(root / "base.tar") as archive:
-        archive.extractall(root / "image.oci", filter="data")
     folder = root / "image.oci"
-    config = {"config": {"Labels": labels}}
-    replace_config(folder, config)
+    start_layout(folder)
+    finish_layout(folder, {"config": {"Labels": labels}}, [])
     return folder
 
 
-def replace_config(folder: Path, config: Mapping[str, Any]) -> None:
-    def stored(value: Mapping[str, Any]) -> str:
-        data = json.dumps(value).encode()
-        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        oci.blob_path(folder, digest).write_bytes(data)
-        return digest
-
-    index = json.loads((folder / "index.json").read_text())
-    manifest = json.loads(oci.blob_path(folder, index["manifests"][0]["digest"]).read_bytes())
-    manifest["config"]["digest"] = stored(config)
-    index["manifests"][0]["digest"] = stored(manifest)
-    (folder / "index.json").write_text(json.dumps(index))
-
-
-def sif(file: Path, objects: Mapping[str, bytes], *, kind: int = _JSON) -> Path:
-    """A SIF with objects and no file system, as https://github.com/apptainer/sif lays it out."""
-    table, start = b"", 128 + 585 * 4
-    body = b""
-    for number, (name, data) in enumerate(objects.items(), start=1):
-        numbers = (start + len(body), len(data), len(data), 0, 0, 0, 0)
-        table += struct.pack(
-            "<i?IIIqqqqqqq128s384s", kind, True, number, 1, 0, *numbers, name.encode(), b""
-        )
-        body += data
-    head = struct.pack(
-        "<32s10s3s3s16sqqqqqqqq",
-        *(b"#!/usr/bin/env run-singularity\n", b"SIF_MAGIC\0", b"01\0", b"02\0", b"\0" * 16),
-        *(0, 0, 4 - len(objects), 4, 128, 585 * 4, start, len(body)),
-    )
-    file.write_bytes(head + table.ljust(585 * 4, b"\0") + body)
-    return file
+def sif(file: Path, objects: Mapping[str, bytes]) -> Path:
+    """A SIF with objects and no file system."""
+    parts = [SifPart(kind=JSON, name=name, content=data) for name, data in objects.items()]
+    return write_sif(file, parts)
 
 
 def tarball(file: Path, *, prefix: str = "", text: str | None = None, packed: bool = True) -> Path:

@@ -18,8 +18,9 @@ from builder.cli import main
 from builder.cli import verify as verifying
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.system.host_facts import HostFacts
 from builder.verify import launched as launching
-from builder.verify.evidence import Machine, StartedBy
+from builder.verify.evidence import StartedBy
 from builder.verify.launched import Ranks
 
 SIF = b"a sif"
@@ -81,7 +82,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def answer_with(
-    monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Answer, *there: Machine
+    monkeypatch: pytest.MonkeyPatch, asked: Asked, answer: Answer, *there: HostFacts
 ) -> None:
     def verify(ranks: Ranks, **_: Any) -> tuple[Outcome, StartedBy]:
         asked.append(ranks)
@@ -94,7 +95,7 @@ def answer_with(
             command=f"{start.launcher} apptainer",
             ranks=start.ranks,
             nodes=start.nodes,
-            machines=there,
+            machines={f"n{number}": machine for number, machine in enumerate(there)},
         )
         return Outcome(check=ranks.start.check, outcome=answer(ranks), reason="because"), started_by
 
@@ -180,11 +181,6 @@ def test_what_could_not_be_tried_leaves_everything_as_it_was(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def a_machine(name: str, arch: str) -> Machine:
-    system = {"kernel": "4.18", "cpu": "POWER9", "cores": 160, "os": "RHEL 8", "driver": "535.1"}
-    return Machine(name=name, arch=arch, **system)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("arch", "there", "emulator"),
     [
@@ -197,8 +193,11 @@ def a_machine(name: str, arch: str) -> Machine:
 def test_evidence_is_of_the_machines_that_ran_the_ranks(
     arch: str, there: list[str], emulator: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which need not be of the kind of the one that started them: a login node."""
-    nodes = [a_machine(f"n{number}", one) for number, one in enumerate(there)]
+    """The one that started them may be of another kind: a login node."""
+    nodes = [
+        HostFacts(arch=one, kernel="4.18", cpu="POWER9", cores=160, os="RHEL 8", driver="535.1")
+        for one in there
+    ]
     answer_with(monkeypatch, [], lambda _: PASSED, *nodes)
     write(folder, cell={**manifest_of(folder)["cell"], "arch": arch})
     assert verify(folder, "--launcher=srun") == 0

@@ -1,4 +1,4 @@
-"""What an image that fails is shown to have failed of, and what one that is done is shown to be."""
+"""Messages of the main job about an image that failed, and about one that is done."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_last_line_of_an_image(content: dict[str, Any], text: str) -> None:
     assert main_job._closing(record(content), 12.3) == text
 
 
-# How much goes on at once.
+# Limits of what goes on at once.
 
 
 def test_memory_that_is_free_is_read_of_the_kernel(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What formats say of an image beside its files is compared: platform, labels, scripts."""
+"""Metadata of formats are compared: platform, labels, scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.artifacts.sif import JSON
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
 from builder.model.planned import RUNSCRIPT, environment_text
-from builder.verify.formats import Described, FormatTree, compared, metadata_faults
+from builder.verify.formats import FormatTree, ReadFormats, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`'}
 CONTRACT = {"schema": "s/v1", "cpu": {"target": "generic"}, "list": ["a", "b"]}
@@ -84,21 +84,22 @@ class Made:
         files = sif_scripts(VARIABLES, LABELS)
         return cls(config=config, settings=dict(SETTINGS), sif=files, inspected=dict(files))
 
-    def described(self, folder: Path) -> Described:
+    def described(self, folder: Path) -> ReadFormats:
         objects = sif_objects(self.inspected, self.settings)
         contract = {"opt/build-images/host-contract.json": self.contract.encode()}
+        variables = {"ch/environment": self.tarball.encode()}
         packed = {path: text.encode() for path, text in self.sif.items()}
-        return Described(
+        return ReadFormats(
             arch="x86_64",
             files={
                 "oci": layout_of(folder / "oci", self.config),
                 "sif": sif_of(folder / "image.sif", objects, self.sif_arch),
                 "charliecloud": folder / "image.tar.gz",
             },
-            contents={
-                "oci": contract,
-                "sif": {**packed, **contract},
-                "charliecloud": {"ch/environment": self.tarball.encode(), **contract},
+            trees={
+                "oci": FormatTree(entries={}, contents=contract),
+                "sif": FormatTree(entries={}, contents={**packed, **contract}),
+                "charliecloud": FormatTree(entries={}, contents={**variables, **contract}),
             },
         )
 
@@ -286,27 +287,18 @@ def test_a_layer_of_another_kind_and_an_annotation_that_contradicts(tmp_path: Pa
 
 def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
     image = Made.sound().described(tmp_path)
-    for name in image.files:
-        alone = dataclasses.replace(image, contents={name: image.contents[name]})
-        assert metadata_faults(alone) == []
-    spoilt = {"sif": {**image.contents["sif"], ".singularity.d/labels.json": b"{}"}}
-    found = metadata_faults(dataclasses.replace(image, contents=spoilt))
+    for name, tree in image.trees.items():
+        assert metadata_faults(dataclasses.replace(image, trees={name: tree})) == []
+    contents = {**image.trees["sif"].contents, ".singularity.d/labels.json": b"{}"}
+    spoilt = {"sif": FormatTree(entries={}, contents=contents)}
+    found = metadata_faults(dataclasses.replace(image, trees=spoilt))
     assert any("labels are not those of" in one for one in found)
 
 
 def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:
     made = Made.sound()
-    image = made.described(tmp_path)
-    trees = {
-        name: FormatTree.of({}, contents=contents) for name, contents in image.contents.items()
-    }
-    words = {"arch": "x86_64", "has_checks": True}
-    assert compared(trees, {}, image.files, **words).outcome == PASSED  # type: ignore[arg-type]
+    assert compared(made.described(tmp_path), has_checks=True).outcome == PASSED
     made.sif[".singularity.d/runscript"] = "exec /bin/evil"
-    image = made.described(tmp_path)
-    trees = {
-        name: FormatTree.of({}, contents=contents) for name, contents in image.contents.items()
-    }
-    outcome = compared(trees, {}, image.files, **words)  # type: ignore[arg-type]
+    outcome = compared(made.described(tmp_path), has_checks=True)
     assert outcome.outcome == FAILED
     assert outcome.reason.startswith("sif: its runscript is another: exec /bin/evil")

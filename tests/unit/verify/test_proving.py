@@ -67,7 +67,7 @@ TARGET = ProofTarget(
     environment=VARIABLES,
     checks=(HELLO,),
     directory="/srv",
-    harness={SCRIPT[1:]: hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()},
+    harness={"checks/10-hello": hashlib.sha256(b"#!/bin/sh\necho hello\n").hexdigest()},
 )
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
 VERSIONS = {"buildah": "1.28.2", "apptainer": "1.3.0", "ch-run": "0.38", "qemu": "9.2"}
@@ -96,7 +96,7 @@ class Unpacks(Processes):
 
 @dataclasses.dataclass
 class Machine:
-    """Where a small image is proven: how commands end in each format, or why none starts."""
+    """A machine that proves a small image: the ends of commands in each format, or an error."""
 
     folder: Path
     run: Run
@@ -194,7 +194,7 @@ def as_text(value: object) -> str:
 
 
 def manifest_part(proof: Verified[ProvenImage]) -> dict[str, Any]:
-    """What a manifest says of a proof, as JSON."""
+    """The part of a manifest that a proof gives, as JSON."""
     part: dict[str, Any] = as_json(proof.record)
     assert part.pop("image") == TARGET.identifier
     return part
@@ -264,7 +264,7 @@ def test_what_the_machine_lacks_says_nothing_of_the_image(
         "sif": "apptainer: no such program",
         "charliecloud": "charliecloud: too old",
     }
-    assert manifest_part(proof)["outcome"] == "verified"
+    assert manifest_part(proof)["outcome"] == "built"
     machine.results["buildah"] = MissingPrerequisite("buildah: no such program")
     with pytest.raises(MissingPrerequisite, match="tools-1-x86_64: this machine lacks what its"):
         machine.prove()
@@ -343,7 +343,7 @@ MANIFEST = {
 
 @pytest.fixture
 def manifest(machine: Machine) -> dict[str, Any]:
-    """What the main job notes of the image."""
+    """The manifest of the main job."""
     part = manifest_part(machine.prove())
     return document({**MANIFEST, "artifacts": part["artifacts"]})
 

@@ -44,12 +44,10 @@ class Answers(Processes):
     def __init__(self, answers: Mapping[str, str]) -> None:
         super().__init__()
         self.answers = answers
-        self.asked: list[str] = []
         self.users: dict[str, str | None] = {}
 
     def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
-        self.asked.append(str(argv[0]))
         self.users[words[0]] = user
         for known, text in self.answers.items():
             if f"{' '.join(words)} ".startswith(f"{known} "):
@@ -63,7 +61,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
     def make(**answers: str) -> Tools:
         folder = tmp_path / "bin"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         known = {name.replace("_--", " --"): text for name, text in answers.items()}
         for name in {command.split()[0] for command in known}:
             (folder / name).write_text("")
@@ -311,6 +309,7 @@ def test_the_complaint_that_tells_most(text: str, told: str) -> None:
 FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 8 MiB are whole"
 MPIRUN = "mpirun of Open MPI 4.1.4"
 NO_RESULT = "no result after 195 s, and no rank says what it waits for; last was said:"
+ENDED_LATE = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
 ALONE = "MPI started singletons: this process is rank 0 of 1, expected 4 ranks\n"
 
 
@@ -424,24 +423,9 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
             {"returncode": 1, "stdout": "rank 2: a sum is wrong\n", "stderr": ENDED.format(0)},
             f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: {ENDED.format(0).strip()}",
         ),
+        ({**ENDED_LATE, "stderr": "waiting for n2\n"}, f"{NO_RESULT} waiting for n2"),
         (
-            {
-                "returncode": -15,
-                "stdout": "",
-                "stderr": "waiting for n2\n",
-                "timed_out": True,
-                "duration_s": 195.0,
-            },
-            f"{NO_RESULT} waiting for n2",
-        ),
-        (
-            {
-                "returncode": -15,
-                "stdout": "",
-                "timed_out": True,
-                "duration_s": 195.0,
-                "waiting": ("mpirun (poll_schedule_timeout)",),
-            },
+            {**ENDED_LATE, "waiting": ("mpirun (poll_schedule_timeout)",)},
             f"{NO_RESULT} nothing; it was waiting for: mpirun (poll_schedule_timeout)",
         ),
         (
@@ -464,49 +448,31 @@ GOT = "srun: job 7 has been allocated resources\n"
 NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and no rank was started"
 
 
+FEW = "srun: error: Unable to allocate resources: Requested node configuration is not available"
+MANY = "srun: error: Unable to create step for job 8: More processors requested than permitted"
+REFUSED = f"{MPIRUN} was refused the nodes, and no rank was started; it said:"
+DOWN = "srun: Required node not available (down, drained or reserved)"
+
+
 @pytest.mark.parametrize(
-    ("stderr", "result", "reason"),
+    ("done", "result", "reason"),
     [
-        (WAITS, SKIPPED, NO_NODES),
-        (
-            "srun: Required node not available (down, drained or reserved)\n" + WAITS,
-            SKIPPED,
-            f"{NO_NODES}; it said: srun: Required node not available (down, drained or reserved)",
-        ),
-        (WAITS + GOT, FAILED, f"{NO_RESULT} nothing"),
-        ("", FAILED, f"{NO_RESULT} nothing"),
+        ({**ENDED_LATE, "stderr": WAITS}, SKIPPED, NO_NODES),
+        ({**ENDED_LATE, "stderr": f"{DOWN}\n{WAITS}"}, SKIPPED, f"{NO_NODES}; it said: {DOWN}"),
+        ({**ENDED_LATE, "stderr": WAITS + GOT}, FAILED, f"{NO_RESULT} nothing"),
+        ({**ENDED_LATE, "stderr": ""}, FAILED, f"{NO_RESULT} nothing"),
+        ({"stderr": WAITS + GOT}, PASSED, f"{FINDING}; started by {MPIRUN}"),
+        ({"stderr": FEW, "stdout": "", "returncode": 1}, SKIPPED, f"{REFUSED} {FEW}"),
+        ({"stderr": MANY, "stdout": "", "returncode": 1}, SKIPPED, f"{REFUSED} {MANY}"),
+        ({"stderr": MANY, "stdout": "0 ranks\n", "returncode": 1}, FAILED,
+         f"0 ranks; {MPIRUN} ended with exit status 1: {MANY}"),
     ],
-)
-def test_a_full_partition_says_nothing_of_the_image(
-    stderr: str, result: str, reason: str, judge: Judge
+)  # fmt: skip
+def test_ranks_that_were_given_no_nodes_say_nothing_of_the_image(
+    done: dict[str, Any], result: str, reason: str, judge: Judge
 ) -> None:
-    done = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
-    outcome, _ = judge(stderr=stderr, **done)
+    outcome, _ = judge(**done)
     assert (outcome.outcome, outcome.reason) == (result, reason)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Unable to allocate resources: Requested node configuration is not available",
-        "Unable to create step for job 8: More processors requested than permitted",
-    ],
-)
-def test_nodes_that_were_refused_say_nothing_of_the_image(said: str, judge: Judge) -> None:
-    outcome, _ = judge(stderr=f"srun: error: {said}\n", stdout="", returncode=1)
-    assert outcome.outcome == SKIPPED
-    assert "was refused the nodes, and no rank was started; it said: " in outcome.reason
-
-
-def test_ranks_that_started_and_complain_of_nodes_fail(judge: Judge) -> None:
-    said = "srun: error: Unable to create step for job 8\n"
-    outcome, _ = judge(stderr=said, stdout="0 ranks\n", returncode=1)
-    assert outcome.outcome == FAILED
-
-
-def test_ranks_that_waited_for_nodes_and_got_them_pass(judge: Judge) -> None:
-    outcome, _ = judge(stderr=WAITS + GOT)
-    assert outcome.outcome == PASSED
 
 
 @pytest.mark.parametrize(
@@ -575,16 +541,25 @@ def ldd(folder: Path) -> str:
     return "\tlinux-vdso.so.1 (0x00007f)\n" + "".join(lines)
 
 
-def open_mpis(tools: Tools) -> Launcher:
-    return launchers.find(start(), OPEN_MPI, tools)
+Bound = Callable[..., contextlib.AbstractContextManager[library.BoundLibrary]]
 
 
-def test_a_hosts_folder_is_shown_whole(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
-) -> None:
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    launcher = launchers.find(start(), OPEN_MPI, tools)
-    with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+@pytest.fixture(name="bound")
+def binding(host: Callable[..., Tools], tmp_path: Path) -> Bound:
+    """Binds the MPI below a folder of a host that has this launcher and these programs."""
+
+    def bind(
+        where: Path | str, mpi: ImageMpi = OPEN_MPI, *, mpirun: str = ORTE, **answers: str
+    ) -> contextlib.AbstractContextManager[library.BoundLibrary]:
+        tools = host(mpirun=mpirun, **{"ldd": ldd(tmp_path), **answers})
+        launcher = launchers.find(start(), mpi, tools)
+        return library.bound_library(str(where), mpi, launcher, work=tmp_path, tools=tools)
+
+    return bind
+
+
+def test_a_hosts_folder_is_shown_whole(tree: Path, tmp_path: Path, bound: Bound) -> None:
+    with bound(tree) as found:
         staged = tmp_path / "host-mpi"
         real = tree / "lib/libmpi.so.40.30.4"
         assert (found.source, found.loaded, found.inode) == (real, str(real), real.stat().st_ino)
@@ -603,12 +578,10 @@ def test_a_hosts_folder_is_shown_whole(
 
 
 def test_of_a_systems_folder_only_the_mpi_is_shown(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ldconfig=known)
-    launcher = launchers.find(start(), OPEN_MPI, tools)
-    with library.bound_library("auto", OPEN_MPI, launcher, work=tmp_path, tools=tools) as found:
+    with bound("auto", ldconfig=known) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
         assert found.inode == copy.stat().st_ino
@@ -618,16 +591,13 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
 
 
 def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     """As a view of Spack's: what the links lead to is not in the container."""
     view = tmp_path / "view"
     (view / "lib").mkdir(parents=True)
     (view / "lib/libmpi.so.40").symlink_to(tree / "lib/libmpi.so.40.30.4")
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
-    with library.bound_library(
-        str(view), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
+    with bound(view) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert (found.loaded, found.inode) == (f"/host-mpi/mpi/{copy.name}", copy.stat().st_ino)
         assert (copy.parent / "libmpi.so.40").readlink() == Path(copy.name)
@@ -636,64 +606,40 @@ def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
 
 
 def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     (tree / "lib/libopen-pal.so.40").symlink_to(tmp_path / "libopen-pal.so.40")
     components = tmp_path / "components"
     (tree / "lib/openmpi").rename(components)
     (tree / "lib/openmpi").symlink_to(components)
-    tools = host(mpirun=ORTE, ldd=ldd(tree / "lib"))
-    with library.bound_library(
-        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
+    with bound(tree, ldd=ldd(tree / "lib")) as found:
         assert (tmp_path / "host-mpi/mpi/libopen-pal.so.40").is_file()
         assert set(found.mounts) == {"/host-mpi", str(tree), str(components)}
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_components_are_those_of_the_mpi_that_was_chosen(
-    own: bool, tree: Path, tmp_path: Path, host: Callable[..., Tools]
-) -> None:
-    """And not of the one whose ompi_info is on the search path."""
-    others = tmp_path / "others/openmpi"
-    others.mkdir(parents=True)
-    (others / "mca_pml_cm.so").touch()
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info=f"path:pkglibdir:{others}\n")
-    if own:
-        (tree / "bin").mkdir()
-        (tree / "bin/ompi_info").touch()
-    with library.bound_library(
-        str(tree), OPEN_MPI, open_mpis(tools), work=tmp_path, tools=tools
-    ) as found:
-        assert (str(others) in set(found.mounts)) is own
-    answers = tools.processes
-    assert isinstance(answers, Answers)
-    asked = [one for one in answers.asked if one.endswith("ompi_info")]
-    assert asked == ([str(tree / "bin/ompi_info")] if own else [])
-
-
 @pytest.mark.parametrize(
-    ("at", "symbol", "asked"),
+    ("library_at", "components_at", "symbol", "is_own"),
     [
-        ("usr/lib/s390x-linux-gnu", "ompi_mpi_init", True),
-        ("usr/lib/s390x-linux-gnu/openmpi/lib", "ompi_mpi_init", True),
-        ("usr/lib/s390x-linux-gnu", "MPICH", False),
-        ("opt/openmpi/lib", "ompi_mpi_init", False),
+        ("openmpi/lib", "openmpi/lib/openmpi", "ompi_mpi_init", True),
+        ("usr/lib/x", "usr/lib/x/openmpi/lib/openmpi3", "ompi_mpi_init", True),
+        ("usr/lib/x/openmpi/lib", "usr/lib/x/openmpi/lib/openmpi3", "ompi_mpi_init", True),
+        ("usr/lib/x", "usr/lib/x/openmpi/lib/openmpi3", "MPICH", False),
+        ("openmpi/lib", "others/lib/openmpi", "ompi_mpi_init", False),
     ],
 )
-def test_the_systems_program_is_asked_of_the_systems_open_mpi(
-    at: str, symbol: str, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_components_are_those_of_the_mpi_that_was_chosen(
+    library_at: str,
+    components_at: str,
+    symbol: str,
+    is_own: bool,
+    tmp_path: Path,
+    host: Callable[..., Tools],
 ) -> None:
-    file = tmp_path / at / "libmpi.so.40.30.4"
-    file.parent.mkdir(parents=True)
-    file.write_text(symbol)
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/ompi_info").touch()
-    monkeypatch.setattr(library, "_SYSTEM", tmp_path / "usr/bin")
-    systems = {tmp_path / "usr/lib/s390x-linux-gnu"}
-    monkeypatch.setattr(library, "_is_system", lambda folder: folder in systems)
-    program = tmp_path / "usr/bin/ompi_info"
-    assert library._ompi_info(file) == (program if asked else None)
+    for at, name in ((library_at, "libmpi.so.40.30.4"), (components_at, "mca_pml_cm.so")):
+        (tmp_path / at).mkdir(parents=True, exist_ok=True)
+        (tmp_path / at / name).write_text(symbol)
+    components = library._plugins(tmp_path / library_at / "libmpi.so.40.30.4", host(ldd=""))
+    assert components == ([tmp_path / components_at] if is_own else [])
 
 
 def test_an_ordinary_user_asks_and_can_read_what_is_shown(
@@ -701,10 +647,8 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
 ) -> None:
     """ldd starts files of a folder that the caller named, and ranks are not root's."""
     monkeypatch.setattr(Tools, "ordinary_user", "somebody")
-    (tree / "bin").mkdir()
-    (tree / "bin/ompi_info").touch()
-    tools = host(mpirun=ORTE, ldd=ldd(tmp_path), ompi_info="")
-    launcher, before = open_mpis(tools), os.umask(0o077)
+    tools = host(mpirun=ORTE, ldd=ldd(tmp_path))
+    launcher, before = launchers.find(start(), OPEN_MPI, tools), os.umask(0o077)
     try:
         with library.bound_library(str(tree), OPEN_MPI, launcher, work=tmp_path, tools=tools):
             staged = tmp_path / "host-mpi"
@@ -714,22 +658,19 @@ def test_an_ordinary_user_asks_and_can_read_what_is_shown(
     assert modes == {0o755}
     answers = tools.processes
     assert isinstance(answers, Answers)
-    assert (answers.users["ldd"], answers.users["ompi_info"]) == ("somebody", "somebody")
+    assert answers.users["ldd"] == "somebody"
 
 
 def test_a_library_of_another_binary_interface_is_none(
-    tree: Path, tmp_path: Path, host: Callable[..., Tools]
+    tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     """Open MPI 1.10 and MPICH give their libraries the same name."""
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF ompi_mpi_init 1.10")
-    tools = host(mpirun=HYDRA, ldd="")
-    launcher = launchers.find(start(), MPICH, tools)
     reason = rf"no libmpi.so.12 or libmpich.so.12 of MPICH's binary interface \(below {tree}\)"
-    bound = library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools)
-    with pytest.raises(Unfit, match=reason), bound:
+    with pytest.raises(Unfit, match=reason), bound(tree, MPICH, mpirun=HYDRA, ldd=""):
         pass
     (tree / "lib/libmpi.so.12").write_bytes(b"\x7fELF MPICH Version")
-    with library.bound_library(str(tree), MPICH, launcher, work=tmp_path, tools=tools):
+    with bound(tree, MPICH, mpirun=HYDRA, ldd=""):
         for name in ("libmpich.so.12", "libmpi.so.12"):
             linked = tmp_path / "host-mpi/mpi" / name
             assert linked.is_symlink() is (name == "libmpich.so.12")
@@ -753,20 +694,22 @@ def test_machines_say_what_they_are_each_once() -> None:
         "build-images-machine\tn1\tx86_64\t6.1\t\t\t\t\t",
         "build-images-machine\ttoo few",
     ]
-    first, second = machines_in("\n".join(lines))
-    assert (first.name, first.cpu, first.cores, first.os) == ("n1", "unknown", 1, "unknown")
+    machines = machines_in("\n".join(lines))
+    assert [*machines] == ["n1", "n2"]
+    first, second = machines.values()
+    assert (first.cpu, first.cores, first.os) == ("unknown", 1, "unknown")
     assert (first.driver, first.gpus) == ("", ())
-    assert (second.name, second.arch, second.driver) == ("n2", "ppc64le", "418.87.00")
+    assert (second.arch, second.driver) == ("ppc64le", "418.87.00")
     assert (second.cores, second.gpus) == (160, ("V100", "V100"))
-    assert machines_in("") == ()
+    assert machines_in("") == {}
 
 
 def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     alone = Launcher(name="mpirun", product="none", version="", command=("env",))
-    [found] = machines(alone, tools)
-    assert found.facts == dataclasses.replace(host_facts(), cores=found.cores)
-    assert found.name == platform.node()
+    [(name, found)] = machines(alone, tools).items()
+    assert found == dataclasses.replace(host_facts(), cores=found.cores)
+    assert name == platform.node()
 
 
 @pytest.mark.parametrize(

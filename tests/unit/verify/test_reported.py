@@ -1,4 +1,4 @@
-"""What ranks in a container report is judged, and no exit status makes up for it."""
+"""Reports of ranks in a container are judged, whatever the exit status."""
 
 from __future__ import annotations
 

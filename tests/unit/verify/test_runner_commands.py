@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recorded import Commands
@@ -71,85 +70,20 @@ def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Command
     machine.compare(f"runners/{name}-{'root' if is_root else 'user'}")
 
 
-# What is asked of all of them.
+def command(machine: Commands, *, gpu: bool) -> list[str]:
+    """The words by which Charliecloud runs a command in an image."""
+    kind = RUNNERS["charliecloud"]
+    with machine.user(is_root=True):
+        run_in(kind, dataclasses.replace(container(machine, kind), gpu=gpu))
+    return shlex.split([line for line in machine.lines if "print(1)" in line][-1])
 
 
-def command(machine: Commands, name: str, *, is_root: bool = True, **changes: Any) -> list[str]:
-    """The words that run a command in an image."""
-    kind = RUNNERS[name]
-    with machine.user(is_root=is_root):
-        run_in(kind, dataclasses.replace(container(machine, kind), **changes))
-    lines = [line for line in machine.lines if "print(1)" in line]
-    return shlex.split(lines[-1])
-
-
-@pytest.mark.parametrize(
-    ("name", "home", "directory"),
-    [
-        ("buildah", "--env=HOME=/tmp", "--workingdir=/work"),
-        ("podman", "--env=HOME=/tmp", "--workdir=/work"),
-        ("docker", "--env=HOME=/tmp", "--workdir=/work"),
-        ("apptainer", "--home=/tmp", "--pwd=/work"),
-        ("charliecloud", "--set-env=HOME=/tmp", "--cd=/work"),
-    ],
-)
-def test_each_sets_home_and_the_working_directory(
-    name: str, home: str, directory: str, machine: Commands
-) -> None:
-    assert {home, directory} <= {*command(machine, name, directory="/work")}
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("buildah", "--device=nvidia.com/gpu=all"),
-        ("podman", "--device=nvidia.com/gpu=all"),
-        ("docker", "--gpus=all"),
-        ("apptainer", "--nv"),
-        ("charliecloud", "--cdi=nvidia.com/gpu=all"),
-    ],
-)
-def test_each_hands_over_gpus_where_they_are_requested(
-    name: str, option: str, machine: Commands
-) -> None:
-    """Command lines alone: no machine with a GPU has run them yet."""
+def test_a_new_charliecloud_is_told_which_gpus(machine: Commands) -> None:
     machine.output["ch-run --help"] = "--cdi"
-    without, handed_over = command(machine, name), command(machine, name, gpu=True)
-    assert option not in without
+    without, handed_over = command(machine, gpu=False), command(machine, gpu=True)
+    option = "--cdi=nvidia.com/gpu=all"
     assert option in handed_over
     assert [word for word in handed_over if word != option] == without
-
-
-@pytest.mark.parametrize("name", RUNNERS)
-def test_each_shows_a_folder_of_the_host(name: str, machine: Commands) -> None:
-    without, shown = command(machine, name), command(machine, name, data=Path("/data/set"))
-    (option,) = [word for word in shown if word not in without]
-    assert option in {"--volume=/data/set:/mnt", "--bind=/data/set:/mnt"}
-    assert [word for word in shown if word != option] == without
-
-
-@pytest.mark.parametrize("name", ["buildah", "podman", "docker"])
-def test_engines_of_root_run_as_an_ordinary_user(name: str, machine: Commands) -> None:
-    assert "--user=65534:65534" in command(machine, name)
-
-
-def test_the_callers_environment_is_kept_out(machine: Commands) -> None:
-    assert "--cleanenv" in command(machine, "apptainer")
-    line = command(machine, "charliecloud")
-    assert line.index("--unset-env=*") < line.index("--set-env")
-
-
-@pytest.mark.parametrize("name", ["podman", "docker"])
-def test_an_entry_point_is_not_in_the_way(name: str, machine: Commands) -> None:
-    line = command(machine, name)
-    assert line[-4] == "--entrypoint=python3"
-    assert line[-2:] == ["-c", "print(1)"]
-
-
-def test_podman_is_given_limits_that_it_may_set(machine: Commands) -> None:
-    line = command(machine, "podman", is_root=False)
-    assert "--ulimit=nofile=4096:4096" in line
-    assert not [word for word in line if word.startswith("--user")]
 
 
 def test_a_container_of_an_interrupted_command_is_removed(machine: Commands) -> None:
@@ -192,24 +126,6 @@ def test_a_launcher_starts_containers(
         with machine.user(is_root=is_root), few_variables(monkeypatch):
             launch(machine, RUNNERS[name])
     machine.compare(f"runners/{name}-launched")
-
-
-def test_ranks_are_given_the_launchers_variables_and_folders(machine: Commands) -> None:
-    """Values are in no command line: what the launcher gets is in its environment."""
-    mounts = {"/opt/mpi": Path("/opt/mpi"), "/host-mpi": Path("/x")}
-    around = Around(command=("srun", "-n4"), environment={"PATH": "/bin"})
-    line = command(machine, "apptainer", around=around, mounts=mounts)
-    assert line[1] == "env"
-    assert "--unset=STORAGE_DRIVER" in line
-    assert "--unset=PATH" not in line
-    assert "--cleanenv" not in line
-    end = line.index("--bind=/opt/mpi:/opt/mpi:ro")
-    assert line[end + 1] == "--bind=/x:/host-mpi:ro"
-    line = command(machine, "charliecloud", around=around, mounts=mounts)
-    unset = [word for word in line if word.startswith("--unset-env")]
-    assert unset == ["--unset-env=LD_LIBRARY_PATH"]
-    end = line.index("--bind=/opt/mpi:/opt/mpi")
-    assert line[end + 1] == "--bind=/x:/host-mpi"
 
 
 @pytest.mark.parametrize("steps", ["12.0\n12.1\n", ""])

@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from test_check_outcomes import a_target
 
 from builder.build.engines import Tools
 from builder.cli import main
@@ -20,7 +21,6 @@ from builder.verify.checks import outcomes_in
 from builder.verify.runners import DEFAULTS, RUNNERS, oci, sites
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_problem
-from builder.verify.targets import ProofTarget
 
 
 def test_every_format_has_a_runner() -> None:
@@ -117,7 +117,7 @@ def test_a_command_that_hangs_is_not_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "1\n"
 
 
-# Whether GPUs can be handed over.
+# Reasons not to hand over GPUs.
 
 
 @pytest.fixture
@@ -193,11 +193,10 @@ def checks_among_which_gpus(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> di
         InImageCheck(name=name, script=script, needs=("gpu",) * ("gpu" in name), timeout_s=20)
         for name, script in scripts.items()
     )
-    target = ProofTarget(identifier="i", arch="x86_64", environment={}, checks=checks)
     container = Container(artifact=home / "image.tar.gz", work=home, tools=tools, gpu=True)
     kind = RUNNERS["charliecloud"]
     with kind.open(container) as runner:
-        found = outcomes_in(target, kind, runner, gpu=True)
+        found = outcomes_in(a_target(*checks), kind, runner, gpu=True)
     assert [one.check for one in found] == ["environment", *scripts]
     return {one.check: f"{one.outcome}: {one.reason}" for one in found[1:]}
 
