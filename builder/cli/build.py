@@ -38,8 +38,7 @@ from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
-from builder.reports.report import report_of_run
-from builder.reports.report.view import BuildRun
+from builder.reports.report import BuildRun, report_of_run
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare

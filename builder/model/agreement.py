@@ -14,7 +14,7 @@ from pathlib import Path
 
 from builder.model.cells import FAILED, NONE, PASSED, SKIPPED
 from builder.model.exact_json import member, part, time_of
-from builder.model.manifest import Manifest, Outcome, required_runs
+from builder.model.manifest import Manifest, Outcome, ProvenImage, required_runs
 from builder.model.package_indices import states_in
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestResult, result_of
 

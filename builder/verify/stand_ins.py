@@ -17,7 +17,7 @@ from builder.build.engines.protocol import shortened
 from builder.build.run import BuildSettings, build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
-from builder.compile.lint.reading import DockerStage, Instruction, read
+from builder.compile.lint.reading import SpecPart, SpecStage, read
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, Plan, PlannedImage, Spec
@@ -27,7 +27,7 @@ from builder.model.inputs import base_name
 from builder.model.versions import version_order
 from builder.system.locks import locked
 from builder.system.terminal import Progress
-from builder.verify.preparation import BuildSettings, prepare
+from builder.verify.preparation import prepare
 from builder.verify.rehearse.packages import STAND_INS, installed_by, shown
 from builder.verify.rehearse.servers import URL, Ask
 from builder.verify.rehearse.steps import Step, steps_of
@@ -135,7 +135,7 @@ class StandIn:
     context: Path
     tags: dict[str, str]
 
-    def begin(self, stage: DockerStage) -> None:
+    def begin(self, stage: SpecStage) -> None:
         """Start a stage from the stand-in, or from what an earlier stage has come to."""
         self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
@@ -232,7 +232,7 @@ class StepTrials:
         """Yield a trial for each step. Copying is one only where it fails or does not run."""
         stages = iter(self._reading.docker.stages)
         stage = _Stage("")
-        for number, instruction in enumerate(self._reading.docker.instructions):
+        for number, instruction in enumerate(self._reading.docker.parts):
             if instruction.name == "FROM":
                 stage = self._begin(next(stages))
             elif instruction.name in _HELD:
@@ -243,14 +243,14 @@ class StepTrials:
                 if instruction.name == "RUN" or trial.outcome != PASSED:
                     yield trial
 
-    def _begin(self, docker_stage: DockerStage) -> _Stage:
+    def _begin(self, docker_stage: SpecStage) -> _Stage:
         self._stand_in.begin(docker_stage)
         stage = _Stage(docker_stage.name)
         if parent := self._stages.get(docker_stage.source):
             stage.waiting, stage.lacking = [*parent.waiting], {**parent.lacking}
         return self._stages.setdefault(docker_stage.name, stage)
 
-    def _trial(self, stage: _Stage, instruction: Instruction, subject: str) -> Trial:
+    def _trial(self, stage: _Stage, instruction: SpecPart, subject: str) -> Trial:
         """Try a step; the stage goes on without a step that did not run, or failed."""
         text, line = _text(instruction), instruction.line
         for name in _COPIED_FROM.findall(instruction.flags):
@@ -268,7 +268,7 @@ class StepTrials:
         stage.lacking[line] = None
         return trial
 
-    def _lacks(self, instruction: Instruction, text: str) -> str:
+    def _lacks(self, instruction: SpecPart, text: str) -> str:
         if instruction.name != "RUN":
             missing = (each for each in self._missing if each.in_context in instruction.words)
             return next((f"the store has not fetched {each.url}" for each in missing), "")
@@ -301,11 +301,11 @@ class StepTrials:
         return ""
 
 
-def _text(instruction: Instruction) -> str:
+def _text(instruction: SpecPart) -> str:
     return "\n".join(text for _, text in instruction.lines)
 
 
-def _subject(instruction: Instruction, steps: Sequence[Step]) -> str:
+def _subject(instruction: SpecPart, steps: Sequence[Step]) -> str:
     """Name a step in a few words: the packages that it installs, else its programs."""
     if instruction.name != "RUN":
         return f"{instruction.name} {' '.join(instruction.value.split())}"

@@ -29,7 +29,6 @@ from builder.distribute.pull.members import (
     sha256_of_content,
 )
 from builder.distribute.pull.streams import opened
-from builder.distribute.threads import AT_ONCE, Coming
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked

@@ -22,7 +22,6 @@ from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import (
     TreeEntry,
     comparable,
-    entry_of_file,
     entry_of,
     tree_digest,
 )
@@ -186,7 +185,7 @@ class _Laying:
             digest = self._root.file(path, content, on_disk, member.mtime)
         else:
             digest = sha256_of_content(content)
-        return entry_of_file(member, path, digest)
+        return entry_of(member, path, digest)
 
     def _note_changes(self, member: tarfile.TarInfo, path: str, on_disk: int) -> None:
         mode = stat.S_IMODE(member.mode)

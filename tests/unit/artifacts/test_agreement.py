@@ -20,8 +20,7 @@ from builder.model import PlannedImage
 from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_of
 from builder.model.manifest import manifest_from
 from builder.model.planned import environment_text
-from builder.reports.report import report_of_run
-from builder.reports.report.view import BuildRun
+from builder.reports.report import BuildRun, report_of_run
 from builder.verify.finished_images import proven_state
 
 Json = dict[str, Any]

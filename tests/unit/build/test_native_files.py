@@ -100,7 +100,7 @@ def test_a_list_that_the_digest_is_not_of_is_refused(change: str, tmp_path: Path
     tools = put_tools(tmp_path / "native")
     entries = [CHANGES[change](*entry) for entry in entries_of(tools.root)]
     with pytest.raises(WrongContent, match="these are no native tools"):
-        carried(tmp_path, ToolFiles(tools=tools, entries=entries))
+        carried(tmp_path, tools, entries)
     assert list((tmp_path / "other").rglob(RECORD)) == []
 
 

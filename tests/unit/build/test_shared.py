@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_packages import CONTENT, asked, get, mirror  # noqa: F401 - fixtures
-from test_store import FakeProcesses, ensured, fake_processes  # noqa: F401 - a fixture
+from test_packages import CONTENT, Mirror
+from test_store import FakeProcesses, ensured
+from web_server import client, serving
 
+from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput
 from builder.sources.journals import Journals, ServedFile
@@ -105,6 +108,14 @@ def test_what_is_shared_is_linked_and_own_things_stay(shared: Path) -> None:
     assert contents(shared) == before
 
 
+@pytest.fixture(name="processes")
+def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
+    (tmp_path / "keyrings").mkdir()
+    (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
+    monkeypatch.setattr(base_store, "KEYRINGS", tmp_path / "keyrings")
+    return FakeProcesses()
+
+
 def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
     shared: Path, processes: FakeProcesses
 ) -> None:
@@ -124,17 +135,23 @@ def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(
     assert ensured(processes, shared) == theirs
 
 
-def test_a_shared_package_is_not_fetched(
-    shared: Path,
-    tmp_path: Path,
-    mirror: str,  # noqa: F811 - the fixture
-) -> None:
+@pytest.fixture(name="mirror")
+def a_mirror() -> Iterator[str]:
+    with serving(Mirror, asked=[]) as url:
+        yield url
+
+
+def got(url: str, proxy: str) -> bytes:
+    return client(proxy).get(url, timeout=10).content
+
+
+def test_a_shared_package_is_not_fetched(shared: Path, tmp_path: Path, mirror: str) -> None:
     url = f"{mirror}/pool/a_1_amd64.deb"
     with package_cache(shared / "packages") as theirs:
-        assert get(theirs, url).content == CONTENT
+        assert got(url, theirs.url) == CONTENT
     before = contents(shared)
     with package_cache(tmp_path / "packages", shared=shared / "packages") as cache:
-        assert get(cache, url).content == CONTENT
+        assert got(url, cache.url) == CONTENT
         assert (cache.taken, cache.fetched) == (1, 0)
     assert contents(shared).keys() == before.keys()
     assert list((tmp_path / "packages").glob("*/*.deb")) == []
@@ -153,7 +170,7 @@ def test_without_a_network_what_shared_builds_were_given_counts(
         assert cache.noted("0" * 32, given.url) == given
         assert cache.newest(given.url) == given
         assert cache.journals.index == "https://pypi.example/simple"
-        assert get(cache, given.url).content == b"index"
+        assert got(given.url, cache.url) == b"index"
 
 
 def test_gc_leaves_what_is_shared(shared: Path) -> None:

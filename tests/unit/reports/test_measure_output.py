@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -36,7 +36,7 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.attestations import bundled, classic_signature, merged
 from builder.trust.proof.cosign import keyless_attestations, signer_of
-from builder.trust.proof.keys import PublicKey, Signer, generated, public_key
+from builder.trust.proof.keys import PublicKey, Signer, generated
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"
@@ -263,9 +263,10 @@ def test_the_cosign_of_the_machine_comes_before_the_builders(
     pem = PublicKey(key=Token().key.public_key(), name="").pem
     (tmp_path / "key.pub").write_bytes(pem)
     monkeypatch.setenv("PATH", f"{theirs}{os.pathsep}{os.environ['PATH']}")
-    _, signer = proof._signer(TOKEN, Processes())
-    assert signer is not None
-    assert signer.public.pem == public_key(str(tmp_path / "key.pub"), {}).pem
+    proof.attest_with(TOKEN, Processes())
+    (tmp_path / "key.pub").write_text("")
+    with pytest.raises((BadInput, StepFailed), match="pkcs11"):
+        proof.attest_with(TOKEN, Processes())
 
 
 class FakeKeyless(Processes):
