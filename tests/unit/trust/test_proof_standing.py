@@ -20,7 +20,7 @@ from proof_samples import (
 
 from builder.model.exact_json import member
 from builder.trust.proof.attachments import ProofManifest, layers_of
-from builder.trust.proof.attestations import attestation_tag, merged, proofs
+from builder.trust.proof.attestations import attestation_tag, merged, proofs, signature_tag
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import PrivateKey
 from builder.trust.proof.statements import statement
@@ -152,6 +152,9 @@ def test_what_is_said_already_is_not_said_again() -> None:
     }
     place.publish(provenance("2026-01-03", "git+https://git.site.example/b@1"))
     assert (place.bundles, place.layers) == (4, 3)
+    existing = ExistingProof(IMAGE.digest, place.there.values(), our_key().public)
+    later = proofs(IMAGE, [], our_key(), reference=REFERENCE, created="2027-01-01T00:00:00Z")
+    assert [item.tag for item in existing.completed(later, [])] == [signature_tag(IMAGE.digest)]
 
 
 def test_what_is_there_in_one_format_alone_is_made_whole() -> None:
