@@ -56,14 +56,15 @@ def changes_of(
         nodes = [placed(layer, member) for member in archive]
     lay_nodes((node for node in nodes if _stays(node, lowest=lowest)), tree)
     if root := next((node for node in reversed(nodes) if not node.path), None):
-        tree[""] = root
+        tree[""] = root  # a member of the layer, though no path of the tree
     for path, node in tree.items():
         if node is not below.get(path):
             change = _settled(node, epoch)
             if path not in below or not _is_same(change, below[path], epoch):
                 changes[path] = change
     for path in _topmost_removed(tree, below):
-        whiteout = tarfile.TarInfo(_whiteout_of(path))
+        folder, name = posixpath.split(path)
+        whiteout = tarfile.TarInfo(posixpath.join(folder, WHITEOUT + name))
         whiteout.mtime = epoch
         changes[whiteout.name] = TreeNode(path=whiteout.name, member=whiteout, data=b"")
     # A layer without a folder of the lower tree would give it another mode.
@@ -142,11 +143,6 @@ def _parents(path: str) -> Iterator[str]:
 def _order(path: str) -> list[tuple[bool, str]]:
     """Return the sort key of a path: folders before what is in them, and removals first."""
     return [(not part.startswith(WHITEOUT), part) for part in path.split("/")]
-
-
-def _whiteout_of(path: str) -> str:
-    folder, name = posixpath.split(path)
-    return posixpath.join(folder, WHITEOUT + name)
 
 
 def _meant(path: str) -> str:

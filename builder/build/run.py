@@ -223,12 +223,9 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
     """
     if not run.settings.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
-
-    def say(text: str) -> None:
-        run.progress.step(image.identifier, text)
-
     if not is_open(image.cell.arch):
-        say("no native tools: the kernel's handler is not that of 'build-images setup'")
+        text = "no native tools: the kernel's handler is not that of 'build-images setup'"
+        run.progress.step(image.identifier, text)
         return None
     tools = None
     if run.settings.offline and not run.settings.refresh:

@@ -45,11 +45,7 @@ def changed(**values: object) -> tuple[tarfile.TarInfo, bytes]:
         (a_file("usr/a", "TEXT"), "content", "another content (4 bytes, not 4)"),
         (a_link("usr/a", "b"), "type", "link, not file"),
         (a_hard_link("usr/a", "usr"), "type", "hard link, not file"),
-        (
-            changed(pax_headers={"SCHILY.xattr.user.a": "b"}),
-            "attributes",
-            "another extended",
-        ),
+        (changed(pax_headers={"SCHILY.xattr.user.a": "b"}), "attributes", "another extended"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
