@@ -124,13 +124,13 @@ def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:
     uses = []
     for index, gpus in sorted(by_index.items()):
         busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
+        memory = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+        power = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
         use = GpuUse(
             index=index,
             busy=round(statistics.fmean(busy), 4) if busy else None,
-            memory_bytes=max(
-                (gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None), default=None
-            ),
-            power_w=max((gpu.power_w for gpu in gpus if gpu.power_w is not None), default=None),
+            memory_bytes=max(memory, default=None),
+            power_w=max(power, default=None),
         )
         uses.append(use)
     return tuple(uses)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from manifest_samples import CELL as SAMPLE_CELL
+from manifest_samples import record
 from rehearse_samples import (
     library,
     outcomes,
@@ -28,7 +28,7 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
 from builder.model.exact_json import member
-from builder.model.manifest import SCHEMA
+from builder.model.manifest import manifest_text
 from builder.plan import make_plan
 from builder.system.home import Home
 from builder.verify.rehearse.flags import flag_trials, toolkit_trials
@@ -507,19 +507,15 @@ def test_explain_never_says_more_than_was_seen(
     assert seen_of(tmp_path, home, changed) == "compiled only: neither built nor rehearsed here"
     folder = tmp_path / planned.identifier
     folder.mkdir()
-    manifest = {
-        "schema": SCHEMA,
-        "image": planned.identifier,
-        "cell": SAMPLE_CELL,
-        "checks": {},
-        "in_image_checks": [],
-        "content_key": planned.content_key,
-        "engine": "buildah",
-        "outcome": outcome,
-        "artifacts": {"oci": {"format": "oci", "path": "a", "size": 1, "digest": "b"}},
-        **more,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    manifest = record(
+        {
+            "image": planned.identifier,
+            "content_key": planned.content_key,
+            "outcome": outcome,
+            **more,
+        }
+    )
+    (folder / "manifest.json").write_text(manifest_text(manifest))
     assert seen_of(tmp_path, home, planned) == text
     assert seen_of(tmp_path, home, changed) == "compiled only: neither built nor rehearsed here"
 
