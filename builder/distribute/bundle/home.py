@@ -115,10 +115,11 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
 
 def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
     record = {key: entry.text(key) for key in _BASE_KEYS}
-    title, (blob, _) = next(iter(entry.files.items()), ("", (None, "")))
+    if len(entry.files) != 1:
+        raise repository.wrong(record["digest"], "it is no base image")
+    [(title, (blob, _))] = entry.files.items()
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
-    is_base = len(entry.files) == 1 and all(_NAME.fullmatch(name) for name in names)
-    if blob is None or not is_base:
+    if not all(_NAME.fullmatch(name) for name in names):
         raise repository.wrong(record["digest"], "it is no base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
