@@ -23,11 +23,11 @@ from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_too
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
+from builder.model.measurement import HostFacts
 from builder.model.package_indices import IndexState, distinct
 from builder.sources.package_proxy import package_cache, pip_configuration
 from builder.sources.suites import MOST_BEHIND, Suites, state_beside
 from builder.system.home import LENT_AT, PIP_AT, Home
-from builder.system.host_facts import HostFacts
 from builder.system.terminal import Progress
 
 

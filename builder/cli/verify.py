@@ -27,6 +27,7 @@ from builder.model import SKIPPED, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
+from builder.reports.measured import as_text, exposition
 from builder.reports.report import refreshed
 from builder.system.files import write_atomically
 from builder.system.home import Home
@@ -38,7 +39,6 @@ from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
 from builder.verify.measure.rounds import measure
-from builder.verify.measure.shown import as_text, exposition
 from builder.verify.preparation import versions_of
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start

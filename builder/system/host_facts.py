@@ -6,29 +6,12 @@ import os
 import platform
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from builder.model.measurement import HostFacts
 from builder.system import nvml
 from builder.system.files import text_of
 from builder.system.process import Processes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostFacts:
-    """This machine: `arch` as `uname -m` says.
-
-    `driver` is the version of NVIDIA's kernel module, `loaded` if it does not say, and empty where
-    there is none; `gpus` are the models of its GPUs, one an entry.
-    """
-
-    arch: str
-    kernel: str
-    cpu: str
-    cores: int
-    os: str
-    driver: str = ""
-    gpus: tuple[str, ...] = ()
 
 
 def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostFacts:

@@ -12,7 +12,7 @@ from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
 from builder.model.errors import StepFailed
 from builder.model.manifest import AskedRanks, InImageCheck
-from builder.system.host_facts import HostFacts
+from builder.model.measurement import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import (
     LONGEST,

@@ -15,11 +15,11 @@ from xml.etree import ElementTree as ET
 
 from builder import __version__
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
+from builder.model.measurement import HostFacts
 from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.model.records import plain, write
 from builder.system.files import write_atomically
-from builder.system.host_facts import HostFacts
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"

@@ -25,9 +25,9 @@ from builder.load.facts import read_facts
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
+from builder.model.measurement import HostFacts
 from builder.model.package_indices import states_in
 from builder.model.versions import split_mpi
-from builder.system.host_facts import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import LONGEST, readable
 from builder.verify.evidence import RunEvidence, StartedBy, write_evidence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from builder.system.host_facts import HostFacts
-from builder.verify.measure.measurement import (
+from builder.model.measurement import (
     GpuUse,
+    HostFacts,
     Measured,
     OneRun,
     PlaceFacts,

@@ -11,8 +11,8 @@ from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
+from builder.reports.measured import Plot, plot_of
 from builder.reports.templates import first_line, human_moment, human_time
-from builder.verify.measure.shown import Plot, plot_of
 
 _USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
 VERIFIED, BUILT = "verified", "built"

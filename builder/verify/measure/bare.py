@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 
-from builder.verify.measure.measurement import BARE
+from builder.model.measurement import BARE
 from builder.verify.runners.protocol import (
     DATA_AT,
     HOME_IN_CONTAINER,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import yaml
 
+from builder.model.measurement import Quantity
 from builder.model.records import read
 from builder.verify.container_output import data_of
-from builder.verify.measure.measurement import Quantity
 from builder.verify.runners.protocol import DATA_AT
 
 RANKS = 2

@@ -20,6 +20,7 @@ from builder.model import FORMATS, SKIPPED
 from builder.model.agreement import BENCH
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest
+from builder.model.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
 from builder.model.package_indices import states_in
 from builder.model.versions import split_mpi
 from builder.system.process import TAIL_LINES, Completed
@@ -27,7 +28,6 @@ from builder.verify.container_output import LONGEST, last_line
 from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
 from builder.verify.measure.bare import BARE_FORMAT, bare_kind
-from builder.verify.measure.measurement import BARE, Measured, OneRun, PlaceFacts, Row, Spread, Use
 from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark, Sizes, Unreadable
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError, StepFailed
+from builder.model.measurement import GpuUse, Sample, Use
 from builder.system import nvml
 from builder.system.process import Processes
-from builder.verify.measure.measurement import GpuUse, Sample, Use
 
 _INTERVAL_S = 0.5
 _PROC = Path("/proc")

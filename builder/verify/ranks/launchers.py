@@ -17,9 +17,9 @@ from pathlib import Path
 from builder.build.engines import Tools
 from builder.facts import MPI_FAMILIES, MpiFamily
 from builder.facts.mpi import launcher_family
+from builder.model.measurement import HostFacts
 from builder.model.versions import first_version
 from builder.system.home import Home
-from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")

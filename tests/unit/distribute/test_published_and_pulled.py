@@ -28,7 +28,7 @@ from transcripts import Transcript
 from builder.artifacts.oci import read_layout
 from builder.distribute.pull import request
 from builder.model.digests import sha256_of_file
-from builder.system.host_facts import HostFacts
+from builder.model.measurement import HostFacts
 from builder.trust.proof import existing
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")

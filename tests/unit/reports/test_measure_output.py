@@ -22,12 +22,12 @@ from builder.cli import main
 from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import manifest_text
+from builder.model.measurement import Measured
+from builder.reports.measured import as_text, exposition, plot_of
 from builder.reports.report import refreshed
 from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
-from builder.verify.measure.measurement import Measured
 from builder.verify.measure.rounds import record, with_measurement
-from builder.verify.measure.shown import as_text, exposition, plot_of
 from builder.verify.proof import in_folder
 from builder.verify.targets import ProofTarget
 

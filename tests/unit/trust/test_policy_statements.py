@@ -14,8 +14,8 @@ from proof_samples import places
 
 from builder.model import Artifact, Cell, Outcome
 from builder.model.exact_json import member, time_of
+from builder.model.measurement import HostFacts
 from builder.model.predicates import CYCLONEDX, SLSA
-from builder.system.host_facts import HostFacts
 from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import (
     BILL,

@@ -15,8 +15,8 @@ from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.model.manifest import InImageCheck
+from builder.model.measurement import HostFacts
 from builder.system.home import Home
-from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.verify.checks import (
     after_a_loss,

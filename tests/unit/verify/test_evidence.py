@@ -12,7 +12,8 @@ import pytest
 
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.system.host_facts import HostFacts, host_facts, lost_gpus
+from builder.model.measurement import HostFacts
+from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")

@@ -18,7 +18,7 @@ from builder.cli import main
 from builder.cli import verify as verifying
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
-from builder.system.host_facts import HostFacts
+from builder.model.measurement import HostFacts
 from builder.verify import launched as launching
 from builder.verify.evidence import StartedBy
 from builder.verify.launched import Ranks

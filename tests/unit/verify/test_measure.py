@@ -13,9 +13,9 @@ from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
 from samples import compare_with_golden
 
 from builder.model.errors import StepFailed
+from builder.model.measurement import GpuUse, OneRun, PlaceFacts
 from builder.system.process import Completed, Processes
 from builder.verify.measure.bare import chroot_argv
-from builder.verify.measure.measurement import GpuUse, OneRun, PlaceFacts
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
 from builder.verify.measure.rounds import Place, programs_in, run_rounds
 from builder.verify.measure.sampling import (

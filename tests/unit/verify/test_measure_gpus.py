@@ -11,9 +11,9 @@ import pytest
 from fake_nvml import fake_nvml
 
 from builder.model.errors import StepFailed
+from builder.model.measurement import GpuUse
 from builder.system.nvml import watcher
 from builder.system.process import Processes
-from builder.verify.measure.measurement import GpuUse
 from builder.verify.measure.sampling import Gpus, gpu_look
 
 

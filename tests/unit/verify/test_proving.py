@@ -34,10 +34,10 @@ from builder.model import FORMATS, Artifact, Outcome
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage
+from builder.model.measurement import HostFacts
 from builder.model.planned import environment_text
 from builder.model.records import write as as_json
 from builder.system.home import Home
-from builder.system.host_facts import HostFacts
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
 from builder.verify import machine_faults

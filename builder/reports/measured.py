@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from builder.model import FAILED, Outcome
 from builder.model.errors import counted
+from builder.model.measurement import BARE, Completion, HostFacts, Measured, PlaceFacts, Row, Use
 from builder.model.records import read
-from builder.system.host_facts import HostFacts
-from builder.verify.measure.measurement import BARE, Completion, Measured, PlaceFacts, Row, Use
 
 _PREFIX = "build_images_bench"
 

@@ -1,4 +1,4 @@
-"""Quantities, runs and results of a measurement: one frozen value for all of it."""
+"""A measurement: its quantities, runs, results, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.cells import FAILED, PASSED, SKIPPED
+from builder.model.manifest import Outcome
 from builder.model.records import plain, write
-from builder.system.host_facts import HostFacts
 
 BARE = "bare"
 _COLLAPSE_CHECK = "collapse"
 _BUSY = 0.2  # with so much of its cores taken by others, a machine compares nothing
 FLOOR = 0.5  # below half of bare, something is broken; above it, figures are for people to judge
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFacts:
+    """This machine: `arch` as `uname -m` says.
+
+    `driver` is the version of NVIDIA's kernel module, `loaded` if it does not say, and empty where
+    there is none; `gpus` are the models of its GPUs, one an entry.
+    """
+
+    arch: str
+    kernel: str
+    cpu: str
+    cores: int
+    os: str
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
