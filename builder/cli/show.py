@@ -16,7 +16,7 @@ from builder.reports.report import report_files
 from builder.reports.report.view import ReportDocument
 from builder.system.files import write_atomically
 
-Decided = Callable[[PlannedImage], list[str]]  # what decided what is in an image, in lines
+Decided = Callable[[PlannedImage], list[str]]  # lines on each decision for an image
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
 _NO_HANDLER = (
     "native tools: none, the kernel's handler is not that of set-up: run 'build-images setup'"
@@ -141,7 +141,7 @@ def decisions(
     host: str = platform.machine(),
     opened: Callable[[str], bool] = lambda _arch: True,
 ) -> list[str]:
-    """What decided what is in an image. `opened`: native tools reach an architecture's programs."""
+    """Lines on each decision for an image; `opened` says if native tools reach an architecture."""
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
