@@ -19,8 +19,7 @@ import hpccm.config
 
 from builder.compile.spec.downloads import with_sources
 from builder.compile.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
-from builder.compile.spec.hpccm_blocks import block_object
-from builder.compile.spec.own_blocks import block_classes
+from builder.compile.spec.hpccm_blocks import block_classes, block_object
 from builder.model import BlockUse, PlannedImage, StageRecipe
 
 FORMATS: dict[str, Callable[[PlannedImage], str]] = {

@@ -29,9 +29,10 @@ def declare(parser: Parser) -> None:
 def run(options: ExplainOptions) -> int:
     """Print every cell of the selection with the reason."""
     plan = load_plan(options.project, options.selection, may_be_empty=True)
+    decided = functools.partial(show.decisions, opened=native.is_open)
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        print(json.dumps(show.explanation_json(plan, opened=native.is_open, seen=seen), indent=1))
+        print(json.dumps(show.explanation_json(plan, decided, seen), indent=1))
     else:
-        print(show.explanation(plan, opened=native.is_open, seen=seen))
+        print(show.explanation(plan, decided, seen))
     return 0

@@ -15,9 +15,9 @@ from builder.model.planned import MANY, by_reason
 from builder.reports.report import ReportDocument, report_files
 from builder.system.files import write_atomically
 
-Opened = Callable[[str], bool]  # whether native tools get at an architecture's programs
+Decided = Callable[[PlannedImage], list[str]]  # lines on each decision for an image
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
-_NO_DOOR = (
+_NO_HANDLER = (
     "native tools: none, the kernel's handler is not that of set-up: run 'build-images setup'"
 )
 
@@ -101,12 +101,7 @@ def _rest(cell: Cell) -> str:
     return " ".join([cell.base, cell.cuda, cell.mpi, cell.arch])
 
 
-def explanation(
-    plan: Plan,
-    host: str = platform.machine(),
-    opened: Opened = lambda _arch: True,
-    seen: Seen = lambda _: "",
-) -> str:
+def explanation(plan: Plan, decided: Decided, seen: Seen = lambda _: "") -> str:
     """Why each selected cell is in or out, and what decided what is in it.
 
     Where many are left out, each reason stands once, with the cells that it holds for.
@@ -115,7 +110,7 @@ def explanation(
     for image in plan.images:
         lines += [
             f"+ {image.identifier}",
-            *(f"    {line}" for line in _decided(image, host, opened)),
+            *(f"    {line}" for line in decided(image)),
             *(f"    seen: {text}" for text in [seen(image)] if text),
         ]
     if len(plan.left_out) > MANY:
@@ -128,28 +123,24 @@ def explanation(
     return "\n".join(lines)
 
 
-def explanation_json(
-    plan: Plan,
-    host: str = platform.machine(),
-    opened: Opened = lambda _arch: True,
-    seen: Seen = lambda _: "",
-) -> dict[str, Any]:
+def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]:
     """The same as data."""
     return {
         "schema": "build-images/explanation/v1",
         "in": [
-            {
-                "image": image.identifier,
-                "decided": _decided(image, host, opened),
-                "seen": seen(image),
-            }
+            {"image": image.identifier, "decided": decided(image), "seen": seen(image)}
             for image in plan.images
         ],
         "out": [_left_out_json(entry) for entry in plan.left_out],
     }
 
 
-def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
+def decisions(
+    image: PlannedImage,
+    host: str = platform.machine(),
+    opened: Callable[[str], bool] = lambda _arch: True,
+) -> list[str]:
+    """Lines on each decision for an image; `opened` says if native tools reach an architecture."""
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
@@ -158,7 +149,7 @@ def _decided(image: PlannedImage, host: str, opened: Opened) -> list[str]:
     if lent := tools.described(image.base, image.cell.arch, host):
         lacking = tools.lacking(image.base, image.cell.arch, host)
         is_lent = not lacking and opened(image.cell.arch)
-        lines.append(lent if lacking or is_lent else _NO_DOOR)
+        lines.append(lent if lacking or is_lent else _NO_HANDLER)
         if is_lent and (others := tools.emulated_compilers(image)):
             lines.append(f"emulated: {others}, which its recipes install")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")

@@ -55,14 +55,9 @@ def all_cells(
         for base in values("base")
         if _may_match(f"{recipe}-{project.recipes[recipe].version}-{base}", globs)
     ]
-    for (recipe, base), cuda, mpi, flavour, cpu, arch in itertools.product(
-        starts,
-        values("cuda"),
-        values("mpi"),
-        selection.flavours,
-        selection.cpu_targets,
-        values("arch"),
-    ):
+    variants = itertools.product(selection.flavours, selection.cpu_targets, values("arch"))
+    products = itertools.product(starts, values("cuda"), values("mpi"), list(variants))
+    for (recipe, base), cuda, mpi, (flavour, cpu, arch) in products:
         yield Cell(
             recipe=recipe,
             recipe_version=project.recipes[recipe].version,

@@ -53,6 +53,7 @@ class Constraints:
         release = str(part(_arguments(uses, toolkits.MPI), "source", "version") or "")
         cuda, cuda_reasons = self._cuda(cell.base, cell.cuda, cell.arch, sdk)
         mpi, mpi_reasons = self._mpi(cell.base, cell.mpi, self._routes(uses), release)
+        excludes = (each for each in self._project.matrix.excludes if fits(cell, each.when))
         reasons = (
             *_reasons(WORLD, _world_reasons(cell)),
             *cuda_reasons,
@@ -61,7 +62,7 @@ class Constraints:
             *_reasons(WORLD, self._capability_reasons(cell, uses, cuda)),
             *_reasons(MAINTAINER, _toolkit_reasons(cell, uses)),
             *_reasons(MAINTAINER, (text for recipe in chain for text in _limits(recipe, cell))),
-            *_reasons(MAINTAINER, self._excludes(cell)),
+            *_reasons(MAINTAINER, (f"{exclude.reason} ({exclude.where})" for exclude in excludes)),
         )
         layers = (WORLD, BASE, MAINTAINER)
         in_order = sorted(reasons, key=lambda reason: layers.index(reason.layer))
@@ -107,11 +108,6 @@ class Constraints:
                         f"wants: it does for {shown}{others} "
                         f"({source_of(release, 'CUDAArchitectures')})"
                     )
-
-    def _excludes(self, cell: Cell) -> Iterator[str]:
-        for exclude in self._project.matrix.excludes:
-            if fits(cell, exclude.when):
-                yield f"{exclude.reason} ({exclude.where})"
 
 
 def _arguments(uses: list[BlockUse], name: str) -> Mapping[str, object]:

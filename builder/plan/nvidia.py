@@ -89,11 +89,6 @@ def is_debian_like(base: BaseImage) -> bool:
     return base.distribution in _DEBIAN_LIKE
 
 
-def packaging(base: BaseImage) -> str:
-    """`deb` or `rpm`."""
-    return facts.DEB if is_debian_like(base) else facts.RPM
-
-
 def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
     """The URL of NVIDIA's package repository for a base."""
     archs = _DEBIAN_ARCHS if is_debian_like(base) else _RPM_ARCHS
@@ -177,12 +172,13 @@ def extras(
     NVIDIA's images have NCCL in them.
     """
     packages: dict[str, PackagedExtra] = {}
+    packaging = facts.DEB if is_debian_like(base) else facts.RPM
     for name in _LIBRARIES:
-        library = known.library(name, cuda=release.version, packaging=packaging(base), arch=arch)
+        library = known.library(name, cuda=release.version, packaging=packaging, arch=arch)
         if library and by_image and name == facts.NCCL:
             packages[name] = PackagedExtra(version=library.version, development=(), runtime=())
         elif library and (base.cuda.repository, library.build, name) not in _NO_PACKAGE:
-            runtime, development = library.packages(packaging(base))
+            runtime, development = library.packages(packaging)
             packages[name] = PackagedExtra(
                 version=library.version, development=(runtime, development), runtime=(runtime,)
             )

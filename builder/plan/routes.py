@@ -13,7 +13,6 @@ from builder.model import (
     NONE,
     BaseImage,
     PackagedCuda,
-    PackagedMpi,
     PlannedCuda,
     PlannedMpi,
     Project,
@@ -252,7 +251,8 @@ def choose_mpi(
 
 def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
-    package = packaged_mpi(base, mpi)
+    answers = (own for own in base.mpi if matches("mpi", mpi, own.family + own.version))
+    package = next(answers, None)  # 5.0.7 answers openmpi5.0
     if package is None:
         title = facts.MPI_FAMILIES[family].title
         carried = [packaged.version for packaged in base.mpi if packaged.family == family]
@@ -268,14 +268,6 @@ def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedM
         runtime=package.runtime,
         environment=package.environment,
     )
-
-
-def packaged_mpi(base: BaseImage, mpi: str) -> PackagedMpi | None:
-    """The MPI of a base's distribution that answers an axis value (`openmpi5.0`: 5.0.7)."""
-    for packaged in base.mpi:
-        if matches("mpi", mpi, packaged.family + packaged.version):
-            return packaged
-    return None
 
 
 def _library(known: Facts, base: BaseImage, family: str, version: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-from builder.compile.lint import contents, downloads, formats  # noqa: F401 - they fill RULES
+from builder.compile.lint import contents, formats  # noqa: F401 - they fill RULES
 from builder.compile.lint.findings import RULES, LintFinding, LintReport
 from builder.compile.lint.linters import LINTERS, find, linter_findings, texts_of, version
 from builder.compile.lint.reading import Reading, read

@@ -61,7 +61,7 @@ def dockerfile(image: PlannedImage) -> str:
             source = stage.name
         final = _final(image, stages, image.runtime_image)
         of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
-        for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia).splitlines():
+        for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia):
             final += raw(docker=line)
         return _text(image, *stages, final)
 

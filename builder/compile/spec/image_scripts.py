@@ -86,14 +86,13 @@ def run_script(image: PlannedImage) -> str:
     return f"#!/bin/sh\nif [ $# -gt 0 ]; then exec {arguments}; else exec {alone}; fi\n"
 
 
-def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> str:
+def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> list[str]:
     """ENTRYPOINT and CMD, in their exec form."""
     lines = []
     if image.entrypoint or clears_entrypoint:
         lines.append(f"ENTRYPOINT {json.dumps([*image.entrypoint])}")
     command = image.command or (() if image.entrypoint else _SHELL)
-    lines.append(f"CMD {json.dumps([*command])}")
-    return "\n".join(lines)
+    return [*lines, f"CMD {json.dumps([*command])}"]
 
 
 def base_archive(image: PlannedImage) -> str:

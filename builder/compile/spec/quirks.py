@@ -50,13 +50,12 @@ class QuirkTarget:
 def target_of(image: PlannedImage) -> QuirkTarget:
     """The target of an image."""
     base = image.base
-    cuda_home = _toolkit_home(image.cuda) if image.cuda else ""
     return QuirkTarget(
         arch=image.cell.arch,
         family=family(base.hpccm_distro),
         distribution=base.distribution,
         release=(*version_order(base.version), 0)[0],
-        cuda_home=cuda_home,
+        cuda_home=_toolkit_home(image.cuda) if image.cuda else "",
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from hpccm.toolchain import toolchain
 
 from builder.compile.spec import COMPILER, block_faults, catalogue
-from builder.compile.spec.own_blocks import block_classes
+from builder.compile.spec.hpccm_blocks import block_classes
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 from builder.model import BlockUse, Where
 

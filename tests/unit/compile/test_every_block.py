@@ -19,8 +19,7 @@ from samples import block, compare_with_golden
 
 from builder.compile.spec import block_faults, compile_spec, limit_reason
 from builder.compile.spec.blocks import limits
-from builder.compile.spec.hpccm_blocks import EXPLAINED
-from builder.compile.spec.own_blocks import block_classes
+from builder.compile.spec.hpccm_blocks import EXPLAINED, block_classes
 from builder.model.errors import BadInput
 
 

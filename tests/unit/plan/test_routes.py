@@ -15,7 +15,7 @@ import pytest
 from golden_cells import CELLS, REFUSED, golden_images, golden_project
 from samples import GOLDEN, block, compare_with_golden, recipe, shipped_project
 
-from builder.cli.show import explanation
+from builder.cli.show import decisions, explanation
 from builder.compile import spec
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.contract import contract_of
@@ -66,14 +66,16 @@ def test_explanation_is_in_these_words(identifier: str) -> None:
         plan = Plan(images=(), left_out=(left_out()[identifier],))
     else:
         plan = Plan(images=(golden_images()[identifier],), left_out=())
-    compare_with_golden(f"{explanation(plan, host='x86_64')}\n", f"explain/{identifier}.txt")
+    decided = functools.partial(decisions, host="x86_64")
+    compare_with_golden(f"{explanation(plan, decided)}\n", f"explain/{identifier}.txt")
 
 
 def test_without_the_handler_of_set_up_nothing_is_lent() -> None:
     images = [one for one in golden_images().values() if one.base.name == "debian13"]
     for image in images:
         plan = Plan(images=(image,), left_out=())
-        found = explanation(plan, host="x86_64", opened=lambda _arch: False)
+        closed = functools.partial(decisions, host="x86_64", opened=lambda _arch: False)
+        found = explanation(plan, closed)
         told = "native tools: none, the kernel's handler is not that of set-up" in found
         assert told is (image.cell.arch != "x86_64"), found
 

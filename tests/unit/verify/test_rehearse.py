@@ -23,7 +23,7 @@ from rehearse_samples import (
 from samples import block, compare_with_golden, image, recipe, shipped_project
 
 from builder.cli.rehearse import as_json, as_text
-from builder.cli.show import explanation, explanation_json
+from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
@@ -523,9 +523,9 @@ def test_explain_never_says_more_than_was_seen(
 def test_explain_shows_what_was_seen() -> None:
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
     plan = Plan(images=(planned,), left_out=())
-    text = explanation(plan, host="x86_64", seen=lambda _: "rehearsed")
+    text = explanation(plan, decisions, seen=lambda _: "rehearsed")
     assert text.endswith("\n    seen: rehearsed")
-    [shown] = explanation_json(plan, seen=lambda _: "rehearsed")["in"]
+    [shown] = explanation_json(plan, decisions, seen=lambda _: "rehearsed")["in"]
     assert shown["seen"] == "rehearsed"
 
 
