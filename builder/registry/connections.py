@@ -280,11 +280,15 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 
 
 def _authorities() -> _Authorities:
-    """Return the certificate files that a site names, with their variables; else the usual one."""
+    """Return the certificate files that a site names, with their variables; else the usual one.
+
+    Of requests' own variables the first counts, and SSL_CERT_FILE in any case.
+    """
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
     named = [(name, environment[name]) for name in names if environment.get(name)]
-    return tuple(named) or (("", requests.utils.DEFAULT_CA_BUNDLE_PATH),)
+    used = [pair for pair in named if pair == named[0] or pair[0] == "SSL_CERT_FILE"]
+    return tuple(used) or (("", requests.utils.DEFAULT_CA_BUNDLE_PATH),)
 
 
 def speaks_tls(host: str) -> bool:

@@ -114,7 +114,7 @@ class Source(ABC):
         descriptor, content = self.read(target)
         return descriptor, self.document_of(descriptor, content)
 
-    def document_of(self, descriptor: Descriptor, content: bytes) -> dict[str, Any]:
+    def document_of(self, descriptor: Descriptor, content: bytes) -> dict[str, object]:
         """Return a manifest or index that was read as JSON; see `document`."""
         parsed = self.object_of(content, descriptor.digest)
         if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:

@@ -57,7 +57,19 @@ class Reference:
     digest: str = ""
 
     def __post_init__(self) -> None:
-        if fault := _fault(self.registry, self.repository, self.tag, self.digest):
+        fault = ""
+        if not _HOST.fullmatch(self.registry):
+            fault = f'"{self.registry}" is not a host, with or without a port up to 65535'
+        elif len(self.name) > _LONGEST_NAME:
+            fault = f"a name has at most {_LONGEST_NAME} letters"
+        elif not is_repository(self.repository):
+            reason = "small letters and digits, joined by . _ - or /"
+            fault = f'"{self.repository}" is not a repository: {reason}'
+        elif self.tag and not is_tag(self.tag):
+            fault = f'"{self.tag}" is not a tag'
+        elif self.digest and not is_digest(self.digest):
+            fault = f'"{self.digest}" is not a digest'
+        if fault:
             raise _invalid(str(self), fault)
 
     @classmethod
@@ -99,22 +111,6 @@ class Reference:
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
-
-
-def _fault(registry: str, repository: str, tag: str, digest: str) -> str:
-    """Return the reason that parts make no reference; empty if they make one."""
-    if not _HOST.fullmatch(registry):
-        return f'"{registry}" is not a host, with or without a port up to 65535'
-    if len(f"{registry}/{repository}") > _LONGEST_NAME:
-        return f"a name has at most {_LONGEST_NAME} letters"
-    if not is_repository(repository):
-        reason = "small letters and digits, joined by . _ - or /"
-        return f'"{repository}" is not a repository: {reason}'
-    if tag and not is_tag(tag):
-        return f'"{tag}" is not a tag'
-    if digest and not is_digest(digest):
-        return f'"{digest}" is not a digest'
-    return ""
 
 
 def _invalid(text: str, reason: str) -> BadInput:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 from builder.model.exact_json import part
-from builder.registry.credentials import DELETE, Scope
 from builder.registry.failures import NotThere, RegistryFailed, Transient, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, as_bytes, descriptors
 from builder.registry.references import Descriptor
@@ -100,11 +99,10 @@ def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
         if index is not None and len(remaining) < len(listed):
             content = as_bytes({**index, "manifests": remaining})
             registry.write_manifest(content, INDEX, fallback_tag(digest))
-    scope = Scope(repository=registry.repository, actions=DELETE)
     for manifest in digests:
         with contextlib.suppress(RegistryFailed, Transient):
             path = f"manifests/{manifest}"
-            registry.request_once("DELETE", path, good=(202, 200, 204), scope=scope).close()
+            registry.request_once("DELETE", path, good=(202, 200, 204)).close()
 
 
 def _list_lock(registry: Repository, digest: str) -> AbstractContextManager[None]:

@@ -33,6 +33,7 @@ _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 # Debian 12 sends the first for an entry that it reads half written.
 _WRITTEN_NOW = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
 _MOST_PAGES = 1000
+_ACTIONS = {"GET": PULL, "HEAD": PULL, "DELETE": DELETE}
 
 
 class Repository(Source):
@@ -148,8 +149,7 @@ class Repository(Source):
                     return True
                 session = response.headers.get("Location", "")
             if session:
-                deletion = Scope(repository=self.repository, actions=DELETE)
-                self.request_once("DELETE", session, good=(204, 202, 200), scope=deletion).close()
+                self.request_once("DELETE", session, good=(204, 202, 200)).close()
         return False
 
     # Requests
@@ -165,7 +165,7 @@ class Repository(Source):
 
         `path` is below the repository, or a URL of the registry's.
         """
-        actions = PULL if method in {"GET", "HEAD"} else PUSH
+        actions = _ACTIONS.get(method, PUSH)
         label = path.partition("?")[0] if "://" not in path else "upload"
         is_own = not (path.startswith("/") or "://" in path)
         return self.transport.request_once(

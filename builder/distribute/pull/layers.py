@@ -105,16 +105,16 @@ def tree_of_layout(layout: Layout) -> str:
 class _Laying:
     """The tree so far; `root` is where it is written, if it is.
 
-    `_fresh` are the paths of the layer at hand: its whiteouts hide only what is below it, so that a
-    second one of a path, of which `_hidden` has the first, finds nothing more.
+    `_entries` has None for folders that are in no layer. `_fresh` are the paths of the layer at
+    hand: its whiteouts hide only what is below it, so that a second one of a path, of which
+    `_hidden` has the first, finds nothing more.
     """
 
     def __init__(self, root: Root | None) -> None:
         self._fresh: set[str] = set()
         self._hidden: set[tuple[str, bool]] = set()
         self._root = root
-        self._entries: dict[str, TreeEntry] = {}
-        self._kinds: dict[str, str] = {"": "directory"}  # of all paths, also those without entry
+        self._entries: dict[str, TreeEntry | None] = {"": None}
         self._below: dict[str, set[str]] = {}
         self._times: dict[str, float] = {}
         self._seen = self._size = 0
@@ -144,7 +144,7 @@ class _Laying:
 
     def lay_folder(self, path: str) -> None:
         """Make a folder where nothing is."""
-        if path not in self._kinds:
+        if path not in self._entries:
             member = tarfile.TarInfo(path)
             member.type, member.mode = tarfile.DIRTYPE, 0o755
             self.lay(member, path, [])
@@ -156,7 +156,7 @@ class _Laying:
             self._changes["devices that were left out, which runtimes make"].append(path)
             self._hide(path, itself=True)
             return
-        if self._kinds.get(folder) != "directory":
+        if self._kind(folder) != "directory":
             self._make_parents(path)
         if member.islnk():
             target = checked_path(member.linkname)
@@ -168,9 +168,15 @@ class _Laying:
             self._clear(path, folder=member.isdir())
             entry = self._make(member, path, content)
         self._entries[path] = entry
-        self._kinds[path] = entry.kind
         self._below.setdefault(folder, set()).add(path)
         self._fresh.add(path)
+
+    def _kind(self, path: str) -> str:
+        """Return the kind of what is at a path, empty if nothing is there."""
+        if path not in self._entries:
+            return ""
+        entry = self._entries[path]
+        return entry.kind if entry else "directory"
 
     def _make(self, member: tarfile.TarInfo, path: str, content: Content) -> TreeEntry:
         mode = stat.S_IMODE(member.mode)
@@ -219,26 +225,26 @@ class _Laying:
         """Make the folders above a path; nothing but a folder is ever gone through."""
         parent = path.rpartition("/")[0]
         missing = []
-        while parent not in self._kinds:
+        while parent not in self._entries:
             missing.append(parent)
             parent = parent.rpartition("/")[0]
-        if self._kinds[parent] != "directory":
-            above = f"/{shown(parent)} above it is a {self._kinds[parent]}, not a folder"
+        if self._kind(parent) != "directory":
+            above = f"/{shown(parent)} above it is a {self._kind(parent)}, not a folder"
             raise Refused(f"/{shown(path)}: {above}")
         for folder in reversed(missing):
             if self._root:
                 self._root.folder(folder)
-            self._kinds[folder] = "directory"
+            self._entries[folder] = None
             self._below.setdefault(folder.rpartition("/")[0], set()).add(folder)
 
     def _clear(self, path: str, *, folder: bool) -> None:
         """Make room for a path; a folder keeps what is in it if there is a folder already."""
-        kind = self._kinds.get(path)
-        if kind is None or (folder and kind == "directory"):
+        kind = self._kind(path)
+        if not kind or (folder and kind == "directory"):
             return
         if kind == "directory":
             self._hide(path, itself=True)
-            if path in self._kinds:
+            if path in self._entries:
                 raise Refused(f"/{shown(path)}: a folder that is not empty, and not a folder")
         else:
             self._drop(path)
@@ -251,22 +257,21 @@ class _Laying:
         order, todo = [], [path]
         while todo:
             current = todo.pop()
-            if current in self._kinds:
+            if current in self._entries:
                 order.append(current)
                 todo += self._below.get(current, ())
         for current in reversed(order):  # what is in a folder goes before it
             if current in self._fresh or (current == path and not itself):
                 continue
             if self._below.get(current):
-                self._entries.pop(current, None)  # something of this layer is in it
+                self._entries[current] = None  # something of this layer is in it
             else:
                 self._drop(current)
 
     def _drop(self, path: str) -> None:
-        folder = self._kinds.pop(path) == "directory"
         if self._root:
-            self._root.remove(path, folder=folder)
-        self._entries.pop(path, None)
+            self._root.remove(path, folder=self._kind(path) == "directory")
+        del self._entries[path]
         self._below.pop(path, None)
         self._times.pop(path, None)
         self._below[path.rpartition("/")[0]].discard(path)
@@ -276,12 +281,12 @@ class _Laying:
         """Return the digest of the tree; folders that were written get their modes."""
         on_disk = ""
         if self._root:
-            written = {path: self._as_written(path) for path in self._kinds if path}
+            written = {path: self._as_written(path) for path in self._entries if path}
             for path, entry in sorted(written.items(), reverse=True):  # what is within comes first
                 if entry.kind == "directory":
                     self._root.settle(path, entry.mode, self._times.get(path, 0))
             on_disk = tree_digest(comparable(written.values()))
-        entries = comparable(self._entries.values())
+        entries = comparable(filter(None, self._entries.values()))
         return Unpacked(
             tree=tree_digest(entries),
             paths=len(entries),

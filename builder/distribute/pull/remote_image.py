@@ -15,7 +15,7 @@ from builder.host.verdict import all_of
 from builder.model import exact_json
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
-from builder.model.exact_json import time_of
+from builder.model.exact_json import part
 from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.records import UNKNOWN, YES, Contract, Image, PulledFor
@@ -69,8 +69,7 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
         about = exact_json.parsed(config)
         settings = about.get("config") or {}
         known = architecture(str(about.get("architecture")))
-        notes = document.get("annotations") or {}
-        created = notes.get(CREATED) or about.get("created")
+        created = part(document, "annotations", CREATED) or about.get("created")
         return RemoteImage(
             manifest=manifest,
             content=content,

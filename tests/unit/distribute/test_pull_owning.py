@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import io
+import json
 import os
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+from registry_site import file, layer_of
 from test_pull_existing import judged_image
 from test_pull_placing import pulled
 
@@ -39,16 +38,7 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-def a_layer() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        member = tarfile.TarInfo("file")
-        member.size = 4
-        archive.addfile(member, io.BytesIO(b"good"))
-    return gzip.compress(buffer.getvalue())
-
-
-LAYER = a_layer()
+LAYER = layer_of([file("file", b"good")])
 
 
 class Registry:
@@ -65,9 +55,7 @@ class Registry:
 
 def found() -> RemoteImage:
     layer = Descriptor.of(LAYER, "application/vnd.oci.image.layer.v1.tar+gzip")
-    entry = {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
-    config = {"mediaType": CONFIG.media_type, "digest": CONFIG.digest, "size": CONFIG.size}
-    content = str({"config": config, "layers": [entry]}).replace("'", '"').encode()
+    content = json.dumps({"config": CONFIG.as_json(), "layers": [layer.as_json()]}).encode()
     manifest = Descriptor.of(content, MANIFEST)
     return RemoteImage(
         manifest=manifest,
