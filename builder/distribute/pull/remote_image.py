@@ -15,7 +15,7 @@ from builder.host.verdict import all_of
 from builder.model import exact_json
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
-from builder.model.exact_json import part
+from builder.model.exact_json import part, time_of
 from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.records import UNKNOWN, YES, Contract, Image, PulledFor
