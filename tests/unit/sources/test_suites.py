@@ -141,8 +141,8 @@ def test_an_index_that_came_before_its_packages_is_not_taken(
     for arch in archs if arrived else archs[:2]:
         mirror.files[f"/debian/{pool}/2_{arch}.deb"] = b"package"
     for arch in archs[1:]:
-        index = lzma.decompress(get(f"dists/trixie/main/binary-{arch}/Packages.xz").content)
-        assert (b"/2_" in index) is arrived
+        listing = lzma.decompress(get(f"dists/trixie/main/binary-{arch}/Packages.xz").content)
+        assert (b"/2_" in listing) is arrived
     text = f"amid a sync of trixie: {pool}/2_ppc64el.deb is not there yet; taken is its stable, of"
     assert [text in line for line in said] == ([] if arrived else [True])
 
