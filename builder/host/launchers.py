@@ -109,7 +109,7 @@ def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
     if own is None or other is None:
         return case.unknown("pmix-unknown", series=series, outside=outside)
     meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
-    end = "made to meet" if meet else "which may not meet"
+    end = "meant to work together" if meet else "perhaps incompatible"
     parts = {"own": own, "other": other, "end": end}
     return case.unknown("pmix-not-guaranteed", series=series, **parts, outside=outside)
 

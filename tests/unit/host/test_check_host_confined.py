@@ -128,7 +128,7 @@ def test_a_host_with_gpus_of_amd_is_not_told_to_load_nvidias_driver() -> None:
     text = " ".join(as_text(verdict, colour=False).split())
     assert verdict.answer == NO
     assert "modprobe nvidia" not in text
-    assert "the host's GPUs are of AMD" in text
+    assert "the host's GPUs are made by AMD" in text
     assert "take an image that is built for them" in text
     assert NO_GPUS.others is None
 

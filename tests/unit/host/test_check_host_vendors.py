@@ -54,7 +54,7 @@ def test_what_mpich_in_an_image_is_started_by_on_a_cray() -> None:
     found = answered("hybrid", MPICH, only)
     assert found.answer == NO
     assert found.reason.startswith(
-        "Cray MPICH 8.1.28 starts ranks of its own by cray_shasta, and none of MPICH 4.1.1; "
+        "Cray MPICH 8.1.28 starts only its own ranks by cray_shasta, none of MPICH 4.1.1; "
         "Slurm has no pmi2 (srun --mpi=list: none, cray_shasta)"
     )
     assert found.fix.startswith("bind the host's MPI in (bind)")
@@ -70,7 +70,8 @@ def test_spectrum_mpi_stands_in_for_no_open_mpi() -> None:
     found = answered("bind", OPENMPI, SATORI)
     assert found.answer == NO
     assert found.reason == (
-        "no MPI of the host has the binary interface of Open MPI (it has: Spectrum MPI 10.3.1.02)"
+        "no MPI of the host has the binary interface of Open MPI "
+        "(installed: Spectrum MPI 10.3.1.02)"
     )
 
 
@@ -78,8 +79,8 @@ def test_whether_spectrum_mpi_starts_open_mpi_nobody_promises() -> None:
     found = answered("hybrid", OPENMPI, SATORI)
     assert found.answer == UNKNOWN
     assert found.reason == (
-        "whether mpirun of Spectrum MPI 10.3.1.02 starts ranks of Open MPI 4.1.4 "
-        "(PMIx 3.1 outside and 4.2 inside, made to meet) is not guaranteed"
+        "mpirun of Spectrum MPI 10.3.1.02 is not guaranteed to start ranks of Open MPI 4.1.4 "
+        "(PMIx 3.1 outside and 4.2 inside, meant to work together)"
     )
     old = dataclasses.replace(OPENMPI, version="1.10.7", pmix="")
     found = answered("hybrid", old, SATORI)
