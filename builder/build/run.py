@@ -168,10 +168,10 @@ def downloading(
         yield dataclasses.replace(tools, packages=cache, pip=pip, journals=cache.journals)
     if cache.taken:
         share = f"{cache.taken} of {counted(cache.taken + cache.fetched, 'package')}"
-        progress.say(f"{share} were here already ({cache.taken_bytes / 1e6:.0f} MB)")
+        progress.say(f"{share} came from the cache ({cache.taken_bytes / 1e6:.0f} MB)")
     if cache.suspected:
         suspected = counted(cache.suspected, "package")
-        progress.say(f"{suspected} of steps that failed will be fetched anew")
+        progress.say(f"{suspected} of failed steps will be fetched again")
 
 
 def _most_behind(days: int | None) -> dt.timedelta:

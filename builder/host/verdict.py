@@ -29,7 +29,7 @@ _WIDTH = 100
 
 @cache
 def _sentences() -> Mapping[str, Mapping[str, str]]:
-    """Return the rows of answers.yaml by name; one that is a text is a reason alone."""
+    """Return the rows of answers.yaml by name; a plain text is a reason without a fix."""
     rows = table_beside(__file__, "answers.yaml")
     return {name: {"reason": row} if isinstance(row, str) else row for name, row in rows.items()}
 
@@ -218,8 +218,8 @@ def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
     lines = [f"{answer}: {text} ({', '.join(ways)})"]
     if (several := verdict.several_nodes) not in ("", YES):
         names = ", ".join(answer.rule for answer in verdict.launchers if answer.answer == several)
-        text = "on one node alone, on several it does not"
+        text = "it runs on one node, but not on several"
         if several == UNKNOWN:
-            text = "whether on several nodes, too"
+            text = "whether it also runs on several nodes"
         lines.append(f"{paint(several, _COLOURS[several])}: {text}: {names}")
     return lines

@@ -202,7 +202,7 @@ def test_a_build_whose_packages_are_damaged_here_fails_once(site: Path, home: Pa
         words = ("--project", site, "--all", "--format=oci", "--no-verify")
         runs.append(build_images(*words, env=env))
     assert [done.status for done in runs] == [0, 1, 0]
-    assert "1 package of steps that failed will be fetched anew" in runs[1].stderr
+    assert "1 package of failed steps will be fetched again" in runs[1].stderr
     assert "Hash Sum mismatch" in runs[1].stderr
 
 

@@ -75,7 +75,7 @@ def examine(
     rest = machine_items(user=runner, as_root=as_root, search_path=path, roots=roots)
     absent = [item.title for item in rest if item.key in ID_FILES and not item.ok]
     if stored.problem and absent and not as_root:  # Buildah's own message is about a layer's owners
-        stored = replace(stored, problem=f"takes no layer without {' and '.join(absent)}")
+        stored = replace(stored, problem=f"cannot unpack a layer without {' and '.join(absent)}")
     trial = FolderTrial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
     handlers = roots.proc / "sys/fs/binfmt_misc"
     native = [

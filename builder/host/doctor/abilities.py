@@ -127,7 +127,7 @@ def _unusable(folders: Iterable[tuple[Path, str]], need: int) -> list[str]:
             problems.append(f"  {folder}: {problem}\n      choose another one with {option}")
         disk, free = standing(folder).stat().st_dev, free_bytes(folder)
         if free < need and disk not in disks:
-            text = f"{free / 1e9:.1f} GB free, and {need / 1e9:.1f} GB may be needed"
+            text = f"{free / 1e9:.1f} GB free, but {need / 1e9:.1f} GB may be needed"
             remedy = f"make room, or choose another one with {option}"
             problems.append(f"  {folder}: {text}\n      {remedy}")
         disks.add(disk)

@@ -138,9 +138,9 @@ def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
 
 def native_tools_item(arch: Architecture, *, is_open: bool) -> Item:
     """Return whether build steps of an architecture run native tools."""
-    text, remedy = "compilers, shell and apt run as this machine's own in its build steps", ""
+    text, remedy = "compilers, shell and apt run natively in its build steps", ""
     if not is_open:
-        text = "its build steps are emulated whole: the kernel's handler is not that of set-up"
+        text = "its build steps are fully emulated: the kernel's handler is not that of set-up"
         remedy = SETUP
     title = f"native tools for {arch.name}"
     return Item(f"native:{arch.name}", GROUP, title, text, remedy, optional=True)

@@ -52,7 +52,7 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
     larger = "set BUILD_IMAGES_HOME to a folder " + (
         "on a larger disk" if is_own else "of your own"
     )
-    problem = folder_problem(temporary, trial) if temporary.is_dir() else "not there"
+    problem = folder_problem(temporary, trial) if temporary.is_dir() else "missing"
     return [
         _item(HOME, "the builder's home", home, folder_problem(home, trial, need=need), larger),
         _store_item(home / "storage", storage),
@@ -97,16 +97,16 @@ def _not_started(scratch: Path, trial: FolderTrial) -> str:
     try:
         trial.processes.capture([program], check=False, timeout_s=_TIMEOUT_S)
     except PermissionError:
-        return "no program is started from there: its file system is mounted noexec"
+        return "programs cannot start there: its file system is mounted noexec"
     return ""
 
 
 def _no_room(folder: Path, scratch: Path, need: int) -> str:
     free = free_bytes(folder)
     if free < need:
-        return f"{free / 1e9:.1f} GB free, and {need / 1e9:.1f} GB may be needed"
+        return f"{free / 1e9:.1f} GB free, but {need / 1e9:.1f} GB may be needed"
     if free > 2 * need > 0 and type_of(folder) not in _IN_MEMORY and _exceeds_quota(scratch, need):
-        return f"a quota leaves no {need / 1e9:.1f} GB, which may be needed"
+        return f"a quota leaves less than {need / 1e9:.1f} GB, which may be needed"
     return ""
 
 
@@ -126,7 +126,7 @@ def _reach_item(home: Path, trial: FolderTrial) -> Item:
     closed = _closed_to(home, trial) if trial.other else None
     text = f"{closed} is closed to the user {trial.other}" if closed else str(home)
     remedy = f"chmod a+x {closed}, or set BUILD_IMAGES_HOME" if closed else ""
-    return Item(REACH, DISK, "the way to it", text, remedy)
+    return Item(REACH, DISK, "access to the home", text, remedy)
 
 
 def _closed_to(home: Path, trial: FolderTrial) -> Path | None:
@@ -162,8 +162,8 @@ def _store_item(folder: Path, storage: StorageTrial) -> Item:
     driver = storage.driver
     text = f"{driver.title}; a layer was unpacked in {storage.seconds:.1f} s"
     if driver.name == VFS:
-        text += f". Each layer is copied whole, since {driver.why}"
-    remedy = "see the other lines; or another folder: BUILD_IMAGES_HOME" if storage.problem else ""
+        text += f". Each layer is copied whole, because {driver.why}"
+    remedy = "see the other lines, or set BUILD_IMAGES_HOME" if storage.problem else ""
     data = {
         "folder": str(folder),
         "driver": driver.name,

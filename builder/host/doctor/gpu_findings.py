@@ -44,7 +44,7 @@ _PROHIBITED, _EXCLUSIVE = 2, 3  # nvmlComputeMode_t
 _TIMEOUT_S = 120.0
 _CONFIGURATION = 5  # DCGM_ERROR_CONFIG, a severity: a setting, and no fault of the hardware
 _VERDICTS = {"pass": SOUND, "warn": WATCH, "fail": SICK}
-_REMEDY = "dcgmi diag -r 3 looks closer, for 15 minutes; drain the node for it"
+_REMEDY = "to look closer, drain the node and run dcgmi diag -r 3 (15 minutes)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +215,7 @@ def read_diagnosis(stdout: str, stderr: str = "") -> list[GpuFinding]:
     if problem is not None or categories is None:
         lines = str(problem or stderr or stdout).strip().splitlines() or ["nothing"]
         remedy = "systemctl start nvidia-dcgm"
-        return [_dcgm(THE_HOST, UNKNOWN, f"could not look; it says: {lines[-1]}", remedy)]
+        return [_dcgm(THE_HOST, UNKNOWN, f"did not run: {lines[-1]}", remedy)]
     results = [
         _of_result(str(test.get("name", "a test")), result)
         for category in _objects(categories)

@@ -36,15 +36,15 @@ _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
 _NO_GPU = frozenset(["cuda-clean", "cuda-runtime", "gpu-control", "gpu-withheld"])
 
 _MARKS = {SOUND: ("✓", GREEN), WATCH: ("!", YELLOW), SICK: ("✗", RED), UNKNOWN: ("?", YELLOW)}
-_MATTERS = {HOST: "the host's matter", IMAGE: "the image's matter", START: "how it was started"}
+_MATTERS = {HOST: "caused by the host", IMAGE: "caused by the image", START: "caused by the launch"}
 _TITLES = ("GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG")
 _CONCLUSIONS = {
-    SOUND: "The GPUs are sound: a GPU check that fails in an image is a matter of the image.",
-    WATCH: "The GPUs can be used, and somebody should look at what is marked.",
-    SICK: "Something is sick: while it is, a failed GPU check says nothing of the image.",
-    UNKNOWN: "Not everything could be told: a failed GPU check can be the host's matter.",
+    SOUND: "The GPUs are sound: if a GPU check fails in an image, the image is the cause.",
+    WATCH: "The GPUs can be used, but look at the marked findings.",
+    SICK: "Something is sick: until it is repaired, failed GPU checks say nothing about the image.",
+    UNKNOWN: "Not everything could be examined: the host may be the cause of a failed GPU check.",
 }
-_NO_GPUS = "There is no GPU to look at: GPU checks are skipped on this host."
+_NO_GPUS = "No GPU to examine: GPU checks are skipped on this host."
 
 
 def examine(
@@ -153,7 +153,7 @@ def _failed_check(
     matter = error.matter if error else UNCLEAR if number or check not in _NO_GPU else IMAGE
     remedy = error.remedy if error else ""
     if sick and matter in {HOST, UNCLEAR}:
-        matter, remedy = HOST, f"first the host: {sick[0].subject}: {sick[0].text}"
+        matter, remedy = HOST, f"repair the host first: {sick[0].subject}: {sick[0].text}"
     elif matter == UNCLEAR:
         matter = IMAGE
         remedy = remedy or "the host looks sound: compare on another GPU, then dcgmi diag -r 3"

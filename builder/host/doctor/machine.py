@@ -87,7 +87,7 @@ def _fuse(roots: SystemRoots, *, as_root: bool) -> Item:
     device = roots.dev / "fuse"
     text, remedy = "open to ordinary users", ""
     if not device.exists():
-        text, remedy = "not there: SIF images are unpacked to be run", "modprobe fuse"
+        text, remedy = "missing: SIF images are unpacked before they run", "modprobe fuse"
     elif not (is_open(device) if as_root else os.access(device, os.R_OK | os.W_OK)):
         text, remedy = "closed to ordinary users", f"chmod 666 /dev/fuse, or {SETUP}"
     return Item("fuse", USER, "/dev/fuse", text, remedy, optional=True)
@@ -106,7 +106,7 @@ def _policy(roots: SystemRoots, *, as_root: bool) -> Item:
     files = [roots.etc / "containers/policy.json", *([] if as_root else [own])]
     text = next((str(file) for file in files if file.is_file()), "")
     remedy = "" if text else f"apt-get install golang-github-containers-common, or {SETUP}"
-    absent = "not there: buildah and skopeo refuse to work without it"
+    absent = "missing: buildah and skopeo do not work without it"
     return Item("policy", USER, "policy.json", text or absent, remedy)
 
 
@@ -114,7 +114,7 @@ def _keyring(roots: SystemRoots) -> Item:
     file = roots.keyrings / KEYRING
     text, remedy = str(file), ""
     if not file.is_file():
-        text = f"{KEYRING} is not there: it proves what the Debian mirror sends"
+        text = f"{KEYRING} is missing: it verifies what the Debian mirror sends"
         remedy = f"apt-get install debian-archive-keyring, or {SETUP}"
     return Item("keyring", USER, "Debian's keyring", text, remedy)
 
@@ -127,11 +127,11 @@ def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
     if not nvml.is_loaded(roots.proc):
         text = "not loaded"
     elif not (roots.dev / "nvidiactl").exists():
-        text = f"{version} is loaded, and /dev/nvidiactl is not there"
+        text = f"{version} is loaded, but /dev/nvidiactl is missing"
     else:
         data = {"version": version, "gpus": models}
     if not data:
-        remedy = "install NVIDIA's driver, and in a container hand its devices over"
+        remedy = "install NVIDIA's driver; in a container, pass its devices to it"
     smi = shutil.which("nvidia-smi", path=search_path)
     smi_remedy = "" if smi else "it comes with NVIDIA's driver"
     return [
@@ -208,7 +208,7 @@ def _overlap_item(user: str, roots: SystemRoots) -> Item:
     old = second if second.count > 1 else first
     new = free_range(old.owner, roots, anew=True)
     remedy = f"sudo usermod --del-{name}s {old} --add-{name}s {new} {old.owner}"
-    remedy += "  (logged out; what is stored with the old ids is made anew)"
+    remedy += "  (while logged out; data with the old ids must be created again)"
     return Item(key, USER, title, text, remedy, optional=not of_user)
 
 

@@ -32,7 +32,7 @@ class HostProgram:
     twin: str = ""
     optional: bool = False
     setup: bool = True
-    idle: str = "run it by hand to see why; it may have to be installed anew"
+    idle: str = "run it by hand to see why; reinstall it if needed"
 
     @property
     def remedy(self) -> str:

@@ -110,7 +110,7 @@ def test_one_node_is_answered_apart_from_several() -> None:
     where = host("dgx", mpi=(), slurm=HostSlurm(pmi=()))
     verdict = judge(contract(mpi=OPENMPI), where, known())
     assert (verdict.answer, verdict.several_nodes) == (YES, NO)
-    assert "no: on one node alone, on several it does not: hybrid, bind" in as_text(
+    assert "no: it runs on one node, but not on several: hybrid, bind" in as_text(
         verdict, colour=False
     )
     assert json.loads(as_json(verdict))["several_nodes"] == NO

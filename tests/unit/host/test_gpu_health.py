@@ -96,11 +96,15 @@ def test_a_healthy_v100(doctor: Doctor) -> None:
             WATCH,
             "3 uncorrectable memory errors in its life, none since the driver was loaded",
         ),
-        ("ecc=0", WATCH, "ECC is off: wrong memory goes unnoticed"),
-        ("single=60,double=4", SICK, "64 pages of memory are retired: no more can be"),
-        ("double=1,pagespending=1", WATCH, "a page of memory waits to be retired"),
+        ("ecc=0", WATCH, "ECC is off: memory errors go unnoticed"),
+        ("single=60,double=4", SICK, "64 pages of memory are retired: no more can be retired"),
+        ("double=1,pagespending=1", WATCH, "a page of memory will be retired at the next reset"),
         ("rows=1,rowsfailed=1", SICK, "a row of memory could not be replaced by a spare one"),
-        ("rows=1,rowspending=1", WATCH, "a row of memory waits to be replaced by a spare one"),
+        (
+            "rows=1,rowspending=1",
+            WATCH,
+            "a row of memory will be replaced by a spare one at the next reset",
+        ),
         (
             "throttle=0x40,sm=900,temp=90",
             SICK,
@@ -110,15 +114,15 @@ def test_a_healthy_v100(doctor: Doctor) -> None:
             "throttle=0x80",
             SICK,
             (
-                "slowed down: power brake: the power supply says that it gives too much; "
+                "slowed down: power brake: the power supply is overloaded; "
                 "135 of 1530 MHz; 34 of 87 °C"
             ),
         ),
         ("temp=87", SICK, "too hot; 87 of 87 °C"),
         ("temp=82", WATCH, "hot; 82 of 87 °C"),
-        ("mode=2", SICK, "closed to computing: CUDA ends with error 46"),
-        ("mode=3", WATCH, "for one process at a time: a second rank on it ends with error 46"),
-        ("mig=1", SICK, "MIG is on, and no device was made: CUDA ends with error 100"),
+        ("mode=2", SICK, "compute mode prohibited: CUDA fails with error 46"),
+        ("mode=3", WATCH, "for one process at a time: a second rank on it fails with error 46"),
+        ("mig=1", SICK, "MIG is on, but has no device: CUDA fails with error 100"),
         (
             "persistence=0",
             WATCH,
@@ -134,12 +138,12 @@ def test_a_healthy_v100(doctor: Doctor) -> None:
         (
             "temp=-16",
             SICK,
-            "it asks for a reset (NVML_ERROR_RESET_REQUIRED in nvmlDeviceGetTemperature)",
+            "it needs a reset (NVML_ERROR_RESET_REQUIRED in nvmlDeviceGetTemperature)",
         ),
         (
             "temp=-999",
             UNKNOWN,
-            "it does not answer every question (NVML_ERROR_UNKNOWN in nvmlDeviceGetTemperature)",
+            "it does not answer every query (NVML_ERROR_UNKNOWN in nvmlDeviceGetTemperature)",
         ),
     ],
 )
@@ -188,7 +192,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             "init=18",
             SICK,
             (
-                "the driver's library is not of the loaded kernel module's version: CUDA error 803 "
+                "the driver's library and kernel module differ in version: CUDA error 803 "
                 "(NVML_ERROR_LIB_RM_VERSION_MISMATCH)"
             ),
         ),
@@ -205,8 +209,12 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             SICK,
             ("the driver does not answer: nvmlInit: NVML_ERROR_GPU_IS_LOST, GPU is lost"),
         ),
-        ("init=4", UNKNOWN, "this user may not ask the driver (NVML_ERROR_NO_PERMISSION)"),
-        ("count=0", SICK, "the driver answers, and shows no GPU"),
+        (
+            "init=4",
+            UNKNOWN,
+            "this user has no permission to query the driver (NVML_ERROR_NO_PERMISSION)",
+        ),
+        ("count=0", SICK, "the driver answers, but shows no GPU"),
         (
             "crash=1",
             SICK,
@@ -233,8 +241,8 @@ def test_a_host_without_a_gpu(
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert main(["doctor", "--gpu", "--project", str(tmp_path)]) == 4
     told = capsys.readouterr().out
-    assert "no NVIDIA GPU and no driver for one" in told
-    assert told.splitlines()[-1].startswith("There is no GPU to look at")
+    assert "no NVIDIA GPU and no NVIDIA driver" in told
+    assert told.splitlines()[-1].startswith("No GPU to examine")
 
 
 def reading_here() -> NvmlReading:
@@ -256,7 +264,7 @@ HOST = NvmlReading(driver="418.87.00", kernel_driver="418.87.00", cuda="10.1", g
         (
             {"gpus": (), "fault": NO_LIBRARY},
             SICK,
-            "driver 418.87.00 is loaded, and its library is not: cannot open shared object file",
+            "driver 418.87.00 is loaded, but its library is not: cannot open shared object file",
         ),
         (
             {"gpus": (), "fault": NO_LIBRARY, "kernel_driver": "", "pci_gpus": ("a", "b")},
@@ -267,14 +275,14 @@ HOST = NvmlReading(driver="418.87.00", kernel_driver="418.87.00", cuda="10.1", g
             {"driver": "535.104.05"},
             SICK,
             (
-                "the driver's library is of 535.104.05, the kernel module of 418.87.00: "
-                "CUDA ends with error 803"
+                "the driver's library has version 535.104.05, the kernel module 418.87.00: "
+                "CUDA fails with error 803"
             ),
         ),
         (
             {"pci_gpus": ("0004:04:00.0", "0004:05:00.0")},
             WATCH,
-            "on the PCI bus, and not shown by the driver: 0004:05:00.0",
+            "on the PCI bus, but not shown by the driver: 0004:05:00.0",
         ),
         ({"kernel_driver": ""}, SOUND, "driver 418.87.00, for CUDA up to 10.1"),
     ],
@@ -396,7 +404,7 @@ def test_dcgm_3_that_fails() -> None:
 )
 def test_dcgm_that_cannot_look(stdout: str, stderr: str, text: str) -> None:
     [found] = read_diagnosis(stdout, stderr)
-    assert (found.verdict, found.text) == (UNKNOWN, f"DCGM: could not look; it says: {text}")
+    assert (found.verdict, found.text) == (UNKNOWN, f"DCGM: did not run: {text}")
 
 
 def test_dcgm_that_skips_everything_is_no_pass() -> None:
@@ -452,7 +460,7 @@ def test_whose_matter_a_failed_check_is(
     assert (found.subject, found.matter, found.verdict) == (f"check {name}", matter, verdict)
     assert found.text.endswith(f"{reason} (in oci, sif)")
     if matter == "host" and sick:
-        assert found.remedy == "first the host: GPU 0: 3 uncorrectable"
+        assert found.remedy == "repair the host first: GPU 0: 3 uncorrectable"
     assert found.remedy
 
 
@@ -474,7 +482,7 @@ def test_an_image_beside_the_hosts_health(doctor: Doctor, tmp_path: Path) -> Non
     (folder / "manifest.json").write_text(json.dumps(manifest))
     status, found = doctor("", str(folder))
     assert (status, found["verdict"]) == (0, SOUND)
-    assert said(found, SICK)[0].startswith("check gpu-library: the image's matter: cuInit")
+    assert said(found, SICK)[0].startswith("check gpu-library: caused by the image: cuInit")
 
 
 def test_what_is_no_image(
@@ -496,7 +504,7 @@ def test_the_text_of_it(
     told = capsys.readouterr().out
     assert re.search(r"2 +Tesla V100-SXM2-32GB +7\.0 +32 GiB +34 of 87 .* on 3/0 +3 x16", told)
     assert "  0-2 0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
-    assert "the host's matter: drain the node, look for Xid 79" in told
+    assert "caused by the host: drain the node, look for Xid 79" in told
     assert told.splitlines()[-1].startswith("Something is sick")
 
 

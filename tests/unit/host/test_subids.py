@@ -85,7 +85,7 @@ def test_shared_ranges_are_told_with_the_way_out(tmp_path: Path) -> None:
     assert "build-images (100000-165535)" in found.text
     assert "alice (150000-215535)" in found.text
     command = "sudo usermod --del-subuids 150000-215535 --add-subuids 231072-296607 alice"
-    assert found.remedy.startswith(f"{command}  (logged out")
+    assert found.remedy.startswith(f"{command}  (while logged out")
     assert items("carol", roots)["subids"].optional, "a warning for whom it does not concern"
 
 
