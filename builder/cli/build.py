@@ -46,7 +46,7 @@ from builder.verify.preparation import prepare
 MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
 MOST_WITH_STAGES = 50  # images; of more, no stages are shown
 _COUNTS = {2: "two", 3: "three"}
-_HINT = "--all says that they are meant; --dry-run lists them, and --recipe or --image names fewer"
+_HINT = "use --all to build them all, --dry-run to list them, --recipe or --image to select fewer"
 
 
 class BuildOptions(SelectorOptions, ProgressOptions):
@@ -76,7 +76,7 @@ def declare(parser: Parser) -> None:
     add_selectors(parser)
     add_project(parser)
     add_progress(parser)
-    add_output(parser, "where images and report go (default: PROJECT/out)")
+    add_output(parser, "folder for images and report (default: PROJECT/out)")
     parser.add_argument(
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
     )
@@ -85,24 +85,24 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         choices=FORMATS,
-        help="pack only this one beside the OCI image (may be repeated; default: all)",
+        help="pack only this format and the OCI image (may be repeated; default: all)",
     )
     parser.add_argument(
         "--jobs",
         type=positive_number,
         default=min(4, os.cpu_count() or 1),
         metavar="N",
-        help="images worked on at once (default: the number of cores, at most 4)",
+        help="images to work on at once (default: the number of cores, at most 4)",
     )
     parser.add_argument(
         "--refresh",
         action="store_true",
-        help="make everything anew, bases included, with today's packages",
+        help="build everything again, bases included, with today's packages",
     )
     parser.add_argument(
         "--no-cache",
         action="store_true",
-        help="run every build step again, on the bases that are there",
+        help="run every build step again, on the existing bases",
     )
     add_no_native_tools(parser)
     add_max_index_age(parser)
@@ -110,7 +110,7 @@ def declare(parser: Parser) -> None:
     add_no_lint(parser)
     add_offline(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, and do nothing"
+        "--dry-run", action="store_true", help="show what would be done, and do nothing"
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -215,8 +215,8 @@ def check_number(selection: Selection, number: int) -> None:
         return
     question = f"{number} images are to be built"
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(f"{question}, and there is no terminal to ask if that is meant", hint=_HINT)
-    print(f"{question}. Is that meant? [y/N] ", end="", file=sys.stderr, flush=True)
+        raise BadInput(f"{question}, but there is no terminal to confirm that", hint=_HINT)
+    print(f"{question}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise BadInput("nothing was built", hint=_HINT)
 

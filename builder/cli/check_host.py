@@ -29,24 +29,24 @@ from builder.system.terminal import in_colour
 from builder.verify.image_contract import contract_in
 
 _DESCRIPTION = """\
-Say whether an image runs on this host, or on one of which a record was brought: yes, no or cannot
-tell, rule by rule, each with the reason and the fix. Nothing is started: the image's host contract
-is read from its labels, or from /opt/build-images/host-contract.json in it.
+Say whether an image runs on this host, or on the host of a record: yes, no or cannot tell, rule by
+rule, each with the reason and the fix. Nothing is started: check-host reads the image's host
+contract from its labels, or from /opt/build-images/host-contract.json in the image.
 
-Architecture, processor, kernel, driver, GPUs and their compute capability all have to fit, one
-container runtime has to start it, and the ranks of its MPI have to be launched in one way:
+Architecture, processor, kernel, driver, GPUs and their compute capability must all fit, a container
+runtime must be able to start the image, and one of these ways must launch the ranks of its MPI:
   in-container  by the launcher in the image, on one node
   hybrid        by the host's mpirun or srun, each rank in a container of its own
   bind          the same, with the host's MPI bound into the containers
-Without --runtime, any that is there will do; without --launcher, any way. A fact that is needed and
-not known makes no yes.
+Without --runtime, any installed runtime is enough; without --launcher, any way. If a fact that is
+needed is not known, the answer is never yes.
 """
 _EXIT_CODES = """\
 exit codes:
   0  yes
   2  bad input or bad usage: no such image, a record or a contract with faults
-  4  cannot tell: something that is needed is not known, or the image has no host contract
-  5  no: refused, it must not run there
+  4  cannot tell: a fact that is needed is not known, or the image has no host contract
+  5  no: the image does not run there
 
 examples:
   build-images check-host out/IDENTIFIER
@@ -88,12 +88,12 @@ def declare(parser: Parser) -> None:
         help="an image's folder or identifier, an OCI layout, a SIF, a Charliecloud tarball or "
         "folder, or a host-contract.json",
     )
-    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
+    add_output(parser, "folder with the image's folder, for an identifier (default: out)")
     parser.add_argument(
         "--host",
         type=a_path,
         metavar="FILE",
-        help="check for the host of a record, as --record prints it",
+        help="check for the host of this record (from --record)",
     )
     parser.add_argument(
         "--record",
@@ -105,19 +105,19 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         choices=RUNTIME_NAMES,
-        help="the container runtime that is to start it (may be repeated: one of them)",
+        help="a container runtime that may start it (may be repeated: one must fit)",
     )
     parser.add_argument(
         "--launcher",
         action="append",
         default=[],
         choices=("in-container", "hybrid", "bind"),
-        help="how the ranks of its MPI are to be launched (may be repeated: one of them)",
+        help="a way to launch the ranks of its MPI (may be repeated: one must fit)",
     )
     parser.add_argument(
         "--emulated",
         action="store_true",
-        help="let programs of another architecture run under QEMU; it is said, and is never native",
+        help="allow programs of another architecture under QEMU; the answer is never native",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -127,11 +127,11 @@ def run(options: CheckHostOptions) -> int:
     processes = Processes()
     if options.record:
         if options.path or options.host:
-            raise BadInput("--record prints this host: it takes no IMAGE and no --host")
+            raise BadInput("--record prints this host: IMAGE and --host cannot be used with it")
         print(as_record(_this_host(processes)), end="")
         return 0
     if options.path is None:
-        raise BadInput("which image? check-host IMAGE; or check-host --record, for this host")
+        raise BadInput("no image: use check-host IMAGE, or check-host --record for this host")
     known = known_facts(options.project, "nothing was checked")
     image = find_image(options.path, options.out, Path.exists, _HINT)
     contract = contract_in(_form(image), processes)

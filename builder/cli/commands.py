@@ -16,34 +16,34 @@ ABOUT = {
     "plan": "show the selected images in build order",
     "spec": "write Dockerfile and Singularity.def of each image",
     "lint": "look for faults in the specs of each image",
-    "rehearse": "try all that can be tried of each image without building it",
-    "explain": "say why each cell is in or out",
+    "rehearse": "test what can be tested of each image without building it",
+    "explain": "say why each cell of the matrix is included or excluded",
     "lock": "pin sources by checksum and base images by digest, in lock.yaml",
-    "fetch": "bring all locked sources into the local store",
-    "verify": "prove again what was built or pulled",
-    "reproduce": "build an image again, and say whether it comes out the same, byte for byte",
-    "publish": "send proven images to a registry",
-    "bundle": "write proven images into an archive",
-    "load": "take images from an archive, if they are proven",
-    "doctor": "say what this machine can build, run and verify, or how its GPUs are",
-    "setup": "install what images are built with: the user's part, or the administrator's",
+    "fetch": "download all locked sources into the local store",
+    "verify": "verify built or pulled images again",
+    "reproduce": "build an image again, and say whether it is identical, byte for byte",
+    "publish": "push verified images to a registry",
+    "bundle": "write verified images into an archive",
+    "load": "import images from an archive, if they are verified",
+    "doctor": "say what this machine can build, run and verify, and whether its GPUs are healthy",
+    "setup": "install the tools for building images: the user's or the administrator's part",
     "check-host": "say whether an image runs on this host, without starting it",
-    "gc": "show what nothing in the store refers to any more, and free it",
-    "keys": "make a pair of keys to sign images with",
-    "pull": "bring an image from a registry, if it is proven",
-    "policy": "try a policy on recorded cases",
+    "gc": "show or remove what is no longer in use in the store",
+    "keys": "create a key pair for signing images",
+    "pull": "pull an image from a registry, if it is verified",
+    "policy": "test a policy on recorded cases",
     "schema": "print the JSON Schema of a kind of input file, for editors, or of evidence",
-    "site-files": "write what a site needs to run the images",
+    "site-files": "write the files that a site needs to run the images",
     "ci": "print a pipeline for the images, for a CI system",
     "catalog": "write a web site of the images that are built",
 }
 DESCRIPTION = """\
-Build container images for supercomputers: recipes declared once in YAML, times a matrix of
-architecture x base x CUDA x MPI, as OCI image, Singularity image (SIF) and Charliecloud
-tarball, each proven by tests inside the container.
+Build container images for supercomputers: recipes in YAML, for a matrix of architecture x
+base x CUDA x MPI, as OCI image, Singularity image (SIF) and Charliecloud tarball, each
+verified by tests inside the container.
 
 Without a command, every selected image is compiled, built, packed and verified; without a
-selector, the default selection of matrix.yaml is taken. An image that is done and unchanged
+selector, the default selection of matrix.yaml is used. An image that is done and unchanged
 is not built again.
 """
 EXAMPLES = """\
@@ -51,12 +51,12 @@ examples:
   build-images                                   the default selection
   build-images --arch ppc64le --mpi openmpi      every recipe and base, for POWER with Open MPI
   build-images --image 'python-mpi-*-x86_64'     by image identifier
-  build-images plan --all                        what there is, and in which order it is built
-  build-images explain --mpi mpich               why each cell is in or out
-  build-images gc                                what the store holds in vain
+  build-images plan --all                        all images, in the order of the build
+  build-images explain --mpi mpich               why each cell is included or excluded
+  build-images gc                                what the store no longer needs
   build-images doctor                            what this machine can build, run and verify
-  build-images publish --to quay.io/site         proven images, with their proof, to a registry
-  build-images bundle --output site.tar          the same in one file, to be carried
+  build-images publish --to quay.io/site         verified images, with evidence, to a registry
+  build-images bundle --output site.tar          the same in one file, for a site without network
   build-images check-host image.sif              whether an image runs on this machine
   build-images verify DIR --launcher srun        whether Slurm starts the ranks of an image
 

@@ -31,15 +31,15 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="the health of the driver and of each GPU; exit code 0 if they can be relied on, "
-        "1 if not, 4 if there is none",
+        help="show the health of the driver and of each GPU; exit code 0 if they are reliable, "
+        "1 if not, 4 if there is no GPU",
     )
     parser.add_argument(
         "path",
         type=a_path,
         metavar="IMAGE",
         nargs="?",
-        help="with --gpu: an image's folder, whose failed GPU checks are told apart",
+        help="with --gpu: an image's folder; show the cause of its failed GPU checks",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -50,7 +50,7 @@ def run(options: DoctorOptions) -> int:
         return _gpu_health(options)
     if options.path:
         raise BadInput(
-            f"{options.path}: an image is looked at together with the GPUs",
+            f"{options.path}: an image needs --gpu",
             hint="build-images doctor --gpu IMAGE",
         )
     home = Home.of_environment()

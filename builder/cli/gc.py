@@ -30,18 +30,18 @@ class GcOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `gc`."""
     add_project(parser)
-    parser.add_argument("--free", action="store_true", help="remove it (default: only show it)")
+    parser.add_argument("--free", action="store_true", help="remove it (default: show it)")
     parser.add_argument(
         "--unused-for",
         type=number_of_days,
         default=7,
         metavar="DAYS",
-        help="leave what was used since, which other projects may need (default: 7)",
+        help="keep what was used in the last DAYS, by any project (default: 7)",
     )
     parser.add_argument(
         "--layers",
         action="store_true",
-        help="all layers of builds, too, which later builds then make again",
+        help="include all build layers; later builds make them again",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -53,8 +53,8 @@ def run(options: GcOptions) -> int:
     with locked_now(home.path, LOCK) as alone:
         if not alone:
             raise BuildImagesError(
-                f"another build-images works on the store ({home.path}); nothing was removed",
-                hint="run build-images gc when it is done",
+                f"another build-images is using the store ({home.path}); nothing was removed",
+                hint="run build-images gc after it has finished",
             )
         if options.free:
             end_orphans(home.builders, home=home.path)
@@ -79,7 +79,7 @@ def run(options: GcOptions) -> int:
 def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
     """One line for each thing, and what all of it takes."""
     if not items:
-        return "nothing to free: all that is in the store is referred to, or was used lately"
+        return "nothing to free: everything in the store is in use or was used recently"
     width = max(len(item.name) for item in items)
     lines = [
         f"{item.kind:7} {item.name:{width}}  {item.bytes / 1e6:9.1f} MB  {item.why}"

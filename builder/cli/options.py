@@ -119,7 +119,7 @@ def add_project(parser: Parser) -> None:
         type=a_path,
         metavar="DIR",
         default=".",
-        help="the folder that holds matrix.yaml, recipes/ and base-images/ (default: this one)",
+        help="the folder with matrix.yaml, recipes/ and base-images/ (default: this one)",
     )
 
 
@@ -151,7 +151,7 @@ def add_selectors(parser: Parser) -> None:
         action="append",
         default=[],
         choices=FLAVOURS,
-        help="make the selected images to run programs (the default), or to build them too",
+        help="build images that run programs (the default), or that also compile them",
     )
     group.add_argument(
         "--cpu-target",
@@ -163,14 +163,14 @@ def add_selectors(parser: Parser) -> None:
     group.add_argument(
         "--all",
         action="store_true",
-        help="the whole matrix, but for what selectors leave out, however many images that is",
+        help="the whole matrix within the selectors, however many images that is",
     )
 
 
 def add_progress(parser: Parser) -> None:
     """Add the options of `ProgressOptions`."""
     level = parser.add_mutually_exclusive_group()
-    level.add_argument("-q", "--quiet", action="store_true", help="tell only of failures")
+    level.add_argument("-q", "--quiet", action="store_true", help="print failures only")
     level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
 
 
@@ -179,8 +179,8 @@ def add_offline(parser: Parser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="fetch no source: what is not in the store is named. Bases and packages that the home "
-        "has, as `load --home` brings them, are asked of nobody",
+        help="do not download sources: name those that the store lacks. Bases and packages in "
+        "the home, for example from `load --home`, are used without the network",
     )
 
 
@@ -201,8 +201,8 @@ def add_no_native_tools(parser: Parser) -> None:
     parser.add_argument(
         "--no-native-tools",
         action="store_true",
-        help="emulate all of a foreign image's programs, also where this machine has their twins; "
-        "what was built with them is built again with --no-cache alone",
+        help="emulate every program of a foreign image, without this machine's native tools; "
+        "stages that were built with them are only built again with --no-cache",
     )
 
 
@@ -212,21 +212,21 @@ def add_max_index_age(parser: Parser) -> None:
         "--max-index-age",
         type=number_of_days,
         metavar="DAYS",
-        help="where the mirror has not all of a package index yet, take the one before if it is so "
-        "much older at most (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
+        help="if the mirror lacks parts of a package index, use the previous index if it is "
+        "at most DAYS older (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
     )
 
 
 def add_no_lint(parser: Parser) -> None:
     """Add --no-lint."""
     parser.add_argument(
-        "--no-lint", action="store_true", help="do not look for errors in what recipes became"
+        "--no-lint", action="store_true", help="do not check the generated specs for errors"
     )
 
 
 def add_plain_http(
     parser: Parser,
-    text: str = "ask this registry without TLS (may be repeated; loopback is, where it has none)",
+    text: str = "use HTTP for this registry (may be repeated; loopback needs no option)",
 ) -> None:
     """Add --plain-http."""
     parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
@@ -241,7 +241,7 @@ def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
         type=positive_number,
         default=jobs,
         metavar="N",
-        help="blobs and requests at once (default: %(default)s)",
+        help="blobs and requests to work on at once (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
 

@@ -20,11 +20,11 @@ _SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
 
 
 _DESCRIPTION = """\
-Install what images are built with and this machine lacks. Without more it is the user's part, which
-never needs root: Apptainer, into the builder's home. What only root can do is told in commands that
-can be pasted. `host` is the administrator's part, as root, once per host: packages, tools that all
-users share, QEMU for programs of other architectures, and sub-ids of each --user. A clone of the
-project has the same as ci/setup.
+Install the tools for building images that this machine lacks. By default this is the user's part,
+which never needs root: Apptainer, into the builder's home. For steps that need root, it prints the
+commands. `host` is the administrator's part, run as root once per host: packages, tools shared by
+all users, QEMU for programs of other architectures, and sub-ids for each --user. In a clone of the
+project, ci/setup does the same.
 """
 
 
@@ -51,16 +51,16 @@ def declare(parser: Parser) -> None:
         default=[],
         type=not_empty,
         metavar="USER",
-        help="with host: a user who is to have sub-ids (may be repeated)",
+        help="with host: give this user sub-ids (may be repeated)",
     )
     parser.add_argument(
-        "--with-cosign", action="store_true", help="bring cosign, too, for publish --key keyless"
+        "--with-cosign", action="store_true", help="also install cosign, for publish --key keyless"
     )
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--dry-run", action="store_true", help="say what would be installed, and where"
+        "--dry-run", action="store_true", help="show what would be installed, and where"
     )
-    ways.add_argument("--check", action="store_true", help="the same; exit code 4 if anything is")
+    ways.add_argument("--check", action="store_true", help="exit code 4 if anything is missing")
 
 
 def words_of(options: SetupOptions) -> list[str]:

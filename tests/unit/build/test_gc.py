@@ -357,4 +357,4 @@ def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -
     with together(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")
     assert (code, out) == (1, "")
-    assert "another build-images works on the store" in err
+    assert "another build-images is using the store" in err

@@ -44,7 +44,7 @@ def test_what_was_said_is_not_asked(
 def test_yes_builds_them(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = terminal(monkeypatch, answer)
     check_number(ONE_ARCH, 141)
-    assert "141 images are to be built. Is that meant?" in asked.getvalue()
+    assert "141 images are to be built. Continue?" in asked.getvalue()
 
 
 @pytest.mark.parametrize("answer", ["", "\n", "n\n", "141\n"])

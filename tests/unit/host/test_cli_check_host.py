@@ -163,7 +163,7 @@ def test_this_host_is_recorded(capsys: pytest.CaptureFixture[str], here: Host) -
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], "which image?"),
+        ([], "no image: use check-host IMAGE"),
         (["image.sif", "--record"], "--record prints this host"),
         (["--record", "--host=x.json"], "--record prints this host"),
         (["image.sif"], "no such image"),
