@@ -92,7 +92,7 @@ class StoredBase:
         return StepFailed(
             f"{self.archive}: not the base that this run began with ({self.digest})",
             log=log,
-            hint="another build-images made it anew meanwhile: run the same command again",
+            hint="another build-images has replaced it: run the same command again",
         )
 
 
@@ -317,7 +317,7 @@ def sources(base: BaseImage, mirror: DebianMirror) -> list[tuple[str, str]]:
         archive = mirror.security if pocket == SECURITY else mirror.main
         if archive is None:
             raise MissingPrerequisite(
-                f"{base.name} takes the pocket {SECURITY}, and no security mirror is known",
+                f"{base.name} needs the pocket {SECURITY}, but no security mirror is known",
                 hint=(
                     f"set {SECURITY_VARIABLE} to its URL (the folder that holds dists/), "
                     f"or to {NONE} to do without security updates"

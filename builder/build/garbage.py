@@ -131,7 +131,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
         folder, record = path.parent, read_json(path)
         if record.get("key") == "":  # of a registry
             if record.get("digest") not in brought:
-                yield _files("base", folder.name, [folder], "no image of the project is made of it")
+                yield _files("base", folder.name, [folder], "no image of the project uses it")
         elif keyed is not None and folder.name not in keyed:
             yield _files("base", folder.name, [folder], "no base image of the project has its key")
 
@@ -165,7 +165,7 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
     for folder in filter(_is_folder, home.work.glob("*")):
         if folder.name == "stages" or folder.name.startswith(_PASSING):
             if any(folder.iterdir()):
-                yield _files("work", folder.name, [folder], "left by a build that was ended")
+                yield _files("work", folder.name, [folder], "left by a build that was killed")
             continue
         for path in _unused(filter(_is_folder, folder.glob("*")), since):
             if path.name not in keys:
@@ -185,10 +185,10 @@ def _counted(home: Home, since: float) -> Iterator[Garbage]:
     refuses an older image.
     """
     for kind, folder, pattern, noun, why in (
-        ("package", home.packages, "*/*", "package", "no build downloaded it lately"),
-        ("pull", home.pulls / "blobs", "[!.]*", "blob", "no pull took it lately"),
-        ("pull", home.pulls / "layers", "[!.]*", "note", "no pull took it lately"),
-        ("rehearsal", home.rehearsals, "*.json", "record", "it was long ago"),
+        ("package", home.packages, "*/*", "package", "no build downloaded it recently"),
+        ("pull", home.pulls / "blobs", "[!.]*", "blob", "no pull used it recently"),
+        ("pull", home.pulls / "layers", "[!.]*", "note", "no pull used it recently"),
+        ("rehearsal", home.rehearsals, "*.json", "record", "it is old"),
     ):
         if old := [path for path in folder.glob(pattern) if path.stat().st_mtime < since]:
             yield _files(kind, counted(len(old), noun), sorted(old), why)
@@ -197,7 +197,7 @@ def _counted(home: Home, since: float) -> Iterator[Garbage]:
 def _native(home: Home, since: float) -> Iterator[Garbage]:
     for record in _unused(home.native.glob(f"*/{RECORD}"), since):
         folder = record.parent
-        yield _files("native", folder.name, [folder], "no build was lent it lately")
+        yield _files("native", folder.name, [folder], "no build used it recently")
 
 
 def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
@@ -214,9 +214,9 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
         return  # a lock that cannot be read may name any of them
     for path in _unused((home.sources / "sha256").glob("*"), since):
         if path.name not in locked:
-            yield _files("source", path.name[:12], [path], "no lock names it")
+            yield _files("source", path.name[:12], [path], "no lock.yaml names it")
     for path in _unused(home.sources.glob(".*.partial"), since):
-        yield _files("source", path.name, [path], "fetched in part")
+        yield _files("source", path.name, [path], "incomplete download")
 
 
 def _unused(paths: Iterable[Path], since: float) -> list[Path]:
@@ -251,7 +251,7 @@ def free(items: Sequence[Garbage], tools: Tools) -> None:
                 reason = (done.stderr.splitlines() or ["no reason given"])[-1]
                 failures.append(f"{item.name}: {reason}")
     if failures:
-        count = f"{counted(len(failures), 'thing')} could not be removed; all else was:"
+        count = f"{counted(len(failures), 'thing')} could not be removed; the rest was removed:"
         raise BuildImagesError("\n  ".join([count, *failures[:5]]))
 
 

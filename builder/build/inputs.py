@@ -159,7 +159,7 @@ class UnreachableBases:
         """The error: which registry, what was not built, how to name a mirror."""
         count = "1 image was" if len(self.specs) == 1 else f"{len(self.specs)} images were"
         lines = [str(one) for one in self.registries]
-        lines += [f"{count} not built for that; the specs are there:"]
+        lines += [f"{count} not built for that reason; their specs are in:"]
         lines += [f"  {out / spec.image.identifier}" for spec in self.specs]
         hint = MIRROR_HINT.format(registry=self.registries[0].registry)
         return MissingPrerequisite("\n".join(lines), hint=hint)

@@ -48,7 +48,7 @@ def find_mirror(
     mains = [_resolved(uri) for uri, suite in entries if suite in suites]
     if not mains:
         raise MissingPrerequisite(
-            "no Debian mirror is known: this machine's apt names none",
+            "no Debian mirror is known: this machine's apt has none",
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
     return _without_secrets(DebianMirror(main=mains[0], security=security))
@@ -78,7 +78,7 @@ def _without_secrets(mirror: DebianMirror) -> DebianMirror:
         if "@" in urlsplit(address).netloc:
             raise BadInput(
                 "the mirror's address holds a user name or a password, which would stay in images",
-                hint=f"name one without in {VARIABLE}",
+                hint=f"set {VARIABLE} to an address without them",
             )
     return mirror
 

@@ -67,7 +67,7 @@ def image_states(
 ) -> list[str]:
     """Say for each image what the main job would do with it; all of it anew without `expected`."""
     if expected is None:
-        return ["to build: all of it anew"] * len(images)
+        return ["to build: all of it again"] * len(images)
     return [state_of(out, image, expected).text for image in images]
 
 
@@ -87,7 +87,7 @@ def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
 def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
     """Return the spec of an image; raises `BadInput` if the project would make another now."""
     name = manifest.image
-    hint = f"take the project as it was then, or build it anew: build-images --image {name}"
+    hint = f"use the project as it was then, or build the image again: build-images --image {name}"
     try:
         plan = plan_of_image(project, manifest)
     except EmptySelection as error:

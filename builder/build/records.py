@@ -100,7 +100,7 @@ class Records:
         before = self._newest(stage)
         if before is None:
             return "never built here"
-        return why_changed(before, stage.parts) or "its record is gone"
+        return why_changed(before, stage.parts) or "its record is missing"
 
     def _newest(self, stage: KeyedStage) -> Mapping[str, str] | None:
         paths = sorted(

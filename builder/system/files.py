@@ -21,7 +21,7 @@ from builder.system.process import Processes
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
+    """Write a file atomically: all of it or none; nobody else writes it meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.partial")
     try:
@@ -174,7 +174,7 @@ def remove_tree(folder: Path) -> None:
             Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)
 
 
-_NOT_BOUND = "build the image again; of evidence alone, build-images verify makes it anew"
+_NOT_BOUND = "build the image again; build-images verify renews evidence alone"
 
 
 def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:

@@ -123,8 +123,8 @@ def shared_folder() -> Path | None:
     if status.st_uid in {0, os.geteuid()} and not status.st_mode & 0o022:
         return folder
     raise BadInput(
-        f"{folder}: others than root may change what is in it, and its programs would be run here",
-        hint=f"set {SHARED_VARIABLE} to another folder, or to nothing",
+        f"{folder}: users other than root can change its programs, which would run here",
+        hint=f"set {SHARED_VARIABLE} to another folder, or to an empty text",
     )
 
 
@@ -137,9 +137,7 @@ def _own_path() -> Path:
         return Path(data).absolute() / "build-images"
     if folder := folder_of_user():
         return folder.absolute() / ".local/share/build-images"
-    raise MissingPrerequisite(
-        "this user has no home folder to keep things in", hint="set BUILD_IMAGES_HOME, or HOME"
-    )
+    raise MissingPrerequisite("this user has no home folder", hint="set BUILD_IMAGES_HOME, or HOME")
 
 
 def folder_of_user() -> Path | None:

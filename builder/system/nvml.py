@@ -182,11 +182,11 @@ def ask(
         done = answer.result(timeout_s + _ABANDONED_S)
         return _no_answer(late) if done.timed_out else reading_of(done.stdout)
     except concurrent.futures.TimeoutError:
-        return _no_answer(f"hangs, and cannot be ended: {late}")
+        return _no_answer(f"hangs, and cannot be killed: {late}")
     except ValueError:
         last = done.stderr.strip().splitlines()[-1:]
         end = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-        return _no_answer(": ".join([f"the process that asked ended with {end}", *last]))
+        return _no_answer(": ".join([f"the process that queried NVML ended with {end}", *last]))
 
 
 def watcher(library: str = LIBRARY) -> tuple[str, ...]:

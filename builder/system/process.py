@@ -307,6 +307,6 @@ def _entry(user: str) -> pwd.struct_passwd:
         return pwd.getpwnam(user)
     except KeyError as error:
         raise MissingPrerequisite(
-            f"there is no user {user} on this machine, to run what root must not run",
+            f"user {user}, who runs what root must not run, is missing on this machine",
             hint="build-images setup creates it",
         ) from error

@@ -349,7 +349,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
     assert sorted(asked) == [str(folder / "storage/overlay") for folder in (here, stays)]
     assert [one.name for one in home.work.iterdir()] == ["reproduce-2"]
     assert (stays / "storage/overlay/file").exists()
-    assert "1 thing could not be removed; all else was:" in err
+    assert "1 thing could not be removed; the rest was removed:" in err
     assert "target is busy" in err
 
 

@@ -57,7 +57,7 @@ def content_key(capsys: Capture) -> str:
         (IMAGE.replace("hpc", "hcp"), {}, ["none of that name", f"did you mean {IMAGE}?"]),
         (IMAGE, {"inputs": {}}, ["images cannot be reproduced"]),
         (IMAGE, {"image": "gone-1.0-x86_64"}, ["has no such image any more"]),
-        (IMAGE, {}, ["changed since it was built", "take the project as it was then"]),
+        (IMAGE, {}, ["changed since it was built", "use the project as it was then"]),
     ],
 )
 def test_what_cannot_be_built_again_is_refused(

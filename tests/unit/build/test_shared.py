@@ -52,7 +52,7 @@ def test_a_home_is_not_shared_with_itself(shared: Path, monkeypatch: pytest.Monk
 def test_what_others_may_change_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its programs would run as whoever builds."""
     shared.chmod(0o777)
-    with pytest.raises(BadInput, match="others than root may change what is in it"):
+    with pytest.raises(BadInput, match="users other than root can change its programs"):
         shared_folder()
     shared.chmod(0o755)
     assert shared_folder() == shared

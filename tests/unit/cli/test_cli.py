@@ -449,7 +449,7 @@ def test_a_registry_out_of_reach(project: Path, tmp_path: Path, run: Run) -> Non
     assert all((folder / "Singularity.def").is_file() for folder in folders)
     assert " in 2 specs linted" in done.err
     assert "build-images: the registry localhost:1 cannot be reached: " in done.err
-    assert "2 images were not built for that; the specs are there:" in done.err
+    assert "2 images were not built for that reason; their specs are in:" in done.err
     assert done.err.splitlines()[-1].startswith("  hint: name a mirror that this machine reaches: ")
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert list(report["compiled"]) == [folder.name for folder in folders[::-1]]
@@ -473,4 +473,4 @@ def test_what_needs_no_registry_is_built_all_the_same(
     done = run(f"--project={project}", *asked, "--base=debian12", "--base=ubuntu22.04")
     assert done.code == 4
     assert built == ["hpc-base-1.0-debian12-openmpi4.1-x86_64"]
-    assert "1 image was not built for that" in done.err
+    assert "1 image was not built for that reason" in done.err

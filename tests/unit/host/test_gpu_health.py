@@ -220,7 +220,7 @@ def test_a_gpu_fallen_off_the_bus_among_others(doctor: Doctor) -> None:
             SICK,
             (
                 "the driver does not answer: libnvidia-ml.so.1: NO_ANSWER, "
-                "the process that asked ended with signal 11"
+                "the process that queried NVML ended with signal 11"
             ),
         ),
     ],

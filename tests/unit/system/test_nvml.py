@@ -234,7 +234,7 @@ def test_a_library_that_hangs(library: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_library_that_ends_who_asks(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked(library, monkeypatch, "crash=1")
     assert found.fault is not None
-    assert found.fault.text == "the process that asked ended with signal 11"
+    assert found.fault.text == "the process that queried NVML ended with signal 11"
 
 
 def test_one_who_asks_and_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_one_who_asks_and_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("builder.system.nvml._ABANDONED_S", 0.1)
     found = nvml.ask(Stuck(), timeout_s=0.1)
     assert found.fault is not None
-    assert found.fault.text == "hangs, and cannot be ended: no answer within 0 s"
+    assert found.fault.text == "hangs, and cannot be killed: no answer within 0 s"
 
 
 def test_a_reading_goes_through_json(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
