@@ -8,17 +8,17 @@ choose_part() {
     local owner
     if [[ $PART == host ]]; then
         ((EUID == 0)) || [[ $1 != install ]] ||
-            die 2 "the administrator's part is root's" "sudo $(host_command)"
+            die 2 "the administrator's part must run as root" "sudo $(host_command)"
         return 0
     fi
-    ((${#USERS[@]} == 0)) || die 2 "--user: for the administrator's part" "$SELF host --user USER"
+    ((${#USERS[@]} == 0)) || die 2 "--user: administrator's part only" "$SELF host --user USER"
     ((EUID == 0)) || return 0
     PART=both
     [[ -n $PROJECT ]] || return 0
     # Where nobody has that id, a container was given the folder from outside.
     owner=$(stat -c %U "$PROJECT")
     [[ $owner == root || $owner == UNKNOWN ]] ||
-        die 2 "this clone is $owner's, and what root makes in it $owner could not change" \
+        die 2 "this clone is $owner's, who could not change files that root creates in it" \
             "$PROJECT/ci/setup host --user $owner, and then $owner runs $SELF $TARGET"
 }
 
@@ -59,7 +59,7 @@ lock_home() {
     reachable_home
     exec 9>"$HOME_DIR/.setup.lock"
     if ! flock --nonblock 9; then
-        say "set-up: another one is at work; waiting for it"
+        say "set-up: waiting for another set-up to finish"
         flock 9
     fi
     LOG=$HOME_DIR/setup.log

@@ -173,7 +173,7 @@ end_children() {
 interrupted() {
     trap - INT TERM HUP
     end_children
-    say "set-up: interrupted; run it again and it goes on where it was"
+    say "set-up: interrupted; run it again to continue"
     exit 130
 }
 trap interrupted INT TERM HUP

@@ -55,7 +55,7 @@ plan_users() {
         if [[ $user == "$IMAGE_USER" ]]; then
             plan_image_user
         elif ! uid_of "$user" >/dev/null; then
-            die 2 "there is no user $user here" "$SELF host --user USER"
+            die 2 "unknown user: $user" "$SELF host --user USER"
         fi
         for name in subuid subgid; do
             if ! has_ids "$user" "$name"; then
