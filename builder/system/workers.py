@@ -74,8 +74,9 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
         )
         try:
             pool.submit(os.getpid)  # forks all of them
-        except OSError:  # a limit of processes
-            Workers(work, pool).end()
+        except (OSError, RuntimeError):  # a limit of processes, or of threads
+            for process in multiprocessing.active_children():
+                process.kill()  # else the program would wait for them at its end
         else:
             started = Workers(work, pool)
     try:
