@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,21 @@ def test_where_no_thread_can_begin_nobody_waits_for_them(monkeypatch: pytest.Mon
             assert not some.processes
             assert not some.do(["write", "nowhere"], nothing)
     wait_for(lambda: not multiprocessing.active_children())
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_interrupt_while_they_begin_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ProcessPoolExecutor.submit
+
+    def interrupted(pool: ProcessPoolExecutor, function: Callable[[], int]) -> Future[int]:
+        future = submit(pool, function)
+        signal.raise_signal(signal.SIGINT)
+        return future
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt), workers(work, 2):
+        pytest.fail("it was interrupted before")
+    assert not multiprocessing.active_children()
 
 
 def test_beside_threads_there_are_none() -> None:
