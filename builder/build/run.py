@@ -18,8 +18,8 @@ from builder.build.base_store import Bootstrapping, StoredBase, sources
 from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror
-from builder.build.native import is_open
-from builder.build.native.tools import HOST, NativeTools, ensure_tools, kept_tools, lacking
+from builder.build.native import HOST, is_open
+from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, lacking
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted

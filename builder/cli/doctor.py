@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest, why_none
+from builder.build.engines.storage import try_storage
+from builder.build.native import is_lent
 from builder.cli.options import Options, Parser, a_path, add_project
 from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
@@ -52,7 +54,13 @@ def run(options: DoctorOptions) -> int:
             hint="build-images doctor --gpu IMAGE",
         )
     home = Home.of_environment()
-    diagnosis = examine(Processes(), home=home.path, search_path=home.search_path())
+    diagnosis = examine(
+        Processes(),
+        home=home.path,
+        search_path=home.search_path(),
+        try_storage=try_storage,
+        is_lent=is_lent,
+    )
     print(as_json(diagnosis) if options.json else as_text(diagnosis, colour=in_colour()))
     usable = all(diagnosis.items[key].ok for key in FOLDERS)
     return 0 if usable else MissingPrerequisite.exit_code

@@ -1,19 +1,21 @@
 """Suites of a mirror that is amid a sync, and the name under which a suite is complete.
 
 The new Release file of such a mirror names an index that has not arrived yet, and apt refuses the
-suite ("File has unexpected size. Mirror sync in progress?"), for days where an architecture has few
-users. A suite has two names, as `trixie` and `stable`, and a mirror may hold it in two states. If
-the requested one is incomplete and the other complete, all requests go to the other. apt checks
-signatures, names, dates and checksums as always. https://wiki.debian.org/DebianRepository/Format
+suite ("File has unexpected size. Mirror sync in progress?"), or the index has arrived and names
+packages that have not: for days where an architecture has few users. A suite has two names, as
+`trixie` and `stable`, and a mirror may hold it in two states. If the requested one is incomplete
+and the other complete, all requests go to the other. apt checks signatures, names, dates and
+checksums as always. https://wiki.debian.org/DebianRepository/Format
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import lzma
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -25,6 +27,8 @@ from builder.sources.upstream import page_of, request
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([A-Za-z0-9][A-Za-z0-9.+_~-]*)(/[^?#]+)")
 _INDEX = r"^ ([0-9a-f]{{64}}) +([0-9]+) +({}/binary-{}/Packages\.xz)$"
+_COMPARED = 1 << 20  # bytes of two indices: some thousand packages
+_PACKAGE = r"^Package: (\S+)\n(?:\S.*\n|[ \t].*\n)*?Filename: (\S+_{}\.deb)$"
 _TIMEOUT_S = 10.0  # apt waits for 30 s
 MOST_BEHIND = dt.timedelta(days=14)
 _OTHER_MIRROR = "BUILD_IMAGES_MIRROR or BUILD_IMAGES_SECURITY_MIRROR names another mirror"
@@ -72,13 +76,16 @@ class Suites:
         That is the suite's own name if there is no such state, or no response: apt gets the error
         for its request.
         """
-        with contextlib.suppress(requests.RequestException, ValueError):
+        with contextlib.suppress(requests.RequestException, ValueError, lzma.LZMAError):
             release = _release(archive + suite)
             missing = self._missing(archive + suite, release)
             others = {_field(release, "Suite"), _field(release, "Codename")} - {suite}
-            for name in others if missing else ():
+            for name in others:
                 other = _release(archive + name)
-                if _identity(other) != _identity(release) or self._missing(archive + name, other):
+                if other == release or _identity(other) != _identity(release):
+                    continue
+                missing = missing or self._missing_package(archive, suite, name, release)
+                if not missing or self._missing(archive + name, other):
                     continue
                 torn = f"the mirror is amid a sync of {suite}: {missing} is not there yet"
                 state = f"its {name}, of {_field(other, 'Date')}"
@@ -102,13 +109,34 @@ class Suites:
 
     def _missing(self, folder: str, release: str) -> str:
         """Return the first index of a Release file that the mirror does not have; or nothing."""
+        for _, index in self._indices(release):
+            if not _is_available(folder, *index.groups()):
+                return index[3]
+        return ""
+
+    def _missing_package(self, archive: str, suite: str, other: str, release: str) -> str:
+        """Return a package in a suite's index that the mirror does not have; or nothing.
+
+        Two that the suite's other state has in another version are looked for: the packages of an
+        architecture arrive together.
+        """
+        for arch, index in self._indices(release):
+            new, old = (_packages(f"{archive}{name}/{index[3]}", arch) for name in (suite, other))
+            changed = [path for name, path in new.items() if old.get(name, path) != path]
+            for package in {*changed[:1], *changed[-1:]}:
+                with _response("HEAD", archive.removesuffix("dists/") + package) as response:
+                    if response.status_code in _ABSENT:
+                        return package
+        return ""
+
+    def _indices(self, release: str) -> Iterator[tuple[str, re.Match[str]]]:
+        """Yield each architecture's index in a Release file: its SHA-256, size and path."""
         # Debian's security archive names its first component updates/main.
         component = (_field(release, "Components") or "main").split()[0].rpartition("/")[2]
         for arch in sorted(self.architectures):
-            index = re.search(_INDEX.format(re.escape(component), arch), release, re.MULTILINE)
-            if index and not _is_available(folder, *index.groups()):
-                return index[3]
-        return ""
+            pattern = _INDEX.format(re.escape(component), arch)
+            if index := re.search(pattern, release, re.MULTILINE):
+                yield arch, index
 
 
 def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
@@ -119,6 +147,17 @@ def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
             if response.status_code not in _ABSENT and not is_other:
                 return True
     return False
+
+
+def _packages(url: str, arch: str) -> dict[str, str]:
+    """Return the paths of an architecture's first packages in an index, by name.
+
+    Raises `lzma.LZMAError` for what is no index.
+    """
+    with _response("GET", url) as response:
+        start = response.raw.read(_COMPARED) if response.ok else b""
+    text = lzma.LZMADecompressor().decompress(start).decode("latin-1")
+    return dict(re.findall(_PACKAGE.format(arch), text, re.MULTILINE))
 
 
 def _release(folder: str) -> str:

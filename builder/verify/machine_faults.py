@@ -17,11 +17,12 @@ from pathlib import Path
 from builder.artifacts import oci
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
-from builder.host import doctor as examination
+from builder.host.doctor import lacking_for
 from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.verify.container_output import LONGEST, readable
+from builder.verify.preparation import examined
 from builder.verify.runners.protocol import Container, Kind, readable_folder
 
 
@@ -50,9 +51,8 @@ def is_disk_full(error: StepFailed) -> bool:
 
 
 def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
-    home = tools.home
-    diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
-    lacking = examination.lacking_for(diagnosis, kind.name, arch)
+    diagnosis = examined(tools)
+    lacking = lacking_for(diagnosis, kind.name, arch)
     return "; ".join(f"{item.title}: {item.text}" for item in lacking)
 
 

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
+from builder.build.engines.storage import try_storage
 from builder.build.inputs import project_digests
 from builder.build.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.native import is_lent
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
@@ -78,7 +80,7 @@ def _require(
         lent = {
             image.cell.arch for image in foreign if not lacking(image.base, image.cell.arch, host)
         }
-    diagnosis = examination.examine(tools.processes, home=home.path, search_path=home.search_path())
+    diagnosis = examined(tools)
     examination.require(
         diagnosis,
         archs=sorted({image.cell.arch for image in plan.images}),
@@ -98,6 +100,17 @@ def _require(
             progress.say(f"{item.title}: {item.text} ({item.remedy})")
     if diagnosis.items["store"].data["driver"] == VFS:
         progress.say(f"the store: {diagnosis.items['store'].text}")
+
+
+def examined(tools: Tools) -> examination.Diagnosis:
+    """Examine this machine, with its storage and its native tools."""
+    return examination.examine(
+        tools.processes,
+        home=tools.home.path,
+        search_path=tools.home.search_path(),
+        try_storage=try_storage,
+        is_lent=is_lent,
+    )
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:

@@ -352,7 +352,8 @@ def test_an_ordinary_user_pulls_as_well(site: Site) -> None:
     layers = (*GOOD, layer_of([folder("dev"), file("dev/null", type=tarfile.CHRTYPE)]))
     site.publish(Content(layers=layers))
     assert pull(site, "sif", "--output", site.place / "warm").status == 0  # has all modules now
-    importlib.import_module("multiprocessing.popen_fork")  # but for what workers need, too
+    for needed in ("popen_fork", "synchronize", "queues"):  # but for what workers need, too
+        importlib.import_module(f"multiprocessing.{needed}")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # pytest's is only for root
         mine = Path(name)
         for file_of_site in (site.policy(), site.record(), site.place / "site.pub"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from builder.build.engines.buildah import Buildah
 from builder.build.engines.docker import Docker
 from builder.build.engines.protocol import DockerfileBuild, Engine, Lent, Tools
-from builder.build.engines.storage import VFS
+from builder.system.storage_drivers import VFS
 
 __all__ = ["ENGINES", "VFS", "Buildah", "Docker", "DockerfileBuild", "Engine", "Lent", "Tools"]
 

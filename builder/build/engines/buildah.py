@@ -8,13 +8,14 @@ from pathlib import Path
 
 from builder.build.base_store import StoredBase
 from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools, tag
-from builder.build.engines.storage import Driver, driver_of
+from builder.build.engines.storage import driver_of
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.sources.journals import build_id
 from builder.system.locks import locked
 from builder.system.process import Processes
+from builder.system.storage_drivers import Driver
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
 

@@ -32,8 +32,8 @@ from builder.model.errors import BuildImagesError
 from builder.model.exact_json import part
 from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes
+from builder.system.storage_drivers import OVERLAY, VFS, Driver, StorageTrial
 
-OVERLAY, VFS = "overlay", "vfs"
 VARIABLE = "STORAGE_DRIVER"  # that of containers-storage, which Buildah follows, too
 _FUSE = "fuse-overlayfs"
 _LAYERS = "lowerdir=lower,upperdir=upper,workdir=work"
@@ -44,39 +44,6 @@ _TRY = (
 )
 _TIMEOUT_S = 20.0
 _TRIAL_TIMEOUT_S = 60.0
-# What one image takes at most, while it is built and packed: `hpc-base` takes 1.3 GB of a storage
-# with overlay, and 8.3 GB with vfs.
-_NEEDED_BYTES = 3 << 30
-_NEEDED_BY_VFS = 12 << 30
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Driver:
-    """A storage driver. `program` mounts where the kernel does not.
-
-    `why` says why it is not overlay. `options` are Buildah's and Podman's.
-    """
-
-    name: str
-    program: str = ""
-    why: str = ""
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        mounting = (
-            (f"--storage-opt={OVERLAY}.mount_program={self.program}",) if self.program else ()
-        )
-        return (f"--storage-driver={self.name}", *mounting)
-
-    @property
-    def title(self) -> str:
-        """`overlay`, `overlay by fuse-overlayfs`, `vfs`."""
-        return f"{self.name} by {Path(self.program).name}" if self.program else self.name
-
-
-def needed_bytes(driver: Driver) -> int:
-    """The bytes that one image takes at most, while it is built and packed."""
-    return _NEEDED_BY_VFS if driver.name == VFS else _NEEDED_BYTES
 
 
 def driver_of(folder: Path, search_path: str) -> Driver:
@@ -146,15 +113,6 @@ def _scratch(folder: Path, prefix: str) -> Iterator[Path]:
 
 # Names, modes and owners: a setuid program, and an owner that is the user's only by way of sub-ids.
 _MEMBERS = (("bin", 0o755, 0), ("bin/sh", 0o4755, 0), ("file", 0o600, 65534))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StorageTrial:
-    """The driver for a folder; `problem` is why it does not work there, or empty."""
-
-    driver: Driver
-    problem: str = ""
-    seconds: float = 0.0
 
 
 def try_storage(folder: Path, *, arch: str, search_path: str, processes: Processes) -> StorageTrial:

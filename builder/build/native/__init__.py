@@ -12,6 +12,7 @@ import hashlib
 import re
 from pathlib import Path
 
+HOST = "x86_64"  # the one that twins.c is written for
 HANDLERS = Path("/proc/sys/fs/binfmt_misc")
 _SOURCES = Path(__file__).parent
 
@@ -32,3 +33,8 @@ def is_open(arch: str, folder: Path = HANDLERS) -> bool:
         return False
     is_on = text.startswith("enabled") and re.search(r"^flags: \w*P", text, re.MULTILINE)
     return bool(is_on) and f".{version()}\n" in text
+
+
+def is_lent(arch: str, host: str, folder: Path = HANDLERS) -> bool | None:
+    """Return whether build steps of an architecture run a host's tools; None if it has none."""
+    return None if arch == host or host != HOST else is_open(arch, folder)

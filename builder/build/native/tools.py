@@ -18,6 +18,7 @@ from pathlib import Path
 
 from builder.build.base_store import Bootstrapping, bootstrap_of
 from builder.build.mirror import DebianMirror
+from builder.build.native import HOST
 from builder.build.native.files import digest_of, entries_of
 from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
@@ -26,7 +27,6 @@ from builder.model.architectures import ARCHITECTURES
 from builder.system.files import note_use, read_json
 from builder.system.home import LENT_AT
 
-HOST = "x86_64"  # the one that twins.c is written for
 _FORMAT = "3"
 _UTILITIES = [
     *("apt", "bash", "bzip2", "coreutils", "dash", "diffutils", "dpkg", "file", "findutils"),

@@ -1,4 +1,4 @@
-"""Which native program stands for which program of an image, and how it is started.
+"""The native programs that stand for programs of an image, and the ways in which they start.
 
 The format of a description is told in `twins.c`. Paths are those of the files themselves, behind
 all links: `cc` and `/bin/sh` lead to whatever the image made of them.

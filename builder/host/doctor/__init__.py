@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build.engines.storage import OVERLAY, Driver, StorageTrial, try_storage
 from builder.host.doctor.abilities import abilities_of, lacking_for, require
 from builder.host.doctor.diagnosis import Ability, Diagnosis, Item, SystemRoots, as_json, as_text
-from builder.host.doctor.emulation import emulation_item, native_tools_items
+from builder.host.doctor.emulation import emulation_item, native_tools_item
 from builder.host.doctor.folders import FOLDERS, FolderTrial, folder_items, here_item, standing
 from builder.host.doctor.machine import ID_FILES, machine_items
 from builder.host.doctor.programs import Programs, host_programs, program_item, program_items
 from builder.model.architectures import ARCHITECTURES
 from builder.system.home import ORDINARY_USER
 from builder.system.process import Processes
+from builder.system.storage_drivers import OVERLAY, Driver, StorageTrial
 
 __all__ = [
     "FOLDERS",
@@ -33,6 +34,11 @@ __all__ = [
     "require",
 ]
 
+# Tries a storage in a folder, for an architecture, with a search path.
+StorageTest = Callable[..., StorageTrial]
+# Whether build steps of an architecture run native tools of a host, by its handlers in a folder;
+# None where the host has none for it.
+LentTest = Callable[[str, str, Path], "bool | None"]
 _WORKERS = 16  # each waits for a program; together they take as long as the slowest
 
 
@@ -41,16 +47,16 @@ def examine(
     *,
     home: Path,
     search_path: str,
+    try_storage: StorageTest,
+    is_lent: LentTest,
     roots: SystemRoots | None = None,
     arch: str = "",
     user: str = "",
-    stored: StorageTrial | None = None,
 ) -> Diagnosis:
     """Examine this machine. It takes as long as the slowest program takes to report its version.
 
     The tools in `home` come before those of `search_path`. `roots`, `arch` and `user` are by
-    default this machine's and the caller's; a storage is tried in the home unless one was `stored`
-    in before.
+    default this machine's and the caller's. `try_storage` and `is_lent` are the builder's.
     """
     arch, user = arch or platform.machine(), user or _caller()
     roots = roots or SystemRoots(caller={user: os.geteuid()})
@@ -58,7 +64,7 @@ def examine(
     as_root, known = user == "root", ARCHITECTURES.values()
     looked_for, programs = host_programs(), Programs(processes, path)
     with ThreadPoolExecutor(_WORKERS) as pool:
-        storage = pool.submit(lambda: stored or _try_storage(processes, home, arch, path))
+        storage = pool.submit(_stored, try_storage, processes, home, arch, path)
         found_programs = pool.map(lambda program: program_item(program, programs), looked_for)
         emulated = pool.map(
             lambda other: emulation_item(other, host=arch, roots=roots, programs=programs), known
@@ -71,7 +77,12 @@ def examine(
     if stored.problem and absent and not as_root:  # Buildah's own message is about a layer's owners
         stored = replace(stored, problem=f"takes no layer without {' and '.join(absent)}")
     trial = FolderTrial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
-    native = [item for each in known for item in native_tools_items(each, host=arch, roots=roots)]
+    handlers = roots.proc / "sys/fs/binfmt_misc"
+    native = [
+        native_tools_item(each, is_open=is_open)
+        for each in known
+        if (is_open := is_lent(each.name, arch, handlers)) is not None
+    ]
     folders = [here_item(), *folder_items(home, trial, stored)]
     items = {item.key: item for item in [*asked, *emulation, *native, *rest, *folders]}
     archs = [item.title for item in emulation if item.ok or not item.optional]
@@ -79,7 +90,9 @@ def examine(
     return Diagnosis(arch=arch, user=user, items=items, abilities=abilities)
 
 
-def _try_storage(processes: Processes, home: Path, arch: str, search_path: str) -> StorageTrial:
+def _stored(
+    try_storage: StorageTest, processes: Processes, home: Path, arch: str, search_path: str
+) -> StorageTrial:
     """Try a storage where the builder's will be; it may be on another disk than the home."""
     folder = standing(home / "storage")
     try:

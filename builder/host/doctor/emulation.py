@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.native import is_open
-from builder.build.native.tools import HOST
 from builder.host.doctor.diagnosis import Item, SystemRoots
 from builder.host.doctor.programs import SETUP, Programs
 from builder.model.architectures import Architecture
@@ -138,13 +136,11 @@ def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
     return Item(key_of(arch.name), GROUP, arch.name, text, remedy, is_optional, data)
 
 
-def native_tools_items(arch: Architecture, *, host: str, roots: SystemRoots) -> list[Item]:
-    """Return whether build steps of an architecture run native tools; none where they cannot."""
-    if arch.name == host or host != HOST:
-        return []
+def native_tools_item(arch: Architecture, *, is_open: bool) -> Item:
+    """Return whether build steps of an architecture run native tools."""
     text, remedy = "compilers, shell and apt run as this machine's own in its build steps", ""
-    if not is_open(arch.name, roots.proc / "sys/fs/binfmt_misc"):
+    if not is_open:
         text = "its build steps are emulated whole: the kernel's handler is not that of set-up"
         remedy = SETUP
     title = f"native tools for {arch.name}"
-    return [Item(f"native:{arch.name}", GROUP, title, text, remedy, optional=True)]
+    return Item(f"native:{arch.name}", GROUP, title, text, remedy, optional=True)

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.engines.storage import VFS, StorageTrial, needed_bytes
 from builder.host.doctor.diagnosis import DISK, Item
 from builder.model.errors import BuildImagesError
 from builder.system.files import type_of
 from builder.system.home import folder_of_user
 from builder.system.process import Processes
+from builder.system.storage_drivers import VFS, StorageTrial, needed_bytes
 
 HOME, STORE, TEMPORARY, REACH = "home", "store", "temporary", "reach"
 FOLDERS = (HOME, STORE, TEMPORARY)

@@ -17,7 +17,7 @@ from builder.system.files import table_beside
 from builder.system.process import Completed, Processes
 
 SETUP = "build-images setup"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 15.0  # a busy login node takes seconds to start a program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from builder.build.engines.storage import Driver, driver_of, needed_bytes, tried
+from builder.build.engines.storage import driver_of, tried
 from builder.system.process import Completed, Processes
+from builder.system.storage_drivers import Driver, needed_bytes
 
 MOUNT, FUSE = "mount", "fuse-overlayfs"
 

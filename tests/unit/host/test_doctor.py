@@ -20,10 +20,10 @@ import pytest
 from samples import compare_with_golden
 
 from builder.build import native
-from builder.build.engines.storage import Driver, StorageTrial
 from builder.host.doctor import Diagnosis, SystemRoots, as_json, as_text, examine, require
 from builder.model.errors import MissingPrerequisite
 from builder.system.process import Completed, Processes
+from builder.system.storage_drivers import Driver, StorageTrial
 
 MAGIC = {"ppc64le": "1500", "aarch64": "b700"}
 ALL = ("oci", "sif", "charliecloud")
@@ -111,7 +111,10 @@ class Machine:
             roots=roots,
             arch=self.arch,
             user=self.user,
-            stored=StorageTrial(driver=Driver(name=self.driver), problem=self.problem),
+            try_storage=lambda *_, **__: StorageTrial(
+                driver=Driver(name=self.driver), problem=self.problem
+            ),
+            is_lent=native.is_lent,
         )
 
     def require(
