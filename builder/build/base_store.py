@@ -122,7 +122,8 @@ class Bootstrapping:
         folder = self.store / name
         with locked(self.store, name, stopped=lambda: self.processes.stopping):
             known = read_json(folder / record)
-            if not known.keys() >= {"digest", "made"} or str(known["made"]) < self.not_before:
+            is_whole = known.keys() >= {"name", "digest", "made"}
+            if not is_whole or str(known["made"]) < self.not_before:
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
                 with staging(self.store, name) as partial:
                     text = json.dumps(make(partial, now), indent=1)

@@ -251,6 +251,14 @@ class _Plain(HTTPConnection):
 
 
 class _Encrypted(HTTPSConnection):
+    def _tunnel(self) -> None:
+        """Ask a proxy for the connection, under the watch of the request that needs it."""
+        sock = self.sock
+        self.sock = cast("socket.socket", _WatchedSocket(sock))
+        super()._tunnel()
+        sock.settimeout(self.timeout)  # TLS begins on it now
+        _CURRENT.get().end_head()
+
     def connect(self) -> None:
         super().connect()
         self.sock = cast("socket.socket", _WatchedSocket(self.sock))

@@ -91,7 +91,7 @@ class Repository(Source):
                 return self._put(descriptor, content, target)
             except RegistryFailed as error:
                 if error.code in _WRITTEN_NOW:
-                    raise Transient(error) from error
+                    raise Transient(error) from None
                 raise
 
         stored, is_noted = self.transport.retried(attempt)

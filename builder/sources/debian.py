@@ -95,7 +95,7 @@ class DebianSources:
         """Return the part of a suite's InRelease that Debian's keys signed."""
         url = f"{self.store.debian}/dists/{suite}/InRelease"
         self.store.path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.store.path, prefix=".debian-") as folder:
+        with tempfile.TemporaryDirectory(".partial", ".debian-", self.store.path) as folder:
             signed, plain = Path(folder) / "InRelease", Path(folder) / "Release"
             try:
                 self.downloader.fetch(url, signed, limit=_RELEASE_LIMIT)

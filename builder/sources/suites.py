@@ -155,8 +155,8 @@ def _packages(url: str, arch: str) -> dict[str, str]:
     Raises `lzma.LZMAError` for what is no index.
     """
     with _response("GET", url) as response:
-        start = response.raw.read(_COMPARED) if response.ok else b""
-    text = lzma.LZMADecompressor().decompress(start).decode("latin-1")
+        start = next(response.iter_content(_COMPARED), b"") if response.ok else b""
+    text = lzma.LZMADecompressor().decompress(start, 32 * _COMPARED).decode("latin-1")
     return dict(re.findall(_PACKAGE.format(arch), text, re.MULTILINE))
 
 

@@ -56,7 +56,10 @@ class _Session(requests.Session):
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         """Return the target of a redirect that is followed; the body of others is still unread."""
-        return super().get_redirect_target(resp) if self._follow else None
+        target = super().get_redirect_target(resp) if self._follow else None
+        if target:
+            resp.close()  # requests would read all of its body, whatever its size
+        return target
 
     def rebuild_auth(
         self, prepared_request: requests.PreparedRequest, response: requests.Response

@@ -314,7 +314,14 @@ def _remapped(rows: Sequence[int] | None) -> RemappedRows | None:
     )
 
 
-def _mig_devices(ask: _Questions) -> int:
-    """Return how many devices a GPU in MIG mode is divided into: without any, CUDA finds none."""
+def _mig_devices(ask: _Questions) -> int | None:
+    """Return how many devices a GPU in MIG mode is divided into: without any, CUDA finds none.
+
+    None if a question failed: then it is not known.
+    """
+    fault_before = ask.fault
     numbers = range(ask("MaxMigDeviceCount") or 0)
-    return sum(ask("MigDeviceHandleByIndex", number) is not None for number in numbers)
+    devices = [ask("MigDeviceHandleByIndex", number) for number in numbers]
+    if ask.fault is not fault_before:
+        return None
+    return sum(device is not None for device in devices)

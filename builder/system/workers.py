@@ -18,6 +18,7 @@ from concurrent.futures import CancelledError, ProcessPoolExecutor, wait
 from builder.model.errors import Interrupted, Refused
 
 _POLL_S = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 # Gets words, and a function that raises when the work is to end.
 Work = Callable[[Sequence[str], Callable[[], object]], object]
@@ -66,22 +67,28 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
     """Start one for each core, at most `most`; none beside threads: a fork would stop them."""
     cores = len(os.sched_getaffinity(0))
     started = Workers(work)
-    if cores > 1 and threading.active_count() == 1:
-        pool = ProcessPoolExecutor(
-            min(cores, most),
-            mp_context=multiprocessing.get_context("fork"),
-            initializer=_begin,
-        )
-        try:
-            pool.submit(os.getpid)  # forks all of them
-        except OSError:  # a limit of processes
-            Workers(work, pool).end()
-        else:
-            started = Workers(work, pool)
     try:
+        if cores > 1 and threading.active_count() == 1:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                started = _forked(work, min(cores, most))
+            finally:  # an interrupt comes here: never halfway, when nothing would end them
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield started
     finally:
         started.end()
+
+
+def _forked(work: Work, number: int) -> Workers:
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(number, mp_context=context, initializer=_begin)
+    try:
+        pool.submit(os.getpid)  # forks all of them
+    except (OSError, RuntimeError):  # a limit of processes, or of threads
+        for process in multiprocessing.active_children():
+            process.kill()  # else the program would wait for them at its end
+        return Workers(work)
+    return Workers(work, pool)
 
 
 def _begin() -> None:
@@ -91,6 +98,7 @@ def _begin() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 def _attempt(work: Work, words: Sequence[str]) -> bool | tuple[str, str]:

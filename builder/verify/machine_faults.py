@@ -67,8 +67,8 @@ def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisit
 
 # ---- A control for containers in which all checks fail ----
 
-# The C library's program is linked statically, so it runs without anything else. Ubuntu 22.04 has a
-# script in its place.
+# The C library's program is linked statically, so it runs without anything else. Ubuntu 22.04 and
+# other C libraries have a script in its place.
 _STATIC = (Path("/sbin/ldconfig.real"), Path("/sbin/ldconfig"))
 _COMMAND = ("/ldconfig", "--version")
 _TIMEOUT_S = 60.0
@@ -84,7 +84,8 @@ def runs_nothing(kind: Kind, container: Container) -> str:
 
     Empty if it does, or nobody can tell.
     """
-    program = next((path for path in _STATIC if path.is_file()), None)
+    programs = (path for path in _STATIC if path.is_file())
+    program = next((path for path in programs if path.read_bytes().startswith(b"\x7fELF")), None)
     if program is None or platform.machine() not in ARCHITECTURES:
         return ""
     with readable_folder(container.work, "control-") as folder:
@@ -109,6 +110,8 @@ def _image(artifact_format: str, folder: Path, program: Path) -> Path:
     for name in _FILES:
         (root / name).touch()
     shutil.copy(program, root / _COMMAND[0][1:])
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755)  # whatever the umask is: others run it
     if artifact_format == "sif":
         return root
     is_tarball = artifact_format == "charliecloud"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
 from builder.compile.lint.reading import (
+    ARGUMENT,
     COPY,
     DEFINITION,
     DOCKERFILE,
@@ -76,7 +77,7 @@ _PASSING = (
 @rule(WARNING)
 def cache_left(reading: Reading) -> Iterator[Hit]:
     """Caches of apt, yum, dnf, pip and conda are cleared in the layer that fills them."""
-    variables = {command.text.partition("=")[0] for command in reading.of_kind(VARIABLE)}
+    variables = {command.text.partition("=")[0] for command in reading.of_kind(VARIABLE, ARGUMENT)}
     caches = [row for row in TABLES["caches"] if row.get("variable") not in variables]
     for commands in reading.layers(SHELL):
         for row in caches:
@@ -91,7 +92,7 @@ def cache_left(reading: Reading) -> Iterator[Hit]:
 @rule(ERROR)
 def secret(reading: Reading) -> Iterator[Hit]:
     """No variable named like a token, password or key that has a value."""
-    for command in reading.of_kind(VARIABLE, SHELL):
+    for command in reading.of_kind(VARIABLE, ARGUMENT, SHELL):
         assignments = [command.text]
         if command.kind == SHELL:  # a definition's export the variables of %environment
             is_export = command.text.startswith("export ") and command.file == DOCKERFILE
@@ -106,10 +107,10 @@ def secret(reading: Reading) -> Iterator[Hit]:
 def stub_library_path(reading: Reading) -> Iterator[Hit]:
     """No CUDA stubs on the library path of the run-time stage."""
     hint = "stubs are for linking: LIBRARY_PATH of the development stage"
-    for command, _ in reading.matches(_STUBS, VARIABLE, SHELL):
+    for command, _ in reading.matches(_STUBS, VARIABLE, ARGUMENT, SHELL):
         if not command.final:
             continue
-        if command.kind == VARIABLE and command.text.startswith("LD_LIBRARY_PATH="):
+        if command.kind != SHELL and command.text.startswith("LD_LIBRARY_PATH="):
             yield hit(command, "CUDA's stubs are on the run-time library path", hint)
         if command.kind == SHELL and "ld.so.conf" in command.text:
             yield hit(command, "CUDA's stubs are in the loader's configuration", hint)
@@ -264,7 +265,8 @@ def unpinned_base(reading: Reading) -> Iterator[Hit]:
     if not reading.locked:
         return
     for file, text in ((DOCKERFILE, reading.docker), (DEFINITION, reading.definition)):
-        names = {"scratch", *(stage.name for stage in text.stages)}
+        # A stage of a definition starts from no other.
+        names = {"scratch", *(stage.name for stage in text.stages if file == DOCKERFILE)}
         for stage in text.stages:
             of_registry = stage.agent in _REGISTRIES and stage.source not in names
             pinned = "@sha256:" in stage.source or stage.source.startswith(OWN)

@@ -33,7 +33,7 @@ from builder.compile.lint.reading import (
 # Commands of a definition alone: a Dockerfile has the base's variables by itself, and a RUN begins
 # in the working directory, a %post where the one before it ended.
 _SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
-_COMPARED = frozenset({"RUN", "COPY", "ADD", "ARG", "ENV", "LABEL", "WORKDIR"})
+_COMPARED = frozenset({"RUN", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
 INSTRUCTIONS = frozenset(TABLES["instructions"].split())
 SECTIONS = frozenset(TABLES["sections"].split())

@@ -60,7 +60,7 @@ def _stages(reading: Reading) -> Iterator[tuple[Text, str, int]]:
     stages = reading.docker.stages
     ends = [*(stage.line - 1 for stage in stages[1:]), len(lines)]
     names: list[str] = []
-    for stage, end in zip(stages, ends, strict=True):
+    for stage, end in zip(stages, ends, strict=False):
         begin = stage.line - 1
         before = [f"FROM scratch AS {name}\n" for name in names]
         yield (

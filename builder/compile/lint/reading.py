@@ -21,8 +21,8 @@ from builder.model import Spec
 
 DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
 # Kinds of commands, by the use of their lines. `HOST` runs on the building host, not in the image.
-SHELL, VARIABLE, COPY, LABEL = "command", "variable", "copy", "label"
-SOURCE, SCRIPT, HOST, OTHER = "source", "script", "host", "other"
+SHELL, VARIABLE, ARGUMENT, COPY = "command", "variable", "argument", "copy"
+LABEL, SOURCE, SCRIPT, HOST, OTHER = "label", "source", "script", "host", "other"
 TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
 _KINDS: Mapping[str, str] = {
     name: kind for kind, names in TABLES["kinds"].items() for name in names.split()
@@ -264,7 +264,7 @@ def _entries(part: SpecPart, stages: set[str]) -> Iterator[_Entry]:
         yield from _shell_commands(part.lines)
     elif part.kind == COPY:
         yield from ((line, text, False) for line, text in _copies(part, stages))
-    elif part.kind in {VARIABLE, LABEL}:
+    elif part.kind in {VARIABLE, ARGUMENT, LABEL}:
         yield from ((line, f"{name}={value}", False) for line, name, value in _pairs(part))
     else:
         yield part.line, " ".join(part.value.split()), False

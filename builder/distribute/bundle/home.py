@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
@@ -178,7 +177,7 @@ def _native(repository: BundledRepository, record: Input, home: Home) -> None:
 
 def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
     build, journals = record.text("build"), Journals(cache=home.packages)
-    downloads = list(_downloads(record))
+    downloads = _downloads(record)
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
         raise repository.wrong(build, "it is no journal of a build")
     for file, (blob, _) in record.files.items():
@@ -194,15 +193,15 @@ def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
         journals.note_index(str(index))
 
 
-def _downloads(record: Input) -> Iterator[ServedFile]:
-    for entry in part(record.about, "given") or []:
-        try:
-            download = read(ServedFile, entry)
-        except ValueError as error:
-            raise WrongContent("a line of a journal is none") from error
+def _downloads(record: Input) -> list[ServedFile]:
+    try:
+        downloads = [read(ServedFile, entry) for entry in part(record.about, "given") or []]
+    except (TypeError, ValueError) as error:
+        raise WrongContent("a line of a journal is none") from error
+    for download in downloads:
         if not is_file(download.file):
             raise WrongContent(f"a journal names the file {download.file!r}")
-        yield download
+    return downloads
 
 
 def _holds(file: Path, blob: Descriptor) -> bool:

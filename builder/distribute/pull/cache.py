@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import line_of
@@ -159,7 +159,7 @@ class PullCache:
         """
         assert self.lists is not None  # whoever opens the cache knows the format
         assert self.readers is not None
-        path = self.lists / f"{digest}-{diff_id}.jsonl"
+        path = Path(mkdtemp(dir=self.lists), "list")  # a reader that was left may still write
         request = [str(blob), digest, diff_id, str(path)]
         if not self.readers.do(request, check):
             with _READING:

@@ -28,10 +28,9 @@ _CONFIG_LIMIT = 4 << 20
 class RemoteImage:
     """An image of one architecture, as a registry has it; nothing of it is believed yet.
 
-    `content` and `config` are the bytes of
-    the manifest and of the configuration, `labels` those of the configuration, and `directory` is
-    where it has programs work. `diff_ids` are what the configuration says that layers unpack to, by
-    their digests.
+    `content` and `config` are the bytes of the manifest and of the configuration, `labels` those of
+    the configuration, and `directory` is where it has programs work. `diff_ids` are what the
+    configuration says that layers unpack to, by their digests.
     """
 
     manifest: Descriptor

@@ -120,7 +120,8 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
     """Yield the images that run here: for the choice of an image, not a fault of the host."""
     for capability in sorted({gpu.compute_capability for gpu in reading.gpus} - {""}):
         number = int(capability.replace(".", ""))
-        fitting = runnable(releases, reading.driver_version, [number], compiled=reading.cuda)
+        installed = reading.driver_version or "0"  # one that is not known promises nothing
+        fitting = runnable(releases, installed, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
         if not fitting:
             text = f"no CUDA known here fits compute capability {capability} and this driver"

@@ -69,8 +69,8 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
         raise ValueError("; ".join(faults))
     if run.format not in FORMATS:
         raise ValueError(f"format {run.format}")
-    if run.launcher is None or run.gpu is None or run.host.driver is None:
-        raise ValueError("launcher, gpu or driver is missing")
+    if not (run.launcher and run.gpu and run.runner.name) or run.host.driver is None:
+        raise ValueError("runner, launcher, gpu or driver is missing")
     gpus = run.host.gpus if run.gpu.handed_over else ()
     return Evidence(
         started=time_of(run.started),

@@ -10,12 +10,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-
-import yaml
 
 from builder.model.measurement import Quantity
 from builder.model.records import read
+from builder.system.files import table_beside
 from builder.verify.container_output import data_of
 from builder.verify.runners.protocol import DATA_AT
 
@@ -157,6 +155,6 @@ _FIELDS: Mapping[str, Callable[[str], Mapping[str, object]]] = {
 
 PROGRAMS = read(
     tuple[Benchmark, ...],
-    yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")),
+    table_beside(__file__, "programs.yaml"),
     "programs.yaml",
 )

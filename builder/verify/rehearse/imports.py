@@ -12,9 +12,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -23,6 +21,7 @@ from packaging.utils import canonicalize_name
 from builder.facts.software import HOST_LIBRARIES, IN_EVERY_IMAGE
 from builder.model.errors import counted
 from builder.model.records import read
+from builder.system.files import table_beside
 from builder.verify.rehearse.packages import shown
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Unavailable
@@ -41,11 +40,7 @@ class Modules:
     repositories: Mapping[str, tuple[str, ...]]
 
 
-_MODULES = read(
-    Modules,
-    yaml.safe_load(Path(__file__).with_name("modules.yaml").read_text(encoding="utf-8")),
-    "modules.yaml",
-)
+_MODULES = read(Modules, table_beside(__file__, "modules.yaml"), "modules.yaml")
 STANDARD = frozenset({*sys.stdlib_module_names, *_MODULES.former})
 
 

@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -161,12 +162,12 @@ class StandInWheels:
         self.problems: list[Unavailable] = []
 
     def answer(self, path: str) -> bytes | None:
-        name = path.strip("/")
+        name = unquote(path).strip("/")
         try:
             return self._wheel(name) if name.endswith(".whl") else self._page(name)
         except Unavailable as error:
             self.problems.append(error)
-        except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
+        except Exception as error:  # others made the source
             self.problems.append(Unavailable(f"the source of {name} is damaged: {error}"))
         return None
 

@@ -2,8 +2,8 @@
 
 They lie in a folder that stands for the image's root. Only what fetches, unpacks, copies, removes
 and edits sources is followed. Nothing of a recipe is executed but the expressions of sed, in its
-sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox). Links are never made there, so that
-no path leads out of the folder.
+sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox). No links stay there, so that no path
+leads out of the folder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import posixpath
 import re
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +28,6 @@ from builder.verify.rehearse.trials import CLONES, PATCHES, Trial, failed, not_t
 _EDIT_TIMEOUT_S = 60.0
 _BUILD_FOLDERS = ("/var/tmp/", "/tmp/")  # noqa: S108 - paths in the image
 _GIT_TIMEOUT_S = 300.0
-# Git without links in the work tree, and without programs that a repository's settings name.
-_GIT = (
-    *("git", "-c", "safe.directory=*", "-c", "core.symlinks=false"),
-    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
-)
 _NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # with filters
 
 # ---- Source trees: of locked archives, and of Git repositories ----
@@ -51,9 +47,10 @@ def unpack(archive: Path, folder: Path) -> set[str]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    """Write a file and the folders above it, unless a file or a folder is in its place."""
+    with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 class Clones:
@@ -79,15 +76,23 @@ class Clones:
         return f"no copy of {owner}/{name} is at hand (--clones names folders that have one)"
 
     def _check_out(self, repository: Path, ref: str, folder: Path) -> None:
-        """Write the files of a commit without a change to the repository."""
+        """Write the files of a commit: no links, and by no program that the repository names.
+
+        Its settings are not read: a Git folder for this moment has its objects alone.
+        """
+        git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository), "rev-parse")
+        names = ("--git-path", "objects", f"{ref}^{{commit}}")
+        objects, commit = self._git([*git, *names], {}).splitlines()
         folder.mkdir(parents=True, exist_ok=True)
-        place = ("--git-dir", str(repository), "--work-tree", str(folder))
-        commit = f"{ref}^{{commit}}"
-        self._processes.capture(
-            [*_GIT, *place, "read-tree", "--reset", "-u", "--end-of-options", commit],
-            env={**_NO_SETTINGS, "GIT_INDEX_FILE": str(folder.parent / f".{folder.name}.index")},
-            timeout_s=_GIT_TIMEOUT_S,
-        )
+        with tempfile.TemporaryDirectory(prefix="build-images-") as own:
+            env = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder), "GIT_OBJECT_DIRECTORY": objects}
+            self._git(["git", "init", "--quiet", "--template="], env)
+            take = ("git", "-c", "core.symlinks=false", "read-tree", "--reset", "-u")
+            self._git([*take, "--end-of-options", commit], env)
+
+    def _git(self, argv: Sequence[str], env: Mapping[str, str]) -> str:
+        env = {**_NO_SETTINGS, **env}
+        return self._processes.capture(argv, env=env, timeout_s=_GIT_TIMEOUT_S).stdout
 
 
 # ---- The files in an image ----
@@ -194,6 +199,7 @@ class SourceWorkspace:
     def _clone(self, place: str, url: str, ref: str, line: int) -> None:
         folder = self._file(place)
         self._remove(folder)
+        self._trees = [tree for tree in self._trees if tree != place]
         problem = self.check_out(url, ref, folder)
         self.cloned[place] = Clone(url=url, ref=ref, line=line, problem=problem)
         if not problem:
@@ -216,7 +222,7 @@ class SourceWorkspace:
             return
         if posixpath.basename(words[0]) != ".":
             target = posixpath.join(target, posixpath.basename(source))
-        if not target.startswith(f"{source}/"):  # cp refuses that
+        if not f"{target}/".startswith(f"{source}/"):  # cp refuses that
             shutil.copytree(self._file(source), self._file(target), dirs_exist_ok=True)
             self._trees.append(target)
 
@@ -259,11 +265,14 @@ class SourceWorkspace:
             return not_tried, "the patch is not at hand"
         if not shutil.which("patch"):
             return not_tried, "this machine has no patch"
-        if _MAKES_LINK.search(patch.read_text(errors="replace")):
-            return not_tried, "it makes a symbolic link"
         if complaint := self._complaint_of_patch(command, patch, "--dry-run"):
             return failed, complaint
         self._complaint_of_patch(command, patch)
+        below = self._file(command.folder).rglob("*")
+        if links := [path for path in below if path.is_symlink()]:
+            for link in links:
+                link.unlink()
+            return not_tried, "it makes a symbolic link"
         return passed, "it applies to the source"
 
     def _complaint_of_patch(self, command: PatchCommand, patch: Path, *more: str) -> str:
@@ -288,7 +297,6 @@ class SourceWorkspace:
 
 # ---- Patches ----
 
-_MAKES_LINK = re.compile(r"^(new file|new) mode 12", re.MULTILINE)
 _WITH_VALUE = ("-p", "--strip", "-d", "--directory", "-i", "--input")
 _REASONS = ("can't find file", "FAILED", "garbage", "malformed", "eversed", "ignored")
 _ALIKE = ("-R", "--reverse", "-l", "--ignore-whitespace")

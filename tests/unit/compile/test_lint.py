@@ -169,6 +169,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
     loose = of("docker.io/library/debian:13")
     assert rules(loose, locked=True) == ["unpinned-base"] * 2
     assert rules(loose) == []
+    # A definition has no stage upon a stage: the name is an image of the registry.
+    assert rules(of("build"), locked=True) == ["unpinned-base"]
     assert rules(of(f"docker.io/library/debian:13@sha256:{'0' * 64}"), locked=True) == []
 
 
@@ -186,6 +188,12 @@ DIFFERENT = {
     "a copy": ("dockerfile", "    files/src/b.c \\\n", "", "copy files/src/b.c /src/"),
     "where a copy is from": ("dockerfile", "--from=build", "--from=alpine:3", "copy alpine:3: "),
     "a value": ("dockerfile", "ENV A=1", "ENV A=2", "variable A=2"),
+    "an argument": (
+        "dockerfile",
+        "ENV A=1 \\\n    B=",
+        "ARG A=1\nENV B=",
+        "variable A=1: not in the Dockerfile",
+    ),
     "a label": ("singularity", "who me", "who you", "label who=you"),
     "the stage": ("singularity", "    files/src/b.c /src/\n", "", "copy files/src/b.c /src/"),
     "the user": ("dockerfile", "CMD [", "USER 1000\nCMD [", "USER 1000"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -147,6 +148,11 @@ def test_hadolint_and_shellcheck_find_their_lines(sample: Callable[..., Spec]) -
     assert "RUN ls" in docker[lines["Dockerfile", "SC2035"] - 1]
     assert "ls *.c" in definition[lines["Singularity.def", "SC2035"] - 1]
     assert lines["files/checks/10-x", "SC3010"] == 3
+
+
+def test_a_dockerfile_without_a_stage_has_no_text_for_hadolint(sample: Callable[..., Spec]) -> None:
+    spec = dataclasses.replace(sample(), dockerfile="RUN ls\n")
+    assert {text.linter for text in texts(spec)} == {"shellcheck"}
 
 
 def test_identical_texts_are_given_to_a_linter_once() -> None:

@@ -27,7 +27,7 @@ from builder.distribute.bundle.inputs import Input, Inputs, add_build, input_fil
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
-from builder.registry.manifests import BASE, PROJECT, SOURCES
+from builder.registry.manifests import BASE, PACKAGES, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof.attachments import BlobDescriptor
@@ -102,6 +102,14 @@ def test_an_answer_is_named_by_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(WrongContent, match="it is not the answer answers/0000"):
         fill_home(repository, inputs, home)
     assert not (home.packages / "answers" / ("0" * 64)).exists()
+
+
+@pytest.mark.parametrize("given", [5, "ab", [None], [{"url": "http://m/x.deb"}], [{"file": 5}]])
+def test_a_journal_of_another_shape_is_refused(given: object, tmp_path: Path) -> None:
+    inputs = Inputs(contents=ArchiveContents())
+    inputs.add(PACKAGES, "", {"build": "0" * 32, "given": given}, {})
+    with pytest.raises(WrongContent, match="a line of a journal is none"):
+        fill_home(*written(inputs, tmp_path), Home(path=tmp_path / "other"))
 
 
 def test_builds_that_share_a_file_take_turns(

@@ -135,6 +135,24 @@ def test_what_several_images_share_is_sent_once_and_mounted_unasked(made: Path, 
         assert len(fake.requests(f"PUT .*digest=sha256:{name}")) == 1
 
 
+def test_blobs_of_a_parent_are_mounted_from_its_repository(made: Path, fake: Fake) -> None:
+    releases = releases_of(made)
+    publish(fake, releases)
+    of_parent = {
+        digest
+        for (place, digest), data in fake.blobs.items()
+        if place == "site/tools" and len(data) > len("{}")
+    }
+    for held in (fake.blobs, fake.manifests):
+        for key in [key for key in held if key[0] == "site/app"]:
+            del held[key]
+    fake.asked.clear()
+    publish(fake, [release for release in releases if release.recipe == "app"])
+    shared = of_parent & {digest for place, digest in fake.blobs if place == "site/app"}
+    assert shared
+    assert not [digest for digest in shared if fake.requests(f"PUT .*digest={digest}")]
+
+
 def test_where_nothing_is_mounted_only_what_is_missing_is_sent(made: Path, fake: Fake) -> None:
     fake.mounts = False
     publish(fake, releases_of(made))

@@ -66,6 +66,15 @@ def test_plain_bytes_are_those_that_the_configuration_names(
         cache.list_members(blob, digest, ignore, diff_id=wrong)
 
 
+def test_a_reader_that_was_left_writes_into_no_list_that_is_read(
+    tmp_path: Path, cache: PullCache
+) -> None:
+    blob, digest = layer(tmp_path, MEMBERS)
+    lists = [cache.list_members(blob, digest, ignore) for _ in range(2)]
+    assert not lists[0].samefile(lists[1])
+    assert lists[0].read_bytes() == lists[1].read_bytes()
+
+
 def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
     def stop() -> None:
         raise Interrupted("interrupted")

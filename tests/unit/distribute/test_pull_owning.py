@@ -95,6 +95,20 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     assert existing_output(output, expected).format == "oci"
 
 
+def test_a_tarball_that_is_a_layer_of_a_layout_is_no_other_name_of_it(tmp_path: Path) -> None:
+    output, image = laid_out(tmp_path)
+    layer = image.remote.layers[0]
+    tarball = judged_image(
+        "charliecloud", "", source=image.source, remote=image.remote, artifact=layer
+    )
+    (tmp_path / "tarball").mkdir()
+    with pull_cache(tmp_path / "home/pulls", "charliecloud") as cache:
+        FormatPacker(judged=tarball, cache=cache).make(tmp_path / "tarball")
+    shown = output / "image.oci/blobs/sha256" / layer.digest.partition(":")[2]
+    assert (tmp_path / "tarball/image.tar.gz").read_bytes() == shown.read_bytes() == LAYER
+    assert not shown.samefile(tmp_path / "tarball/image.tar.gz")
+
+
 LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")
 
 

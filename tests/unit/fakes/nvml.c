@@ -228,8 +228,11 @@ int nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t gpu, unsigned *count)
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t gpu, unsigned index, nvmlDevice_t *device)
 {
+    const long long number = of("migdevices", gpu, 0);
     *device = gpu;
-    return index < (unsigned)of("migdevices", gpu, 0) ? OK : NOT_FOUND;
+    if (number < 0)
+        return (int)-number;
+    return index < (unsigned)number ? OK : NOT_FOUND;
 }
 int nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t gpu, unsigned *value)
 {

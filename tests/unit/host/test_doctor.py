@@ -20,7 +20,7 @@ import pytest
 from samples import compare_with_golden
 
 from builder.build import native
-from builder.host.doctor import Diagnosis, SystemRoots, as_json, as_text, examine, require
+from builder.host.doctor import Diagnosis, SystemRoots, as_json, as_text, examine, folders, require
 from builder.model.errors import MissingPrerequisite
 from builder.system.process import Completed, Processes
 from builder.system.storage_drivers import Driver, StorageTrial
@@ -601,6 +601,19 @@ def test_a_program_that_is_not_started_from_the_home(
     started = Processes.capture
     monkeypatch.setattr(Processes, "capture", capture)
     assert "mounted noexec" in machine.examine().items["home"].text
+
+
+@pytest.mark.parametrize(("below", "hint"), [(True, "on a larger disk"), (False, "of your own")])
+def test_a_full_home_is_to_be_moved(
+    below: bool, hint: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a larger disk if it is the user's own folder that is full."""
+    own = machine.home.parent if below else machine.root / "elsewhere"
+    monkeypatch.setattr(folders, "folder_of_user", lambda: own)
+    monkeypatch.setattr(folders, "free_bytes", lambda _: 1_000_000_000)
+    item = machine.examine().items["home"]
+    assert "1.0 GB free, and 3.2 GB may be needed" in item.text
+    assert item.remedy.endswith(hint)
 
 
 def test_a_folder_for_temporary_files_that_is_not_there(

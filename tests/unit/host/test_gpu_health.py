@@ -324,6 +324,12 @@ def test_which_images_run_here(
     assert (versions[0], versions[-1], missing in versions) == (first, last, False)
 
 
+def test_a_driver_whose_version_is_not_known_promises_no_image() -> None:
+    gpu = dataclasses.replace(V100, compute_capability="7.0")
+    [found] = [each for each in judged(NvmlReading(gpus=(gpu,)), RELEASES) if each.key == "images"]
+    assert "no CUDA known here fits" in found.text
+
+
 def test_ptx_that_is_newer_than_the_driver_does_not_run() -> None:
     """11.4 has code for 8.7 at most, and a driver of 11.0 cannot compile its PTX for an H100."""
     gpu = dataclasses.replace(V100, compute_capability="9.0")

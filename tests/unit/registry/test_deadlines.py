@@ -119,6 +119,18 @@ def test_an_answer_without_an_end(name: str, monkeypatch: pytest.MonkeyPatch) ->
         client(host, silence_s=silence_s).resolve("1.0")
 
 
+def test_a_proxy_has_as_long_as_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.registry.failures.ATTEMPTS", 2)
+    answers, reason = ENDLESS["a header, byte by byte"]
+    with serving(answers) as proxy, monkeypatch.context() as environment:
+        environment.setenv("https_proxy", f"http://{proxy}")
+        environment.setenv("no_proxy", "")
+        registry = client("registry.example")
+        registry.transport.state.base = "https://registry.example"
+        with pytest.raises(RegistryFailed, match=reason):
+            registry.resolve("1.0")
+
+
 def test_a_blob_that_comes_steadily_has_a_time_in_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,7 @@ def test_no_text_breaks_out_of_its_quotes(tmp_path: Path) -> None:
 
 
 def test_lua_strings_hold_what_they_are_given() -> None:
-    assert lua('a"b\\c\nd') == '"a\\"b\\\\c\\nd"'
+    assert lua('a"b\\c\nd\re') == '"a\\"b\\\\c\\nd\\re"'
 
 
 def test_names_in_kubernetes_are_labels_and_stay_different() -> None:

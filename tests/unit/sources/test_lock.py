@@ -362,6 +362,23 @@ def test_a_source_package_is_locked_without_the_mirrors_name(tmp_path: Path) -> 
     assert "debian.example" not in lock_text(Lock(sources={"x": sources[0]}))
 
 
+def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[Path] = []
+    fetch = FakeNetwork.fetch
+
+    def fetched(self: FakeNetwork, url: str, target: Path) -> Fetched:
+        folders.extend((tmp_path / "store").glob(".*.partial"))
+        return fetch(self, url, target)
+
+    network = debian(tmp_path, archive())
+    monkeypatch.setattr(FakeNetwork, "fetch", lambda self, url, at, **_: fetched(self, url, at))
+    network.resolve("debian-source:hello/2.10+ds")
+    assert len(folders) == 1
+    assert not folders[0].exists()
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import os
@@ -378,6 +379,29 @@ def test_a_redirect_is_sent_no_login_of_the_user_s(
 def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
     answer = client().get(via(f"{mirror}/missing", cache.url), timeout=10)
     assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
+
+
+class Verbose(Mirror):
+    """A server whose redirects have a body that is longer than any page."""
+
+    def get(self) -> None:
+        if self.path != "/a":
+            super().get()
+            return
+        self.close_connection = True
+        self.send_response(302)
+        self.send_header("Location", "/b")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(2000):
+                self.wfile.write(bytes(1 << 16))
+            self.asked.append("all of it")
+
+
+def test_the_body_of_a_redirect_is_not_read(cache: PackageCache, asked: list[str]) -> None:
+    with serving(Verbose, asked=asked) as url:
+        assert by_index(cache, f"{url}/a") == CONTENT
+    assert asked == ["/b"]
 
 
 def test_redirects_come_to_an_end(cache: PackageCache, leading: str) -> None:

@@ -36,6 +36,7 @@ class Server:
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
     asked: list[tuple[str, str]] = field(default_factory=list)
+    encodings: set[str] = field(default_factory=set)
 
 
 class Handler(Answering):
@@ -47,6 +48,7 @@ class Handler(Answering):
     def get(self) -> None:
         told = self.told
         told.asked.append((self.path, self.headers.get("Range", "")))
+        told.encodings.add(self.headers.get("Accept-Encoding", ""))
         if statuses := told.statuses.get(self.path):
             self.answer(status=statuses.pop(0))
         elif location := told.redirects.get(self.path):
@@ -111,6 +113,7 @@ def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
         )
         assert place.read_bytes() == CONTENT
     assert len(server.asked) == 1
+    assert server.encodings == {"identity"}, "compressed on the way it has another checksum"
     assert seen[0] == 0
     assert seen[-1] == len(CONTENT)
     assert leftovers(tmp_path) == [wanted.sha256]

@@ -21,7 +21,7 @@ from builder.model.errors import StepFailed
 from builder.sources.journals import as_build, build_id
 from builder.sources.package_cache import PackageCache
 from builder.sources.package_proxy import package_cache
-from builder.sources.suites import Suites, state_beside
+from builder.sources.suites import Suites, _packages, state_beside
 
 OLD, NEW = b"Package: tree\nVersion: 1\n", b"Package: tree\nVersion: 1.1\n"
 PATH = "main/binary-ppc64el/Packages.xz"
@@ -145,6 +145,20 @@ def test_an_index_that_came_before_its_packages_is_not_taken(
         assert (b"/2_" in listing) is arrived
     text = f"amid a sync of trixie: {pool}/2_ppc64el.deb is not there yet; taken is its stable, of"
     assert [text in line for line in said] == ([] if arrived else [True])
+
+
+def test_of_an_index_no_more_is_unpacked_than_is_compared(mirror: Site) -> None:
+    entries = [f"Package: {name}\nFilename: pool/{name}_1_amd64.deb\n".encode() for name in "ab"]
+    mirror.files["/debian/a.xz"] = lzma.compress((b"\n" * (40 << 20)).join(entries))
+    assert _packages(f"{mirror.url}/a.xz", "amd64") == {"a": "pool/a_1_amd64.deb"}
+
+
+def test_an_index_that_breaks_off_is_no_response() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"
+        threading.Thread(target=answering, args=(server, answer), daemon=True).start()
+        with pytest.raises(requests.RequestException):
+            _packages(f"http://127.0.0.1:{server.getsockname()[1]}/a.xz", "amd64")
 
 
 @pytest.mark.parametrize("by_hash", [True, False])

@@ -122,6 +122,13 @@ def test_mig(library: str, monkeypatch: pytest.MonkeyPatch, said: str, devices: 
     assert (gpu.mig_enabled, gpu.mig_devices) == (True, devices)
 
 
+def test_mig_devices_that_cannot_be_counted(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not known: none at all would be an accusation."""
+    [gpu] = asked(library, monkeypatch, "mig=1,migdevices=-999").gpus
+    assert gpu.fault is not None
+    assert (gpu.fault.call, gpu.mig_devices) == ("nvmlDeviceGetMigDeviceHandleByIndex", None)
+
+
 def test_mig_that_is_off(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [gpu] = asked(library, monkeypatch, "mig=0,migdevices=3").gpus
     assert (gpu.mig_enabled, gpu.mig_devices) == (False, None)

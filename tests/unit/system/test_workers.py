@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,34 @@ def test_when_the_program_is_killed_its_workers_end(tmp_path: Path) -> None:
     os.kill(program, signal.SIGKILL)
     os.waitpid(program, 0)
     wait_for(lambda: not running(int(known.read_text())))
+
+
+@pytest.mark.usefixtures("alone")
+def test_where_no_thread_can_begin_nobody_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", start)
+        with workers(work, 2) as some:
+            assert not some.processes
+            assert not some.do(["write", "nowhere"], nothing)
+    wait_for(lambda: not multiprocessing.active_children())
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_interrupt_while_they_begin_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ProcessPoolExecutor.submit
+
+    def interrupted(pool: ProcessPoolExecutor, function: Callable[[], int]) -> Future[int]:
+        future = submit(pool, function)
+        signal.raise_signal(signal.SIGINT)
+        return future
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt), workers(work, 2):
+        pytest.fail("it was interrupted before")
+    assert not multiprocessing.active_children()
 
 
 def test_beside_threads_there_are_none() -> None:

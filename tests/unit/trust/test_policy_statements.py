@@ -160,6 +160,8 @@ def saw_another_architecture(document: dict[str, Any]) -> None:
         names_no_failure,
         ends_before_it_begins,
         saw_another_architecture,
+        lambda document: run_in(document).pop("runner"),
+        lambda document: run_in(document)["runner"].pop("name"),
         lambda document: run_in(document).pop("launcher"),
         lambda document: run_in(document).pop("gpu"),
         lambda document: run_in(document)["host"].pop("driver"),

@@ -19,6 +19,8 @@ FIX = "--- a/sub/setup.py\t2019\n+++ b/sub/setup.py\n@@ -1,2 +1,2 @@\n one\n-two
 NEW = "--- /dev/null\n+++ b/new.py\n@@ -0,0 +1 @@\n+x\n"
 GONE = "--- a/sub/setup.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
 LINK = f"diff --git a/new.py b/new.py\nnew file mode 120000\n{NEW}"
+INDEX = LINK.replace("new file mode", "index 0000000..1111111")
+INDENTED = "".join(f"  {line}\n" for line in LINK.splitlines())
 SCRIPT = "1c\ntouch /tmp/ran\n.\n"
 
 
@@ -58,6 +60,8 @@ def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:
         ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "can't find file to patch"),
         ("patch -p1", None, NOT_TRIED, "the patch is not at hand"),
         ("patch -p1", LINK, NOT_TRIED, "it makes a symbolic link"),
+        ("patch -p1", INDEX, NOT_TRIED, "it makes a symbolic link"),
+        ("patch -p1", INDENTED, NOT_TRIED, "it makes a symbolic link"),
         ("patch -p1 -R", FIX, FAILED, "Unreversed patch detected"),
     ],
 )
@@ -69,6 +73,7 @@ def test_a_patch_that_does_not_apply_is_a_failure(
     assert trial.outcome == outcome
     assert reason in trial.text
     assert space.read("/var/tmp/code/sub/setup.py") == "one\ntwo\n"
+    assert not [path for path in tmp_path.rglob("*") if path.is_symlink()]
 
 
 def test_files_that_a_patch_adds_and_removes_are_followed(tmp_path: Path) -> None:

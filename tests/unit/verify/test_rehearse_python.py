@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from packaging.requirements import Requirement
@@ -16,6 +18,7 @@ from rehearse_samples import (
     sample_pip,
     step,
 )
+from samples import a_file, tar_bytes
 
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
@@ -340,6 +343,7 @@ ROWS: list[dict[str, Any]] = [
     {"filename": "A-2.1.zip", "requires-python": "not a version"},
     {"filename": "a-3.0.tar.gz", "yanked": "broken"},
     {"filename": "a-4.0rc1.tar.gz"},
+    {"filename": "a-5!1.0+local.tar.gz"},
     {"filename": "a-5.0-py3.6.egg"},
     {"filename": "a-5.0.exe"},
     {"filename": "a-5.0-py3.whl"},
@@ -360,9 +364,27 @@ def test_versions_without_a_wheel_have_a_stand_in() -> None:
         (name.format("2.1"), "not a version", False),
         (name.format("3.0"), None, True),
         (name.format("4.0rc1"), None, False),
+        (name.format("5!1.0+local"), None, False),
     ]
-    assert stand_ins.answer(page["files"][0]["url"]) is None
-    assert "the source of a-2.0-py3-none-any.whl is damaged" in str(stand_ins.problems[0])
+    for file in (page["files"][0], page["files"][-1]):
+        assert stand_ins.answer(quote(file["url"])) is None
+    shown = [str(problem) for problem in stand_ins.problems]
+    assert "the source of a-2.0-py3-none-any.whl is damaged" in shown[0]
+    assert "the source of a-5!1.0+local-py3-none-any.whl is damaged" in shown[1]
+
+
+@pytest.mark.parametrize("length", [0, 60])
+def test_a_source_that_breaks_off_is_no_answer(length: int) -> None:
+    files = [{"filename": "a-1.tar.gz", "url": "https://index.example/a-1.tar.gz"}]
+    page, source = json.dumps({"files": files}).encode(), tar_bytes(a_file("a-1/PKG-INFO", "x"))
+
+    def read(url: str, **_: str) -> bytes:
+        return gzip.compress(source)[:length] if url.endswith(".gz") else page
+
+    stand_ins = StandInWheels(Index("", read), BIONIC)
+    assert stand_ins.answer("/a/")
+    assert stand_ins.answer("/a-1-py3-none-any.whl") is None
+    assert "the source of a-1-py3-none-any.whl is damaged" in str(stand_ins.problems[0])
 
 
 def test_pip_itself_resolves_with_stand_ins() -> None:

@@ -21,6 +21,7 @@ from builder.verify.rehearse.resolution import (
     read_source,
     stand_in_of,
 )
+from builder.verify.rehearse.trials import NOT_TRIED
 from builder.verify.rehearse.workspace import Clones, PatchCommand, patch_command, unpack
 
 METADATA = "Metadata-Version: 2.1\nName: a\nVersion: 1.0\n"
@@ -208,9 +209,24 @@ def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: P
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
     space.follow(step("cp -r /opt/code/. /opt/code/sub/deep"))
+    space.follow(step("cp -r /opt/code /opt"))
     space.follow(step("rm -rf /opt/code/a /opt/code/a/b /opt/lost"))
     assert space.read("/opt/code/a") is None
     assert space.files_below("/opt/code") == []
+
+
+def test_a_checkout_takes_the_place_of_the_clone(tmp_path: Path) -> None:
+    space = workspace(tmp_path, code={"a": "text"})
+    space.follow(step("git clone https://git.example/o/code /opt/code"))
+    space.follow(step("git checkout v1", folder="/opt/code"))
+    assert space.copied() == ("/opt/code",)
+    space.check_out = lambda *_: "the copy has no v2"
+    space.follow(step("git checkout v2", folder="/opt/code"))
+    assert space.copied() == ()
+    space.follow(step("sed -i s/a/b/ a", folder="/opt/code"))
+    assert [(trial.outcome, trial.text) for trial in space.trials] == [
+        (NOT_TRIED, "the copy has no v2")
+    ]
 
 
 URL = "https://git.example/site/tool"
@@ -226,15 +242,17 @@ URL = "https://git.example/site/tool"
     ],
 )
 def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path) -> None:
-    """Links are written as plain files, and neither hooks nor the repository's index change."""
+    """Links are written as plain files, no hook or filter runs, and no index changes."""
     work, repository = tmp_path / "work", tmp_path / "clones" / place
     tar_of(tmp_path / "a.tar", {"a": "text", "sub/b c": ""})
     unpack(tmp_path / "a.tar", work)
     (work / "link").symlink_to("/etc/passwd")
+    (work / ".gitattributes").write_text("a filter=own\n")
     repository.parent.mkdir(parents=True)
     git = ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "v1"]):
         subprocess.run([*git, *words], check=True)
+    subprocess.run([*git, "config", "filter.own.smudge", f"touch {tmp_path}/ran; cat"], check=True)
     (work / ".git").rename(repository)
     hook = repository / "hooks/post-index-change"
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -243,7 +261,7 @@ def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path
     clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
     assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""
     files = {path.name: path for path in (tmp_path / "out/tool").rglob("*") if path.is_file()}
-    assert {*files} == {"a", "b c", "link"}
+    assert {*files} == {".gitattributes", "a", "b c", "link"}
     assert not files["link"].is_symlink()
     assert not (tmp_path / "ran").exists()
     assert (repository / "index").read_bytes() == before
@@ -261,7 +279,8 @@ def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_files_of_an_archive(tmp_path: Path) -> None:
-    tar_of(tmp_path / "a.tar.gz", {"./a-1.0/x": "text", "a-1.0/y": "more", "../z": "out"})
+    members = {"./a-1.0/x": "text", "a-1.0/y": "more", "../z": "out", "a-1.0/x/z": "below a file"}
+    tar_of(tmp_path / "a.tar.gz", members)
     assert unpack(tmp_path / "a.tar.gz", tmp_path / "out") == {"a-1.0"}
     files = {
         path.name: path.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,20 +102,34 @@ def test_a_full_disk_accuses_no_image(container: Container) -> None:
 
 @pytest.mark.parametrize("form", ["oci", "sif", "charliecloud"])
 def test_the_control_is_an_artifact_of_the_format(
-    form: str, container: Container, monkeypatch: pytest.MonkeyPatch
+    form: str, container: Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Others can run it, whatever the umask is."""
     seen: list[tuple[str, bool]] = []
+    modes: list[int] = []
 
     @contextmanager
     def opened(control: Container) -> Iterator[Any]:
         seen.append((control.artifact.name, control.artifact.exists()))
+        root = control.artifact.with_name("sandbox")
+        modes.extend(path.stat().st_mode & 0o777 for path in (root, *root.rglob("*")))
         yield Ends(0)
 
-    monkeypatch.setattr(machine_faults, "_STATIC", (Path(__file__),))
-    assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), container) == ""
+    program, script = tmp_path / "program", tmp_path / "script"
+    program.write_bytes(b"\x7fELF")
+    script.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
+    mask = os.umask(0o077)
+    try:
+        assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), container) == ""
+    finally:
+        os.umask(mask)
+    assert {*modes} == {0o755}
     names = {"oci": "image.oci", "sif": "sandbox", "charliecloud": "image.tar.gz"}
     assert seen == [(names[form], True)]
-    assert [one.name for one in container.work.iterdir()] == []
+    assert {path.name for path in container.work.iterdir()} == {"program", "script"}
+    monkeypatch.setattr(machine_faults, "_STATIC", (script,))
+    assert runs_nothing(kind(Ends(1)), container) == ""  # nobody can tell
 
 
 def test_what_was_not_tried_is_exit_code_4() -> None:
