@@ -40,14 +40,13 @@ from builder.system.process import Processes
 from builder.system.terminal import ByteProgress, Progress
 
 _DESCRIPTION = """\
-Write the selected images into one archive, to be carried to where no network is: OCI images with
-their indexes, SIFs and tarballs, all proof, and what the images are built from: the project's
-files, base images, locked sources, native tools, and the packages that each build was given. It is
-an OCI image layout in a tar, which skopeo reads as oci-archive:, too. An image that is not proven
-is refused, as `publish` does it. With --from, images and proof come from a registry, as they are
-there.
+Write the selected images into one archive for a machine without network: OCI images with their
+indexes, SIFs and tarballs, all proof, and what the images are built from: project files, base
+images, locked sources, native tools, and the packages that each build used. The archive is an OCI
+image layout in a tar; skopeo reads it as oci-archive:. Images that are not proven are refused, as
+in `publish`. With --from, images and proof are copied unchanged from a registry.
 
-The same images and the same key give the same bytes. The archive has its name when it is whole.
+The same images and the same key give the same bytes. An incomplete archive never has its name.
 """
 _EXAMPLES = """\
 examples:
@@ -89,7 +88,7 @@ def declare(parser: Parser) -> None:
         type=a_path,
         metavar="FILE",
         required=True,
-        help="the archive",
+        help="archive to write",
     )
     parser.add_argument(
         "--images",
@@ -103,26 +102,26 @@ def declare(parser: Parser) -> None:
         dest="source",
         type=not_empty,
         metavar="REGISTRY/NAMESPACE",
-        help="take images and proof from a registry, in the place of the output folder",
+        help="copy images and proof from a registry instead of the output folder",
     )
     parser.add_argument(
         "--key",
         type=not_empty,
         metavar="KEY",
-        help="sign all of it with this key, as `publish` does",
+        help="sign everything with this key, as `publish` does",
     )
     parser.add_argument(
         "--no-inputs",
         action="store_true",
-        help="images and proof alone: no bases, sources, packages and files of the project",
+        help="only images and proof: no bases, sources, packages or project files",
     )
-    add_transfer(parser, "say what the archive would hold, and write nothing")
+    add_transfer(parser, "show what the archive would contain; write nothing")
 
 
 def run(options: BundleOptions) -> int:
     """Write the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
-        raise BadInput("--from copies proof as it is: it takes no --key")
+        raise BadInput("--from copies proof unchanged: it cannot be used with --key")
     project = load_project(options.project, block_faults=block_faults)
     declared = declared_releases(project, options.selection)
     inputs = Inputs(contents=ArchiveContents())

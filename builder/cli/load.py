@@ -62,23 +62,22 @@ from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_li
 from builder.trust.policy.rules import dates, signature
 
 _DESCRIPTION = """\
-Take images from an archive that `bundle` wrote, if they are proven: by the same policy as `pull`,
-with the same rules. Every blob is read against its digest; what is damaged, missing or has no place
-in such an archive is refused.
+Load images from an archive written by `bundle`, if they are proven: policy and rules are those of
+`pull`. Each blob is checked against its digest; damaged, missing or unexpected content is refused.
 
-With --to, a registry is filled, with the proof; whether an image runs on a host is asked of those
-who pull from there. With --output, images are unpacked into a folder, as `pull` does it. With
---home, bases, sources, native tools and packages go where builds look for them, if a key of the
-policy signed them: then build-images --offline builds the images again, and with the same engine
-they come out the same.
+With --to, images and proof are uploaded to a registry; whether an image runs on a host is checked
+when it is pulled from there. With --output, images are unpacked into a folder, as in `pull`. With
+--home, bases, sources, native tools and packages are copied to where builds look for them, if a key
+of the policy signed them. Then build-images --offline builds the images again; with the same engine
+the result is identical.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  all of it is there, whole
-  1  a registry goes on failing
-  2  bad input or bad usage: no such archive or policy; something else is at that place
-  4  no registry can be reached, it does not let us, or there is no space
-  5  refused: the archive is damaged, or an image in it is not proven; a line for each reason
+  0  everything is loaded and complete
+  1  the registry keeps failing
+  2  bad input or usage: archive or policy missing or invalid, or other files at the output path
+  4  registry unreachable, access denied, or no disk space
+  5  refused: the archive is damaged, or an image in it is not proven; one line per reason
 
 examples:
   build-images load site.tar --policy policy.yaml --to registry.site.example/hpc
@@ -86,7 +85,7 @@ examples:
   build-images load site.tar --policy policy.yaml --home --checkout project
   build-images load site.tar --policy policy.yaml --to registry.site.example/hpc --dry-run
 """
-_HINT = "the archive is not taken for proven: ask those who made it, or change the policy"
+_HINT = "the archive is not proven: ask its author, or change the policy"
 
 
 class LoadOptions(ProgressOptions):
@@ -112,40 +111,42 @@ def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
     add_project(parser)
     add_progress(parser)
-    parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="what `bundle` wrote")
+    parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="archive from `bundle`")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="fill a registry")
+    where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="target registry")
     where.add_argument(
         "--output",
         "-o",
         type=a_path,
         metavar="DIR",
-        help="a folder for each image in this one",
+        help="create one folder per image in this folder",
     )
     where.add_argument(
-        "--home", action="store_true", help="fill the builder's home, to build again offline"
+        "--home",
+        action="store_true",
+        help="copy inputs to the builder's home, to build offline",
     )
     parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
-    parser.add_argument("--format", choices=FORMATS, help="with --output: what is to be on disk")
+    parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
     parser.add_argument(
         "--arch",
         type=not_empty,
-        help="with --output: the images of this one (default: that of the host)",
+        help="with --output: architecture of the images (default: that of the host)",
     )
     parser.add_argument(
         "--checkout",
         type=a_path,
         metavar="DIR",
-        help="with --home: the folder that is made of the project",
+        help="with --home: folder to create for the project files",
     )
     parser.add_argument(
         "--host",
         type=a_path,
         metavar="FILE",
-        help="judge for the host of a record (check-host --record)",
+        help="evaluate for a recorded host (check-host --record)",
     )
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    add_transfer(parser, "read and judge all of it, and bring nothing")
+    add_transfer(parser, "read and evaluate everything; load nothing")
 
 
 def run(options: LoadOptions) -> int:
@@ -279,14 +280,14 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
 
 
 def _check_same(folder: Path, inputs: list[Input]) -> None:
-    """Refuse a folder that is there, unless it is what would be made."""
+    """Refuse an existing folder unless it holds the project of the archive."""
     if not is_project(inputs, folder):
         problem = f"{folder} is there already, and is not the project of this archive"
         raise BadInput(problem, hint="name another folder")
 
 
 def _refuse(options: LoadOptions, images: Sequence[Judged], reasons: Sequence[str]) -> None:
-    """Show the rules, if that is wanted, and raise one error for all that is refused."""
+    """Show the rules if `explain` is set, and raise one error for everything that is refused."""
     lines: list[str] = []
     for image in images:
         label = f"{image.request.reference} ({image.request.arch}, {image.request.format})"

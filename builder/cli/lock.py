@@ -39,9 +39,9 @@ def declare(parser: Parser) -> None:
     add_project(parser)
     add_progress(parser)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--check", action="store_true", help="only say whether it matches the recipes")
+    how.add_argument("--check", action="store_true", help="only check if it matches the recipes")
     how.add_argument(
-        "--update", action="store_true", help="look up anew what is locked, and accept changes"
+        "--update", action="store_true", help="look up locked entries again, and accept changes"
     )
     parser.add_argument("--json", action="store_true", help="print the lock as JSON")
 
@@ -49,8 +49,8 @@ def declare(parser: Parser) -> None:
 def run(options: LockOptions) -> int:
     """Write lock.yaml: the checksum of each source, the digest of each base from a registry.
 
-    With `check`, nothing is written: whether the lock matches the recipes. What could be locked
-    is written also when something else could not.
+    With `check`, nothing is written: only the match with the recipes is checked. Entries that
+    could be locked are written even if others failed.
     """
     project = load_project(options.project, block_faults=block_faults, stale_lock=True)
     lockable = Lockable.of(project, options.selection)
@@ -81,7 +81,7 @@ def _show(before: Lock, written: Lock, downloads: Downloads) -> None:
     print(f"{LOCK}: {_counts('source', before.sources, written.sources)}")
     print(f"{LOCK}: {_counts('base image', before.references, written.references)}")
     for recipe, repository, commit in downloads.clones:
-        how = f"at commit {commit}" if commit else "at no commit: it can change from day to day"
+        how = f"at commit {commit}" if commit else "without a commit: it can change at any time"
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 

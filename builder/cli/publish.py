@@ -43,16 +43,16 @@ from builder.system.terminal import Progress
 
 _WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 _DESCRIPTION = """\
-Publish the selected images with their proof: one repository a recipe, one tag a cell without its
-architecture, an index of all architectures that the matrix declares for it. Blobs go first, then
-images by digest, then SIF, tarball and proof, which refer to them; tags are set when all of that is
-there. An image that is not built, not verified, or whose evidence is of other digests is refused,
-with its tag. What failed on a machine makes no published image worse, unless --attach-failures says
-so. What a registry has is not sent again: after any failure, run the same command again.
+Publish the selected images with their proof: one repository per recipe, one tag per cell (without
+the architecture), one index of all architectures that the matrix declares for the tag. Upload
+order: blobs, images by digest, the SIF, tarball and proof that refer to them, and tags last. An
+image is refused, with its tag, if it is not built or not verified, or if its evidence is for other
+digests. Failed checks do not affect published images, unless --attach-failures is set. Content that
+the registry already has is not sent again: after any failure, run the same command again.
 
 Credentials come from the files of podman login and docker login, from credential helpers, or from
-BUILD_IMAGES_REGISTRY_USER and BUILD_IMAGES_REGISTRY_PASSWORD. With --from nothing of this machine
-is published: releases are copied from another registry, with all proof.
+BUILD_IMAGES_REGISTRY_USER and BUILD_IMAGES_REGISTRY_PASSWORD. With --from, releases are copied
+from another registry with all proof, and nothing from this machine is published.
 """
 
 _EXAMPLES = """\
@@ -91,29 +91,29 @@ def declare(parser: Parser) -> None:
         dest="source",
         type=not_empty,
         metavar="REGISTRY/NAMESPACE",
-        help="copy from another registry, in the place of the output folder",
+        help="copy from another registry instead of the output folder",
     )
     parser.add_argument(
         "--key",
         type=not_empty,
         metavar="KEY",
-        help="sign all of it with this key: a file, env://NAME, or, through cosign, pkcs11:, "
+        help="sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
     add_output(parser, "where the images' folders are (default: PROJECT/out)")
     parser.add_argument(
         "--attach-failures",
         action="store_true",
-        help="attach evidence of checks that failed to those images that the registry has: "
-        "policies refuse them then, until a later pass is published",
+        help="attach evidence of failed checks to the images in the registry: "
+        "policies refuse these images until a later pass is published",
     )
-    add_transfer(parser, "say what would be sent and tagged, and do nothing", jobs=8)
+    add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)
 
 
 def run(options: PublishOptions) -> int:
     """Publish the selected releases; refuse all of them if one is not proven."""
     if options.source and options.key:
-        raise BadInput("--from copies proof as it is: it takes no --key")
+        raise BadInput("--from copies proof unchanged: it cannot be used with --key")
     processes, say = Processes(), Progress(level=options.level).say
     to = namespace(options.to, options.plain_http, own=True, processes=processes, tell=say)
     project = load_project(options.project, block_faults=block_faults)

@@ -36,31 +36,31 @@ from builder.system.terminal import printable, printable_lines
 from builder.trust.policy.records import Ruling, as_lines
 
 _DESCRIPTION = """\
-Bring an image from a registry, if it is proven.
+Pull an image from a registry, if it is proven.
 
-What a tag names is asked once; all that follows is by digest. Everything that is said of the image
-is gathered and held against the policy: who signed it; which checks passed, when, and on which
-class of hosts; who built it from what; what is in it; whether it runs on this host; whether it is
-older than what was pulled last. Then it is brought, every byte is checked against its digest, and
-its tree against the one that was verified. What is refused leaves nothing behind.
+The tag is resolved once; every later request is by digest. All proof of the image is read and
+evaluated by the policy: who signed it; which checks passed, when, and on which class of hosts; who
+built it and from what; what it contains; whether it runs on this host; whether it is older than the
+last pull. Then the image is downloaded. Every byte is checked against its digest, and its tree
+against the tree that was verified. A refused image leaves no files.
 
-No engine, no cosign and no root are needed. `sif` and `charliecloud` are the files that were
-published with the image, `oci` and `directory` are made of its layers.
+An engine, cosign and root are not needed. `sif` and `charliecloud` are the files that were
+published with the image; `oci` and `directory` are made from its layers.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  the image is there, whole, with a receipt of what was decided
-  1  the registry has no such image, or goes on failing
-  2  bad input or bad usage: no such policy, or one with faults; another image is at that place
-  4  the registry cannot be reached or does not let us, or there is no space
-  5  refused: a line for each rule that refuses, with the reason and what can be done
-Of several references, all are tried, and the highest of their codes is given.
+  0  the image is complete, with a receipt of the decision
+  1  the registry does not have the image, or keeps failing
+  2  bad input or usage: policy missing or invalid, or another image at the output path
+  4  registry unreachable, access denied, or no disk space
+  5  refused: one line per rule that refuses, with the reason and the remedy
+With several references, all are tried, and the highest exit code is returned.
 
 examples:
   build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif
   build-images pull REFERENCE --format directory --policy policy.yaml --explain
-  build-images pull REFERENCE REFERENCE REFERENCE --format oci        layers that they share once
-  build-images pull REFERENCE --format oci --dry-run --explain       only judge it
+  build-images pull REFERENCE REFERENCE REFERENCE --format oci        shared layers once
+  build-images pull REFERENCE --format oci --dry-run --explain       only evaluate it
   build-images pull REFERENCE --format sif --arch ppc64le --host node.json
 """
 
@@ -89,21 +89,21 @@ def declare(parser: Parser) -> None:
         "references",
         metavar="REFERENCE",
         nargs="+",
-        help="HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is judged by itself",
+        help="HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is evaluated separately",
     )
-    parser.add_argument("--format", choices=FORMATS, required=True, help="what is to be on disk")
+    parser.add_argument("--format", choices=FORMATS, required=True, help="format on disk")
     parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
     parser.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
     add_output(
         parser,
-        "the folder that is made (default: NAME-TAG-ARCH-FORMAT, here); of several references, "
-        "the one in which theirs are made",
+        "folder to create (default: NAME-TAG-ARCH-FORMAT, here); with several references, the "
+        "folder that contains theirs",
     )
     parser.add_argument(
         "--host",
         type=a_path,
         metavar="FILE",
-        help="pull for the host of a record (check-host --record)",
+        help="pull for a recorded host (check-host --record)",
     )
     parser.add_argument(
         "--emulated",
@@ -112,12 +112,12 @@ def declare(parser: Parser) -> None:
     )
     add_plain_http(parser)
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    parser.add_argument("--dry-run", action="store_true", help="judge it, and bring nothing")
+    parser.add_argument("--dry-run", action="store_true", help="evaluate it; download nothing")
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
 
 
 def run(options: PullOptions) -> int:
-    """Judge images, and bring those that are proven; the highest of their exit codes."""
+    """Evaluate images, and pull those that are proven; return the highest exit code."""
     references = references_of(options.references)
     several = len(references) > 1
     shown = _Shown(options=options, several=several)

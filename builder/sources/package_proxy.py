@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._request_key()
             return
         if not via_url and not self.path.startswith("http://"):
-            self.send_error(HTTPStatus.BAD_REQUEST, "this is a proxy for http:// addresses")
+            self.send_error(HTTPStatus.BAD_REQUEST, "this proxy supports only http:// URLs")
             return
         if "Transfer-Encoding" in self.headers:
             self.send_error(HTTPStatus.LENGTH_REQUIRED)  # and ends the connection

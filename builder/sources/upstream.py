@@ -92,7 +92,7 @@ class Body:
         while remaining:
             chunk = self._file.read(min(remaining, _CHUNK))
             if not chunk:
-                raise EOFError("the body breaks off")
+                raise EOFError("the response body is truncated")
             remaining -= len(chunk)
             yield chunk
 

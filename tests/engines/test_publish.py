@@ -129,7 +129,7 @@ def test_a_mirror_has_the_proof_too(made: Path, tmp_path: Path, secured: RealReg
     with real_registry(tmp_path / "source", in_memory=True) as source:
         absent = publish(made, source.host, "--from", f"{source.host}/elsewhere")
         assert absent.status == 5
-        assert f"{source.host}/elsewhere/tools:{TAG}: it is not there" in absent.stderr
+        assert f"{source.host}/elsewhere/tools:{TAG}: not found" in absent.stderr
         assert publish(made, source.host).status == 0
         words = ("--from", f"{source.host}/site")
         done = passed(publish(made, secured.host, *words, "--json", env=secured.environment))

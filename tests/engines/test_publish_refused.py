@@ -154,7 +154,7 @@ def test_a_tag_keeps_its_architectures(project: Path, registry: RealRegistry) ->
     passed(publish(project, registry.host))
     done = publish(project, registry.host, "--arch", "x86_64", "--recipe", "app")
     assert done.status == 5
-    assert f"/site/app:{TAG}: it is there for ppc64le, too" in done.stderr
+    assert f"/site/app:{TAG}: the registry also has it for ppc64le" in done.stderr
     shutil.rmtree(project / "out" / "app-1.0-sample-ppc64le")
     done = publish(project, registry.host, "--image", "app-*-x86_64")
     assert done.status == 5, "a glob leaves no architecture out"

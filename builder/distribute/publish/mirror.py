@@ -139,9 +139,9 @@ def found_release(
     try:
         descriptor, parsed = source.document(tags[0])
     except NotThere:
-        return None, [f"{where}: it is not there"]
+        return None, [f"{where}: not found"]
     if descriptor.media_type not in INDEXES:
-        return None, [f"{where}: it is no index of architectures"]
+        return None, [f"{where}: not an image index"]
     content = source.manifest(descriptor)
     release = Mirrored(
         recipe=recipe,
@@ -153,19 +153,19 @@ def found_release(
     for image in descriptors(parsed, "manifests", where):
         arch = image.platform.get("architecture", "unknown")
         if arch in release.images:
-            raise WrongContent(f"{where}: it names two images for {arch}")
+            raise WrongContent(f"{where}: two images for {arch}")
         release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
         proof = _referring(source, image)
         if not any(TEST_RESULT in copied.predicate_types() for copied in proof):
             reasons.append(f"{where}: {arch}: no evidence refers to it")
         release.proof += proof
     if lost := sorted({*architectures} - release.images.keys()):
-        reasons.append(f"{where}: it is not there for {', '.join(lost)}")
+        reasons.append(f"{where}: missing for {', '.join(lost)}")
     return release, reasons
 
 
 def _referring(source: Source, image: Descriptor) -> list[Copied]:
-    """Manifests that refer to an image, and to those in turn, in an order for writing."""
+    """Return the direct and indirect referrers of an image, in the order to write them."""
     attached: dict[str, Copied] = {}
     todo, size = [image.digest], 0
     while todo:
@@ -185,7 +185,7 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
             todo.append(referrer.digest)
             size += len(content)
             if len(attached) > _MOST_REFERRERS or size > _MOST_BYTES:
-                raise WrongContent(f"{source.name}: too much refers to {image.digest}")
+                raise WrongContent(f"{source.name}: too many referrers of {image.digest}")
     return list(attached.values())
 
 
@@ -245,8 +245,8 @@ def _attach(target: Registry, proof: Copied) -> None:
         if existing and (lost := _lacking(existing, proof)):
             where = f"{target.name}:{proof.tag}"
             raise Refused(
-                f"{where}: there is proof that the source lacks: {', '.join(sorted(lost))}",
-                hint="remove the tag there, or copy into another namespace",
+                f"{where}: the target has proof that the source lacks: {', '.join(sorted(lost))}",
+                hint="remove the tag from the target, or copy into another namespace",
             )
         target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
 

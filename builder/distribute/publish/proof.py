@@ -244,13 +244,13 @@ def proof_lock(registry: Registry, digest: str) -> AbstractContextManager[None]:
 
 
 def overwritten(registry: Registry, tag: str) -> RegistryFailed:
-    """The failure for proof that is not under its tag any more."""
-    problem = "another client wrote over this proof; no tag was set"
+    """Return the failure for proof that is no longer under its tag."""
+    problem = "another client overwrote this proof; no tag was set"
     return RegistryFailed(f"{registry.name}:{tag}: {problem}", hint=_AGAIN)
 
 
 def check_listed(registry: Registry, digest: str, attached: Sequence[Descriptor]) -> None:
-    """Refuse to go on unless all that was attached is found by who looks for it."""
+    """Raise `Refused` unless the registry lists everything that was attached."""
     listed = _listed(registry, digest) if attached else set()
     if lost := [descriptor.digest for descriptor in attached if descriptor.digest not in listed]:
         raise Refused(

@@ -180,7 +180,7 @@ class Publisher(ReleaseSender[ReadyRelease]):
         for _ in range(_ROUNDS):
             if all(self.each(is_settled, proven, releases)):
                 return
-        raise RegistryFailed("other clients go on writing over the proof; no tag was set")
+        raise RegistryFailed("other clients keep overwriting the proof; no tag was set")
 
     def _write_image(self, registry: Registry, image: Ready) -> Proven:
         self.say(f"{registry.name}: {image.arch}: {image.image.digest}")
@@ -215,7 +215,7 @@ def _lost_architectures(registry: Registry, tags: Sequence[str], retained: set[s
         except NotThere:
             continue
         if lost := sorted(published - retained):
-            lines.append(f"{where}: it is there for {', '.join(lost)}, too")
+            lines.append(f"{where}: the registry also has it for {', '.join(lost)}")
     return lines
 
 

@@ -70,7 +70,7 @@ class BlobStore:
         with locked(
             self.folder,
             name,
-            waiting=lambda: self.tell(f"waiting for another pull that brings {blob.digest}"),
+            waiting=lambda: self.tell(f"waiting for another pull to fetch {blob.digest}"),
             stopped=lambda: bool(registry.check()),
         ):
             file = self.folder / name

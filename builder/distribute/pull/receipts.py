@@ -98,8 +98,8 @@ class Last:
             return None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
             raise Refused(
-                f"{file}: what was pulled last cannot be read ({type(why).__name__})",
-                hint="without it an older image cannot be told: remove the file if that is meant",
+                f"{file}: the record of the last pull cannot be read ({type(why).__name__})",
+                hint="without it, older images are not detected; to accept this, remove the file",
             ) from why
 
     def write(self, reference: str, gathered: Gathered, policy: Policy) -> None:

@@ -140,7 +140,7 @@ def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
             fake.manifests["site/copy", tag] = (b'{"layers": []}', MANIFEST)
 
     fake.before = write_over
-    with pytest.raises(RegistryFailed, match="another client wrote over this proof"):
+    with pytest.raises(RegistryFailed, match="another client overwrote this proof"):
         mirror_to(source, target)
     assert "1.0" not in fake.tags("site/copy")
 

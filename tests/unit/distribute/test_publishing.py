@@ -272,7 +272,7 @@ def test_proof_that_another_writes_over_again_and_again_sets_no_tag(
                 fake.manifests[there] = classic(of_another("x"))
 
     fake.before = write_over
-    with pytest.raises(RegistryFailed, match="another client wrote over this proof"):
+    with pytest.raises(RegistryFailed, match="another client overwrote this proof"):
         publish(fake, releases, prove)
     assert not {TAG, "latest"} & fake.tags("site/app")
 
