@@ -282,7 +282,7 @@ def _in_sifs() -> Iterator[Case]:
         ),
         "a header for ppc64le": (
             lambda data: data[:45] + b"06" + data[47:],
-            "its header is for ppc64le, and its file system for x86_64",
+            "its header is for ppc64le, but its file system is for x86_64",
         ),
         "no magic": (lambda data: data[:32] + b"X" + data[33:], "not a SIF"),
         "cut off": (lambda data: data[: 65536 + 200], "sif: "),

@@ -283,7 +283,7 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("image.tar.gz", "not a whole charliecloud artifact"),
+        ("image.tar.gz", "incomplete charliecloud artifact"),
         ("image.sif", "image.sif"),
     ],
 )
