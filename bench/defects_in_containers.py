@@ -226,7 +226,7 @@ BROKEN = {
         "no result after 6 s; (?=.*sleep 300).*sleep 301",
     ),
     "silence": ("exit 0", "printed no finding"),
-    "rubbish": ("head -c 5000 /usr/bin/true", "is no text"),
+    "rubbish": ("head -c 5000 /usr/bin/true", "is not text"),
     "a crash": ("echo so far so good; kill -SEGV $$", "ended by SIGSEGV"),
     "a lot of output": (
         "head -c 100000000 /dev/zero; echo; echo a residual is too large; exit 1",

@@ -323,7 +323,7 @@ def _in_harnesses() -> Iterator[Case]:
         changed = dataclasses.replace(TREE[path], data=TREE[path].data + b"\n: \n")
         without = {one: node for one, node in TREE.items() if one != path}
         for name, tree, named in (
-            ("changed", {**TREE, path: changed}, "is not the builder's"),
+            ("changed", {**TREE, path: changed}, "differs from the builder's"),
             ("missing", without, "is missing"),
             ("a link", {**TREE, path: Node(kind=tarfile.SYMTYPE, target="/srv/data")}, "builder's"),
         ):

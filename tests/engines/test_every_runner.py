@@ -119,7 +119,7 @@ def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(run: Run)
 @pytest.mark.parametrize(
     ("check", "outcome", "reason"),
     [
-        ("prints-rubbish", "failed", "exit status 0, but its last line is no text"),
+        ("prints-rubbish", "failed", "exit status 0, but its last line is not text"),
         ("prints-100-mb", "passed", "all is well"),
         ("prints-nothing", "failed", "exit status 0, but the check printed no finding"),
         ("loses-a-gpu", "failed", "cudaErrorECCUncorrectable (214): uncorrectable ECC error"),

@@ -319,7 +319,7 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
     folder: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(folder), "--launcher=mpirun", "--runner=charliecloud"]) == 2
-    assert "there is no image.tar.gz here" in capsys.readouterr().err
+    assert "missing: image.tar.gz" in capsys.readouterr().err
     assert main(["verify", str(folder), "--launcher=mpirun"]) == 0
     assert [one.kind.format for one in asked] == ["sif"]
     (folder / "image.sif").write_bytes(b"another")
@@ -327,7 +327,7 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
     assert "image.sif: its digest is sha256:" in capsys.readouterr().err
     (folder / "image.sif").unlink()
     assert main(["verify", str(folder), "--launcher=mpirun"]) == 2
-    assert "there is no image.sif, no image.tar.gz here" in capsys.readouterr().err
+    assert "missing: image.sif, image.tar.gz" in capsys.readouterr().err
     assert len(asked) == 1
 
 
