@@ -215,4 +215,4 @@ def test_every_format_is_a_parameter(image: Path) -> None:
 def test_what_is_no_image_is_bad_usage(tmp_path: Path) -> None:
     done = run_pytest("tests/images", "--image", tmp_path)
     assert done.status == 2
-    assert "so this is no finished image" in done.stdout
+    assert "not a finished image" in done.stdout
