@@ -75,7 +75,7 @@ def declare(parser: Parser) -> None:
         "path",
         type=a_path,
         metavar="PATH",
-        help="an image's folder, such as out/IDENTIFIER, or what pull left",
+        help="an image's folder, such as out/IDENTIFIER, or the folder of a pulled image",
     )
     parser.add_argument(
         "--runner",

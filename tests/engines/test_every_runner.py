@@ -166,7 +166,7 @@ def test_a_runner_without_its_artifact_is_refused(image: Path, tmp_path: Path) -
     (folder / "image.oci").symlink_to(image / "image.oci")
     done = build_images("verify", folder, "--runner", "apptainer")
     assert done.status == 2
-    assert "--runner apptainer: it runs the sif artifact, which was not made" in done.stderr
+    assert "--runner apptainer: it runs the sif artifact, which is missing" in done.stderr
 
 
 # The pytest files that sites run.

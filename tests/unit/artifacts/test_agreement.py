@@ -240,7 +240,7 @@ def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     state = proven_state(out, image, ImageGoal())
-    assert (state.work, state.text.endswith("is not what was made")) == ("build", True)
+    assert (state.work, state.text.endswith("changed after the build")) == ("build", True)
 
 
 def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
