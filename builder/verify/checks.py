@@ -103,9 +103,7 @@ def after_a_loss(
     """
     of_gpus = {check.name for check in target.checks if check.needs_gpu}
     return tuple(
-        dataclasses.replace(
-            each, outcome=FAILED, reason=f"{lost}; output of the check: {each.reason}"
-        )
+        dataclasses.replace(each, outcome=FAILED, reason=f"{lost}; check output: {each.reason}")
         if each.outcome == SKIPPED and each.applies and each.check in of_gpus
         else each
         for each in outcomes

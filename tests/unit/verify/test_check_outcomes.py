@@ -362,7 +362,7 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
         "a GPU disappeared",
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
-    assert found[1].reason == "a GPU disappeared; output of the check: because"
+    assert found[1].reason == "a GPU disappeared; check output: because"
 
 
 def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:
