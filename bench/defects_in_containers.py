@@ -85,7 +85,7 @@ def changed(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Plante
     data = bytearray(thing.data)
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     spoiled = in_one(image, rng, path, data=bytes(data))
-    return Planted(image=spoiled, named=rf"/{re.escape(path)}: another content")
+    return Planted(image=spoiled, named=rf"/{re.escape(path)}: different content")
 
 
 def of_the_base(image: Small, rng: random.Random, bases: dict[str, Base]) -> Planted:
@@ -93,7 +93,7 @@ def of_the_base(image: Small, rng: random.Random, bases: dict[str, Base]) -> Pla
     thing = bases[image.arch].things[path]
     other = dataclasses.replace(thing, data=thing.data + b"\n")
     spoiled = image.with_in(rng.choice(FORMATS), {path: other})
-    return Planted(image=spoiled, named=rf"/{path}: another content")
+    return Planted(image=spoiled, named=rf"/{path}: different content")
 
 
 def missing(image: Small, rng: random.Random, _bases: dict[str, Base]) -> Planted:
@@ -226,7 +226,7 @@ BROKEN = {
         "no result after 6 s; (?=.*sleep 300).*sleep 301",
     ),
     "silence": ("exit 0", "printed no finding"),
-    "rubbish": ("head -c 5000 /usr/bin/true", "is no text"),
+    "rubbish": ("head -c 5000 /usr/bin/true", "is not text"),
     "a crash": ("echo so far so good; kill -SEGV $$", "ended by SIGSEGV"),
     "a lot of output": (
         "head -c 100000000 /dev/zero; echo; echo a residual is too large; exit 1",

@@ -60,7 +60,10 @@ def _rename(old: str, new: str) -> Change:
 
 _TREE_DEFECTS: dict[str, tuple[Change, str]] = {
     "a byte changed": (put("srv/data", data=b"1" + b"0123456789" * 20), r"/srv/data: "),
-    "a bit changed": (put("srv/data", data=b"0123456789" * 19 + b"0123456788"), "another content"),
+    "a bit changed": (
+        put("srv/data", data=b"0123456789" * 19 + b"0123456788"),
+        "different content",
+    ),
     "a file missing": (lambda tree: tree.pop("srv/data"), r"/srv/data: only in"),
     "an empty file missing": (lambda tree: tree.pop("srv/none"), r"/srv/none: only in"),
     "an empty folder missing": (lambda tree: tree.pop("srv/empty"), r"/srv/empty: only in"),
@@ -174,15 +177,15 @@ _LAYER_DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no diff_ids": (_in_config(lambda config: config.pop("rootfs")), "and 0 diff_ids"),
     "another size": (
         _in_manifest(lambda manifest: manifest["layers"][0].update(size=1)),
-        "bytes, and 1 are said",
+        "bytes, but its descriptor says 1",
     ),
     "another size of the configuration": (
         _in_manifest(lambda manifest: manifest["config"].update(size=1)),
-        "bytes, and 1 are said",
+        "bytes, but its descriptor says 1",
     ),
     "another size of the manifest": (
         _in_index(lambda index: index["manifests"][0].update(size=1)),
-        "bytes, and 1 are said",
+        "bytes, but its descriptor says 1",
     ),
     "said to be plain": (
         _in_manifest(
@@ -190,7 +193,7 @@ _LAYER_DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
                 mediaType="application/vnd.oci.image.layer.v1.tar"
             )
         ),
-        "is said",
+        "but its descriptor says",
     ),
     "a configuration of another kind": (
         _in_manifest(lambda manifest: manifest["config"].update(mediaType="text/plain")),
@@ -282,7 +285,7 @@ def _in_sifs() -> Iterator[Case]:
         ),
         "a header for ppc64le": (
             lambda data: data[:45] + b"06" + data[47:],
-            "its header is for ppc64le, and its file system for x86_64",
+            "its header is for ppc64le, but its file system is for x86_64",
         ),
         "no magic": (lambda data: data[:32] + b"X" + data[33:], "not a SIF"),
         "cut off": (lambda data: data[: 65536 + 200], "sif: "),
@@ -323,7 +326,7 @@ def _in_harnesses() -> Iterator[Case]:
         changed = dataclasses.replace(TREE[path], data=TREE[path].data + b"\n: \n")
         without = {one: node for one, node in TREE.items() if one != path}
         for name, tree, named in (
-            ("changed", {**TREE, path: changed}, "is not the builder's"),
+            ("changed", {**TREE, path: changed}, "differs from the builder's"),
             ("missing", without, "is missing"),
             ("a link", {**TREE, path: Node(kind=tarfile.SYMTYPE, target="/srv/data")}, "builder's"),
         ):

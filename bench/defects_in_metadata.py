@@ -78,9 +78,12 @@ def _in_labels() -> Iterator[Case]:
     for name, labels in _changed_labels().items():
         scripts = {**SOUND.scripts, path: json.dumps(labels)}
         spoiled = {
-            "oci": (_with_config({**SETTINGS, "Labels": labels}), "labels are"),
-            "sif": (dataclasses.replace(SOUND, scripts=scripts), "labels are"),
-            "inspect": (dataclasses.replace(SOUND, inspected=scripts), "inspect shows of its lab"),
+            "oci": (_with_config({**SETTINGS, "Labels": labels}), "labels differ"),
+            "sif": (dataclasses.replace(SOUND, scripts=scripts), "labels differ"),
+            "inspect": (
+                dataclasses.replace(SOUND, inspected=scripts),
+                "labels in `apptainer inspect",
+            ),
             "sif's copy": (
                 dataclasses.replace(SOUND, settings={**SETTINGS, "Labels": labels}),
                 "its Labels is",
@@ -126,7 +129,7 @@ def _in_variables() -> Iterator[Case]:
             "charliecloud": dataclasses.replace(SOUND, tarball_variables=in_tarball),
         }
         for where, image in spoiled.items():
-            named = "does not have the variables|does something else than to set"
+            named = "does not have the variables|does not set exactly"
             yield Case(
                 family="variables", name=f"{name}: {where}", faults=image.faults, named=named
             )
@@ -137,30 +140,30 @@ def _in_scripts() -> Iterator[Case]:
     behaving = '\ncase "$*" in *"env -0"*) ;; *) export MODE=other ;; esac'
     quoted = f"{ENV}/90-environment.sh"
     changes = {
-        "another runscript": ("runscript", "#!/bin/sh\nexec /bin/evil\n", "its runscript is"),
+        "another runscript": ("runscript", "#!/bin/sh\nexec /bin/evil\n", "unexpected runscript"),
         "a runscript with a line more": (
             "runscript",
             f"#!/bin/sh\ncurl x\n{RUNSCRIPT}\n",
-            "its runscript is another",
+            "unexpected runscript",
         ),
-        "another test": ("test", "#!/bin/sh\ntrue\n", "its test is another: true"),
-        "a script more": (f"{ENV}/91-more.sh", "true\n", "a file that Apptainer does not make"),
-        "a script before": (f"{ENV}/00-first.sh", "exit 0\n", "that Apptainer does not make"),
+        "another test": ("test", "#!/bin/sh\ntrue\n", "unexpected test script: true"),
+        "a script more": (f"{ENV}/91-more.sh", "true\n", "a file that Apptainer does not write"),
+        "a script before": (f"{ENV}/00-first.sh", "exit 0\n", "that Apptainer does not write"),
         "variables that behave for env": (
             quoted,
             SOUND.scripts[quoted] + behaving,
-            "does something else than to set",
+            "does not set exactly",
         ),
         "variables that end the shell": (
             _VARIABLES,
             SOUND.scripts[_VARIABLES] + "\nexit 0",
-            "does something else than to set",
+            "does not set exactly",
         ),
-        "quoted variables emptied": (quoted, "#!/bin/sh\n", "does something else than to set"),
+        "quoted variables emptied": (quoted, "#!/bin/sh\n", "does not set exactly"),
         "a base script that does more": (
             f"{ENV}/01-base.sh",
             "#!/bin/sh\nexport LD_PRELOAD=/srv/data\n",
-            "is not what Apptainer",
+            "differs from the one that Apptainer",
         ),
     }
     for name, (file, text, named) in changes.items():
@@ -173,7 +176,7 @@ def _in_scripts() -> Iterator[Case]:
                 family="scripts",
                 name=f"{name}, shown alone",
                 faults=shown.faults,
-                named="what inspect shows of",
+                named="in `apptainer inspect` differ",
             )
 
     evil, link = Node(data=b"exec /bin/evil\n", mode=0o755), tarfile.SYMTYPE

@@ -120,7 +120,7 @@ def same_rank(rng: random.Random) -> Planted:
 
 def singletons(_rng: random.Random) -> Planted:
     # mpirun ends the others when the first of them has failed.
-    named = rf"MPI started singletons: .*\([1-{RANKS}] of {RANKS} ranks say so\)"
+    named = rf"MPI started singletons: .*\([1-{RANKS}] of {RANKS} ranks report this\)"
     return RankDefect(kind="singletons"), named
 
 

@@ -84,7 +84,7 @@ def _difference(
         return Difference(where=where, path=f"/{paths[0]}", what=what, text=text, more=more)
     if list(before) != list(after):
         return Difference(where=where, what=ORDER, text="the same files in another order")
-    text = "the same bytes, compressed otherwise: by another version of zlib?"
+    text = "the same bytes in a different compression: another version of zlib?"
     return Difference(where=where, what=COMPRESSION, text=text)
 
 

@@ -195,7 +195,7 @@ def _linked(
     target = clean(link.member.linkname)
     node = upper.get(target) or lower.get(target)
     if node is None:
-        raise StepFailed(f"/{link.path}: a hard link to /{target}, which is not there")
+        raise StepFailed(f"/{link.path}: a hard link to /{target}, which is missing")
     return dataclasses.replace(node, path=link.path)
 
 

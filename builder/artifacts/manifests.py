@@ -44,8 +44,8 @@ def write_manifest(folder: Path, manifest: Manifest, written: Iterable[str]) -> 
 def why_none(folder: Path) -> str:
     """Return why a folder has no manifest that can be read."""
     if os.path.lexists(folder / MANIFEST):
-        return f"{folder / MANIFEST}: damaged or another version's, so this is no finished image"
-    return f"{folder}: no {MANIFEST} here, so this is no finished image"
+        return f"{folder / MANIFEST}: not a finished image: damaged, or from another version"
+    return f"{folder}: not a finished image: no {MANIFEST}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,12 +90,12 @@ def _why_not(manifest: Manifest, folder: Path, image: PlannedImage, goal: ImageG
         "its inputs changed": manifest.content_key != image.content_key,
         f"{manifest.engine} built it": manifest.engine != goal.engine,
         f"no {', '.join(absent)} yet": absent,
-        "an earlier version made it, and did not note from which files": (
+        "built by an earlier version, which did not record its input files": (
             not inputs.files or not inputs.program
         ),
         "it was built with native tools": inputs.native_tools and not goal.native_tools,
         "SOURCE_DATE_EPOCH changed": inputs.source_date_epoch not in {None, goal.epoch},
-        "an earlier version made it, and did not note the digest of its bill of materials": (
+        "built by an earlier version, which did not record the digest of its bill of materials": (
             manifest.sbom not in manifest.digests
         ),
     }
@@ -103,7 +103,7 @@ def _why_not(manifest: Manifest, folder: Path, image: PlannedImage, goal: ImageG
         return reason
     paths = {artifact_path(folder, artifact): artifact for artifact in manifest.artifacts.values()}
     is_whole = all(path.exists() and size_of(path) == one.size for path, one in paths.items())
-    return "" if is_whole else "its artifacts are not whole"
+    return "" if is_whole else "its artifacts are incomplete"
 
 
 def size_of(path: Path) -> int:

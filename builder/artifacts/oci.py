@@ -65,7 +65,7 @@ class Layout:
         diff_ids = part(self.config, "rootfs", "diff_ids") or []
         if len(diff_ids) != len(self.layers):
             raise StepFailed(
-                f"{self.path}: {len(self.layers)} layers, and {len(diff_ids)} diff_ids of them"
+                f"{self.path}: {len(self.layers)} layers, but {len(diff_ids)} diff_ids"
             )
         return tuple(map(str, diff_ids))
 
@@ -331,7 +331,7 @@ def _wrong_blobs(layout: Layout) -> Iterator[str]:
     for blob in [layout.descriptor, config, *layers]:
         size = blob_path(layout.path, str(blob["digest"])).stat().st_size
         if blob["size"] != size:
-            yield f"the blob {blob['digest']} has {size} bytes, and {blob['size']} are said"
+            yield f"blob {blob['digest']} has {size} bytes, but its descriptor says {blob['size']}"
     kind = manifest.get("mediaType", MANIFEST)
     if kind != MANIFEST or manifest["schemaVersion"] != 2:  # noqa: PLR2004
         yield f"its manifest is a {kind}, expected {MANIFEST}"
@@ -340,7 +340,7 @@ def _wrong_blobs(layout: Layout) -> Iterator[str]:
     for layer in layers:
         kind = packing_of(blob_path(layout.path, layer["digest"]))
         if layer["mediaType"] != kind:
-            yield f"the layer {layer['digest']} is a {kind}, and {layer['mediaType']} is said"
+            yield f"layer {layer['digest']} is {kind}, but its descriptor says {layer['mediaType']}"
 
 
 def _wrong_annotations(layout: Layout) -> Iterator[str]:
@@ -348,7 +348,7 @@ def _wrong_annotations(layout: Layout) -> Iterator[str]:
     labels = labels_of(layout)
     for name, text in (part(layout.manifest, "annotations") or {}).items():
         if labels.get(name, text) != text:
-            yield f"the annotation {name} is {text!r}, and the label {labels[name]!r}"
+            yield f"the annotation {name} is {text!r}, but the label is {labels[name]!r}"
 
 
 def labels_of(layout: Layout) -> dict[str, str]:

@@ -135,7 +135,7 @@ def _exported(folder: Path) -> tuple[dict[str, object], list[Path]]:
         config = json.loads((folder / _file_name(manifest["config"])).read_text())
         return config, [folder / _file_name(one) for one in manifest["layers"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StepFailed(f"{folder}: the engine exported no whole image ({error})") from error
+        raise StepFailed(f"{folder}: the engine exported an incomplete image ({error})") from error
 
 
 def _file_name(descriptor: Mapping[str, object]) -> str:

@@ -77,12 +77,11 @@ def root_file_system(path: Path) -> SifObject:
     if [kind[:2] for kind in kinds] != [(_SQUASHFS, _PRIMARY)]:
         names = ", ".join(_KINDS.get(kind[1], "unknown") for kind in kinds) or "none"
         raise StepFailed(
-            f"{path}: expected one partition in this SIF, primary and in SquashFS; "
-            f"there are: {names}"
+            f"{path}: expected one primary SquashFS partition in this SIF; found: {names}"
         )
     [root] = partitions
     if root.offset < _HEADER.size or root.size < 1 or root.offset + root.size > path.stat().st_size:
-        raise StepFailed(f"{path}: not a whole SIF: it ends within its file system")
+        raise StepFailed(f"{path}: damaged SIF: it ends within its file system")
     return root
 
 
@@ -113,11 +112,11 @@ def _header(file: IO[bytes], path: Path) -> tuple[Any, ...]:
 def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
     number, start = _header(file, path)[8:10]
     if not 0 < number <= _MOST or start < _HEADER.size:
-        raise StepFailed(f"{path}: not a whole SIF: its header says {number} objects")
+        raise StepFailed(f"{path}: damaged SIF: its header says {number} objects")
     file.seek(start)
     table = file.read(number * _DESCRIPTOR.size)
     if len(table) < number * _DESCRIPTOR.size:
-        raise StepFailed(f"{path}: not a whole SIF: it ends within its table of objects")
+        raise StepFailed(f"{path}: damaged SIF: it ends within its table of objects")
     for row in _DESCRIPTOR.iter_unpack(table):
         if row[1]:
             name = row[12].rstrip(b"\0").decode(errors="replace")

@@ -134,13 +134,13 @@ def first_difference(first: TreeEntry, second: TreeEntry) -> tuple[str, str]:
     if first.kind != second.kind:
         return "type", f"{first.kind}, not {second.kind}"
     if (first.size, first.content) != (second.size, second.content):
-        return "content", f"another content ({first.size} bytes, not {second.size})"
+        return "content", f"different content ({first.size} bytes, not {second.size})"
     if first.target != second.target:
         return "link", f"links to {first.target}, not {second.target}"
     if first.mode != second.mode:
         return "mode", f"mode {first.mode:04o}, not {second.mode:04o}"
     names = sorted({name for name, _ in {*first.attributes} ^ {*second.attributes}})
-    return "attributes", f"another extended attribute {', '.join(names)}"
+    return "attributes", f"different extended attribute {', '.join(names)}"
 
 
 def keeps_owners(entries: Mapping[str, TreeEntry]) -> bool:

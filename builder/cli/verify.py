@@ -75,14 +75,14 @@ def declare(parser: Parser) -> None:
         "path",
         type=a_path,
         metavar="PATH",
-        help="an image's folder, such as out/IDENTIFIER, or what pull left",
+        help="an image's folder, such as out/IDENTIFIER, or the folder of a pulled image",
     )
     parser.add_argument(
         "--runner",
         action="append",
         default=[],
         choices=tuple(RUNNERS),
-        help="run the checks by this program alone (may be repeated; default: one a format)",
+        help="run the checks with this program only (may be repeated; default: one a format)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
@@ -98,33 +98,33 @@ def declare(parser: Parser) -> None:
         help="mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)",
     )
     group.add_argument(
-        "--ranks", type=positive_number, metavar="N", help=f"how many (default: {_RANKS})"
+        "--ranks", type=positive_number, metavar="N", help=f"number of ranks (default: {_RANKS})"
     )
     group.add_argument(
         "--nodes",
         type=positive_number,
         metavar="N",
-        help="on so many nodes, at most one for each rank, and fail on any other number",
+        help="number of nodes, at most one per rank; ranks on any other number fail",
     )
     group.add_argument(
         "--bind-mpi",
         type=not_empty,
         metavar="DIR",
-        help="once more with the host's MPI library in the place of the image's: the one below "
-        "DIR, or wherever the host has it (auto)",
+        help="run again with the host's MPI library in place of the image's: the one below "
+        "DIR, or the one found on the host (auto)",
     )
     group.add_argument(
         "--launcher-option",
         action="append",
         default=[],
         metavar="OPTION",
-        help="give the launcher this one too: --launcher-option=--partition=test",
+        help="pass this option to the launcher: --launcher-option=--partition=test",
     )
     group.add_argument(
         "--timeout",
         type=positive_number,
         metavar="SECONDS",
-        help="how long ranks may take (default: what the image's check mpi may)",
+        help="time limit for the ranks (default: that of the image's check mpi)",
     )
     bench = parser.add_argument_group("measuring")
     bench.add_argument(
@@ -209,7 +209,7 @@ def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Pu
     if ranks or options.bench:
         option = "--launcher" if ranks else "--bench"
         raise BadInput(
-            f"{option}: {folder} holds one format that was pulled, and this wants all of an image",
+            f"{option}: {folder} has one pulled format, but this option needs all formats",
             hint="name the folder in which it was built; without this option its checks are run",
         )
     return receipt
@@ -248,18 +248,18 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:
-            text = f"{', '.join(named)}: for ranks, which --launcher mpirun or srun starts"
+            text = f"{', '.join(named)}: only with --launcher mpirun or srun"
             options.parser.error(text)
         return ()
     if options.bench:
-        options.parser.error("--bench measures, --launcher checks: one of them")
+        options.parser.error("--bench and --launcher exclude each other")
     if others := [name for name in options.runner if name not in LAUNCHED]:
         runners = " and ".join(LAUNCHED)
         options.parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
     ranks, nodes = options.ranks or _RANKS, options.nodes or 0
     if nodes > ranks:
         few = counted(ranks, "rank")
-        options.parser.error(f"--nodes {nodes}: {few} cannot be on so many; --ranks {nodes} can")
+        options.parser.error(f"--nodes {nodes}: {few} cannot use all of them; --ranks {nodes} can")
     return tuple(
         Start(
             launcher=launcher,

@@ -61,7 +61,7 @@ def run_faults(result: TestResult, *, arch: str = "") -> list[str]:
     faults = [*_wrong_times(run.started, run.finished)]
     if arch and is_emulated is not (host != arch):
         how = "emulated" if is_emulated else "native"
-        faults.append(f"a run of {arch} on {host} is said to be {how}")
+        faults.append(f"a run of {arch} on {host} is marked as {how}")
     expected = arch or ("" if is_emulated else host)
     for name, finding in result.checks:
         seen = (finding.data or {}).get("uname", expected)
@@ -151,12 +151,12 @@ def _wrong_lists(result: TestResult) -> Iterator[str]:
     for check in sorted(listed.keys() | details.keys()):
         if details.get(check) != listed.get(check):
             yield (
-                f"{check} is {listed.get(check, 'not')} listed, "
-                f"and {details.get(check, 'missing')} in its details"
+                f"{check} is {listed.get(check, 'missing')} in its lists, "
+                f"but {details.get(check, 'missing')} in its details"
             )
     worst = max(outcomes_of(result).values(), key=_WORST_LAST.index, default=PASSED)
     if _RESULTS.get(result.lists.result) != worst:
-        yield f"its result is {result.lists.result}, and its worst outcome {worst}"
+        yield f"its result is {result.lists.result}, but its worst outcome is {worst}"
 
 
 def _wrong_times(started: str, finished: str) -> Iterator[str]:
@@ -168,10 +168,10 @@ def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterat
     """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
     if time_of(started) < _EARLIEST or time_of(finished) > latest:
-        yield f"it is said to have run from {started} to {finished}"
+        yield f"impossible times: it ran from {started} to {finished}"
     begun = manifest.started or started
     if time_of(started) < time_of(begun) - _CLOCKS_DIFFER:
-        yield f"it is of {started}, before the image was made ({begun})"
+        yield f"it started at {started}, before the image was built ({begun})"
 
 
 # ---- A manifest and its statements ----
@@ -182,21 +182,21 @@ def _wrong_summary(manifest: Manifest) -> Iterator[str]:
     if manifest.outcome != "verified":
         return
     for name in formats_not_run(manifest):
-        yield f"it is said to be verified, and its checks were not run as {name}"
+        yield f"marked as verified, but its checks did not run as {name}"
     for run in sorted(required_runs(manifest.checks)):
         for outcome in manifest.checks[run]:
             if outcome.outcome == FAILED:
-                yield f"it is said to be verified, and {outcome.check} failed in {run}"
+                yield f"marked as verified, but {outcome.check} failed in {run}"
     if manifest.formats_equal is False:
-        yield "it is said to be verified, and its formats are not equal"
+        yield "marked as verified, but its formats are not equal"
     trees = {
         manifest.tree_digest,
         *(artifact.tree_digest for artifact in manifest.artifacts.values()),
     }
     if len(trees - {""}) > 1:
-        yield f"it has {len(trees - {''})} tree digests"
+        yield f"its formats have {len(trees - {''})} different tree digests"
     if manifest.proven_on_gpu and (unproven := sorted(_unproven(manifest))):
-        yield f"it is said to be proven on a GPU, and {unproven[0]} did not pass"
+        yield f"marked as proven on a GPU, but {unproven[0]} did not pass"
 
 
 def _unproven(manifest: Manifest) -> set[str]:
@@ -222,7 +222,7 @@ def _wrong_runs(
     declared = {check.name for check in manifest.in_image_checks} | required
     required = required_checks(declared, manifest.cell.mpi)
     for name in sorted(runs.keys() - {_run_of(file) for file in statements}):
-        yield f"{name}: there is no evidence of this run"
+        yield f"{name}: evidence of this run is missing"
     emulated = set()
     for file, statement in statements.items():
         run = _run_of(file)
@@ -239,7 +239,7 @@ def _wrong_runs(
     emulated -= {run for run, outcomes in runs.items() if {*outcomes.values()} == {SKIPPED}}
     listed = emulated if manifest.emulated_runs is None else {*manifest.emulated_runs}
     if listed != emulated or (runs and manifest.emulated is not bool(emulated)):
-        yield f"by its evidence the emulated runs are: {', '.join(sorted(emulated)) or 'none'}"
+        yield f"emulated runs according to the evidence: {', '.join(sorted(emulated)) or 'none'}"
 
 
 def _wrong_harness(
@@ -263,7 +263,7 @@ def _wrong_harness(
             yield f"{file}: it does not say which scripts ran the checks"
             continue
         if unlike:
-            yield f"{file}: what ran the checks is not the builder's: {', '.join(unlike[:3])}"
+            yield f"{file}: scripts differ from the builder's: {', '.join(unlike[:3])}"
 
 
 def _runs(manifest: Manifest) -> dict[str, dict[str, str]]:
@@ -294,7 +294,7 @@ def _wrong_run(
     They are None where a manifest has none of such a run.
     """
     if (statement["_type"], statement["predicateType"]) != (STATEMENT, TEST_RESULT):
-        yield "it is no test result"
+        yield "not a test result"
         return
     result = result_of(statement)
     yield from run_faults(result, arch=manifest.cell.arch)
@@ -302,24 +302,24 @@ def _wrong_run(
     yield from _wrong_subjects(manifest, result.subjects, of_all=bool(required))
     proven = outcomes_of(result)
     if lacking := sorted(required - proven.keys()):
-        yield f"it has no outcome of {', '.join(lacking)}"
+        yield f"missing outcomes: {', '.join(lacking)}"
     if outcomes is not None and outcomes != proven:
         unlike = sorted(
             check for check in {*proven, *outcomes} if proven.get(check) != outcomes.get(check)
         )
-        yield f"the manifest has other outcomes of {', '.join(unlike)}"
+        yield f"the manifest has different outcomes for {', '.join(unlike)}"
     yield from _impossible_times(manifest, result.run.started, result.run.finished)
     yield from _wrong_ranks(result)
     states = tuple(asdict(state) for state in states_in(manifest.inputs))
     if result.run.indices not in (None, states):
-        yield "it names other states of package indices than the manifest"
+        yield "its package index states differ from those in the manifest"
 
 
 def _wrong_ranks(result: TestResult) -> Iterator[str]:
     """Ranks of a check that passed which are not numbered from 0, each once."""
     for name, finding in result.checks:
         if finding.outcome == PASSED and (numbers := wrong_numbers(finding.data or {})):
-            yield f"the ranks of {name} are numbered {numbers}, and it passed"
+            yield f"{name} passed, but its ranks are numbered {numbers}"
 
 
 def _wrong_subjects(
@@ -330,7 +330,7 @@ def _wrong_subjects(
     for name, artifact in manifest.artifacts.items():
         subject = subjects.get(f"{identifier}/{name}")
         if subject != artifact.digest and (of_all or subject):
-            yield f"it is about {subject or 'no'} {name}, not about {artifact.digest}"
+            yield f"its subject {name} is {subject or 'missing'}, expected {artifact.digest}"
         tree = subjects.get(f"{identifier}/tree") or subjects.get(f"{identifier}/{name}/tree")
         if of_all and artifact.tree_digest and tree != artifact.tree_digest:
-            yield f"its tree of {name} is {tree or 'missing'}, not {artifact.tree_digest}"
+            yield f"its tree of {name} is {tree or 'missing'}, expected {artifact.tree_digest}"

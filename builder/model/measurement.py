@@ -246,7 +246,7 @@ class Measured:
             row.program: row.problem for row in self.rows if row.place == BARE and row.problem
         }
         unknown = [
-            f"cannot tell of {program}, as it did not run bare: {problem}"
+            f"cannot tell: {program} did not run bare: {problem}"
             for program, problem in not_bare.items()
         ]
         rows = [row for row in self.rows if row.place == place and row.program not in not_bare]
@@ -256,7 +256,7 @@ class Measured:
             if self.is_disturbed and not any(row.problem for row in rows):
                 busy = statistics.median(self.others)
                 outcome = SKIPPED
-                reason = f"cannot tell, as others kept {busy:.0%} of the cores busy: {reason}"
+                reason = f"cannot tell: other processes kept {busy:.0%} of the cores busy: {reason}"
             reason = "; ".join([reason, *unknown])
         elif unknown:
             outcome, reason = SKIPPED, "; ".join(unknown)

@@ -49,7 +49,7 @@ def _head(measured: Measured) -> Iterator[str]:
     yield f"bare: {measured.bare}"
     if measured.is_disturbed:
         shares = ", ".join(f"{share:.0%}" for share in measured.others)
-        yield f"DISTURBED: others kept the cores busy before the rounds: {shares}"
+        yield f"DISTURBED: other processes kept the cores busy before the rounds: {shares}"
     if measured.no_gpus:
         yield f"GPUs NOT SAMPLED, or not to the end: {measured.no_gpus}"
 
@@ -200,7 +200,7 @@ def _samples(measured: Measured) -> Iterator[_Sample]:
             yield "speed_highest_ratio", f"{share}, fastest round", labels, row.ratio.highest
     if measured.others:
         busy = statistics.median(measured.others)
-        yield "others_busy_ratio", "Share of the cores that others kept busy", {}, busy
+        yield "others_busy_ratio", "Share of the cores that other processes kept busy", {}, busy
     for place, check in measured.outcomes.items():
         about = "1 where a figure is far below bare's or missing"
         yield "collapsed", about, {"place": place}, float(check.outcome == "failed")

@@ -72,7 +72,7 @@ def why_no_gpu(target: ProofTarget, kind: Kind, *, host: HostFacts, tools: Tools
     """Return why this machine's GPUs are not handed over to an image; empty if they are."""
     if not target.needs_gpu:
         return "no check of the image needs one"
-    return kind.no_gpu(tools) if host.driver else "no driver of NVIDIA's is loaded here"
+    return kind.no_gpu(tools) if host.driver else "no NVIDIA driver is loaded on this host"
 
 
 def outcome_of(check: InImageCheck, runner: Runner, command: Sequence[str] = ()) -> Outcome:
@@ -103,7 +103,7 @@ def after_a_loss(
     """
     of_gpus = {check.name for check in target.checks if check.needs_gpu}
     return tuple(
-        dataclasses.replace(each, outcome=FAILED, reason=f"{lost}; the check said: {each.reason}")
+        dataclasses.replace(each, outcome=FAILED, reason=f"{lost}; check output: {each.reason}")
         if each.outcome == SKIPPED and each.applies and each.check in of_gpus
         else each
         for each in outcomes
@@ -141,7 +141,7 @@ def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
     if not last:
         return "the check printed no finding"
     if is_rubbish(last):
-        return f"its last line is no text: {last[:80]}"
+        return f"its last line is not text: {last[:80]}"
     failures = (
         line for line in lines_of(stdout) if line.startswith(SINGLETONS) or _FAILED.search(line)
     )
@@ -191,7 +191,7 @@ def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str
     if not isinstance(data.get("transport"), str):
         return "the ranks did not report their transport"
     if data.get("within_host") == "TCP":
-        return f"the ranks of one host talk over TCP ({data['transport']}), not over shared memory"
+        return f"messages on one host go over TCP ({data['transport']}), not over shared memory"
     return ""
 
 
@@ -268,7 +268,7 @@ def _wrong_variables(
     more = sorted(actual.keys() - expected.keys())
     for pattern in (*ignored, *own):
         more = [name for name in more if not fnmatch.fnmatch(name, pattern)]
-    return faults + [f"{name} is set, and not by the image" for name in more]
+    return faults + [f"{name} is set, but not by the image" for name in more]
 
 
 def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:

@@ -73,7 +73,7 @@ def finished(folder: Path) -> Manifest:
     if manifest is None:
         raise BadInput(
             manifests.why_none(folder),
-            hint="name an image's folder, such as out/IDENTIFIER, or what pull left",
+            hint="name an image's folder, such as out/IDENTIFIER, or the folder of a pulled image",
         )
     return manifest
 
@@ -123,7 +123,7 @@ def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> 
     for name in runners:
         if (form := RUNNERS[name].format) not in artifacts:
             raise BadInput(
-                f"--runner {name}: it runs the {form} artifact, which was not made",
+                f"--runner {name}: it runs the {form} artifact, which is missing",
                 hint=f"this image has: {', '.join(artifacts)}",
             )
 
@@ -188,9 +188,9 @@ def within_reach(
     name = FILES[artifact_format]  # never a path out of the manifest, which can be anybody's
     path, target = folder / name, work / name
     if not path.exists():
-        raise BadInput(f"{path}: {source} names this artifact, and it is not there")
+        raise BadInput(f"{path}: {source} names this artifact, but it is missing")
     for odd in irregular(path):
-        raise BadInput(f"{odd}: neither a file nor a folder, so {name} is not whole")
+        raise BadInput(f"{odd}: neither a file nor a folder, so {name} is incomplete")
     if path.is_dir():
         shutil.copytree(path, target, copy_function=link_or_copy)
         digest = read_layout(target).digest
@@ -198,7 +198,7 @@ def within_reach(
         link_or_copy(path, target)
         digest = file_digest(target)
     if digest != artifact.digest:
-        raise BadInput(f"{path}: its digest is {digest}, {source} says {artifact.digest}")
+        raise BadInput(f"{path}: its digest is {digest}, but {source} says {artifact.digest}")
     return dataclasses.replace(artifact, path=target, tree_digest="")
 
 
@@ -233,7 +233,7 @@ def proven_state(
     if state.manifest is None:
         return state
     if changed := _changed(folder, state.manifest):
-        text = f"to build: its {changed} is not what was made"
+        text = f"to build: its {changed} changed after the build"
         return manifests.ImageState(work="build", text=text)
     if state.work == "verify" or not expected.verify:
         return state
@@ -276,5 +276,5 @@ def _digest(path: Path) -> str:
     layout = read_layout(path)
     for blob in layout.layers:
         if sha256_of_file(blob) != blob.name:
-            raise StepFailed(f"{blob}: not the blob that it is named for")
+            raise StepFailed(f"{blob}: its content does not match its name")
     return layout.digest

@@ -118,7 +118,7 @@ def tree_of_artifact(
         with opened as stream:
             entries = comparable(flatten.entries_of_tar(stream, contents))
     except (tarfile.TarError, *DAMAGED, EOFError, *_INCOMPLETE) as error:
-        raise StepFailed(f"{artifact}: not a whole {artifact_format} artifact ({error})") from error
+        raise StepFailed(f"{artifact}: incomplete {artifact_format} artifact ({error})") from error
     sha256 = f"sha256:{digest.hexdigest()}" if artifact_format == "sif" else ""
     return FormatTree(entries=entries, artifact=sha256, contents=contents)
 
@@ -134,7 +134,7 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
         return Outcome(check=EQUALITY_CHECK, outcome=FAILED, reason=reason)
     first, *others = trees
     if not others:
-        reason = f"there is only the {first} artifact: nothing to compare it with"
+        reason = f"{first} is the only artifact: nothing to compare"
         return Outcome(check=EQUALITY_CHECK, outcome=SKIPPED, reason=reason)
     owners = [
         name for name, tree in trees.items() if name in _KEEP_OWNERS or keeps_owners(tree.entries)
@@ -222,7 +222,7 @@ def _oci_faults(image: ReadFormats, layout: Layout | None) -> Iterator[str]:
     yield from layout_faults(image.files["oci"], arch.oci if arch else image.arch)
     for key in _DOCKERS:
         if layout and part(layout.config, "config", key):
-            yield f"its configuration has {key}, which is Docker's alone: other formats have none"
+            yield f"its configuration has {key}, which only Docker supports"
 
 
 def _tarball_faults(image: ReadFormats, layout: Layout | None) -> Iterator[str]:
@@ -245,10 +245,10 @@ def _contract_faults(image: ReadFormats, name: str, layout: Layout | None) -> It
         document = json.loads(image.content(name, _CONTRACT) or b"{}")
         expected = contract.labels_of_document(document)
     except (ValueError, TypeError, AttributeError):
-        yield f"{contract.IN_IMAGE} is no contract"
+        yield f"{contract.IN_IMAGE} is not a host contract"
         return
     if wrong := _unlike(actual, expected):
-        yield f"labels are not those of {contract.IN_IMAGE}: {', '.join(wrong)}"
+        yield f"labels differ from {contract.IN_IMAGE}: {', '.join(wrong)}"
 
 
 def _unlike(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
@@ -267,7 +267,7 @@ def _sif_faults(image: ReadFormats, layout: Layout | None, *, has_checks: bool) 
     if launch != sif.LAUNCH:
         yield f"its first line is {launch!r}, expected {sif.LAUNCH!r}"
     if header_arch != arch:
-        yield f"its header is for {header_arch}, and its file system for {arch}"
+        yield f"its header is for {header_arch}, but its file system is for {arch}"
     yield from _script_faults(contents, _runscripts(layout), has_checks=has_checks)
     if layout:
         yield from _label_faults(contents, layout)
@@ -290,15 +290,15 @@ def _script_faults(
 ) -> Iterator[str]:
     runscript, test = (_lines(contents.get(f"{_SIF}{name}")) for name in ("runscript", "test"))
     if runscript and runscript not in [[line] for line in runscripts]:
-        yield f"its runscript is another: {runscript[0]}"
+        yield f"unexpected runscript: {runscript[0]}"
     if test and (test != [planned.TEST] or not has_checks):
-        yield f"its test is another: {test[0]}"
+        yield f"unexpected test script: {test[0]}"
     for path in sorted(contents):  # Apptainer's own scripts are the same in all SIFs
         digest = hashlib.sha256(contents[path]).hexdigest()
         if path in SIF_SCRIPTS and digest not in SIF_SCRIPTS[path]:
-            yield f"/{path} is not what Apptainer ({VERSIONS}) writes"
+            yield f"/{path} differs from the one that Apptainer ({VERSIONS}) writes"
         if path.startswith(_SIF) and path not in {*SIF_SCRIPTS, *_OF_THE_IMAGE}:
-            yield f"/{path} is a file that Apptainer does not make"
+            yield f"/{path} is a file that Apptainer does not write"
 
 
 def _variable_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
@@ -313,14 +313,14 @@ def _variable_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[
         actual = _lines(contents.get(path))
         if actual != lines:
             more = [line for line in actual if line not in lines][:1]
-            yield f"/{path} does something else than to set the image's variables: {more}"
+            yield f"/{path} does not set exactly the image's variables: {more}"
 
 
 def _label_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
     labels = _json(contents.get(_LABELS))
     unlike = _unlike(labels, labels_of(layout))
     if wrong := [key for key in unlike if not key.startswith(_SET_BY_APPTAINER)]:
-        yield f"its labels are others: {', '.join(wrong)}"
+        yield f"its labels differ from those of the OCI layout: {', '.join(wrong)}"
 
 
 def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
@@ -328,7 +328,7 @@ def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Itera
     copy, settings = _json(objects.get("oci-config.json")), part(layout.config, "config") or {}
     for key in (*_STARTED, "Labels") if copy else ():
         if (copy.get(key) or None) != (settings.get(key) or None):
-            yield f"its {key} is {copy.get(key)!r}, and the OCI layout's {settings.get(key)!r}"
+            yield f"its {key} is {copy.get(key)!r}, but {settings.get(key)!r} in the OCI layout"
 
 
 def _inspected_faults(contents: Mapping[str, bytes], objects: Mapping[str, bytes]) -> Iterator[str]:
@@ -339,10 +339,10 @@ def _inspected_faults(contents: Mapping[str, bytes], objects: Mapping[str, bytes
     paths = {name: f"{_SIF}{name}" for name in ("runscript", "test")}
     for name, path in (paths | {path: path.lstrip("/") for path in environment}).items():
         if name in shown and _lines(shown[name].encode()) != _lines(contents.get(path)):
-            yield f"what inspect shows of {name} is not what is in it"
+            yield f"{name} in `apptainer inspect` differs from that in the image"
     labels = _json(contents.get(_LABELS))
     if attributes.get("labels", labels) != labels:
-        yield "what inspect shows of its labels is not what is in it"
+        yield "labels in `apptainer inspect` differ from those in the image"
 
 
 def _lines(script: bytes | None) -> list[str]:

@@ -42,7 +42,7 @@ def contract_in(image: Path, processes: Processes) -> HostContract:
     if contract is None:
         raise MissingPrerequisite(
             f"{image}: cannot tell: this image has no host contract",
-            hint="it was built before images had one: build it again, or fetch a newer one",
+            hint="it is older than host contracts: build it again, or pull a newer one",
         )
     return contract
 

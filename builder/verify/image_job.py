@@ -47,7 +47,7 @@ from builder.verify.proof import in_folder, prove
 from builder.verify.targets import ProofTarget, digests_of, target_of
 
 _ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
-_WAITING = "waiting for another build-images that makes this image"
+_WAITING = "waiting for another build-images that builds this image"
 
 
 class ImageJob:

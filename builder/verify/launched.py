@@ -150,7 +150,7 @@ def _artifacts(
     ]
     missing = [FILES[name] for name in formats if name not in present]
     if missing and (runners or not present):
-        raise BadInput(f"{folder}: there is no {', no '.join(missing)} here")
+        raise BadInput(f"{folder}: missing: {', '.join(missing)}")
     return {name: within_reach(name, manifest.artifacts[name], folder, work) for name in present}
 
 
@@ -285,7 +285,7 @@ def _startable(ranks: Ranks) -> ImageMpi:
     if mpi.family.host_only and not bind:
         raise Unfit(f"the image has no MPI of its own: bind the host's {mpi.title}")
     if bind and ranks.arch != machine:
-        raise Unfit(f"the image is for {ranks.arch}, the host's MPI {machine}'s")
+        raise Unfit(f"the image is for {ranks.arch}, but the host's MPI is for {machine}")
     return mpi
 
 

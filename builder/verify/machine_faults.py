@@ -58,7 +58,7 @@ def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
 
 def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
     """Return the error of a verification for which this machine lacks something."""
-    lines = [f"{identifier}: this machine lacks what its checks need. Not tried, nor recorded:"]
+    lines = [f"{identifier}: this machine lacks what its checks need. Neither run nor recorded:"]
     lines += [f"  {name}: {reason}" for name, reason in untried.items()]
     return MissingPrerequisite(
         "\n".join(lines), hint="'build-images doctor' shows all that this machine has"

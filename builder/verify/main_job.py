@@ -281,8 +281,8 @@ def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
 def _full(name: str, place: str) -> MissingPrerequisite:
     return MissingPrerequisite(
         f"{name}: the disk is full ({place})",
-        hint="free some room and run the same command again: finished steps are kept "
-        "('build-images gc' says what nothing refers to)",
+        hint="free disk space and run the same command again: finished steps are kept "
+        "('build-images gc' lists unused data)",
     )
 
 

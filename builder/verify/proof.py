@@ -250,7 +250,7 @@ def withheld(target: ProofTarget, kind: Kind, container: Container) -> tuple[Out
         with kind.open(dataclasses.replace(container, gpu=False)) as runner:
             search = outcome_of(checks[_FOUND], runner) if _FOUND in checks else None
             if search and search.outcome == PASSED:
-                reason = f"not judged: GPUs are there though none was handed over: {search.reason}"
+                reason = f"not judged: GPUs are visible without being passed: {search.reason}"
                 return (Outcome(check=WITHHELD_CHECK, outcome=SKIPPED, reason=reason[:LONGEST]),)
             return (outcome_of(script, runner, ["sh", _SCRIPT, "start"]),)
     except StepFailed as error:

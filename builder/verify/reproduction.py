@@ -120,10 +120,10 @@ def _formats(manifest: Manifest) -> tuple[str, ...]:
 
 def _check(path: Path, expected: str) -> None:
     if not path.exists():
-        raise BadInput(f"{path}: the manifest names this artifact, and it is not there")
+        raise BadInput(f"{path}: the manifest names this artifact, but it is missing")
     digest = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
     if digest != expected:
-        raise BadInput(f"{path}: its digest is {digest}, the manifest says {expected}")
+        raise BadInput(f"{path}: its digest is {digest}, but the manifest says {expected}")
 
 
 @contextmanager

@@ -284,9 +284,9 @@ class StepTrials:
             return not_tried(STEPS, subject, reason, line)
         if stage.lacking:
             lines = ", ".join(map(str, stage.lacking))
-            text = f"it may rest on steps that did not run (Dockerfile:{lines}): {last}"
+            text = f"it may depend on steps that did not run (Dockerfile:{lines}): {last}"
             return not_tried(STEPS, subject, text, line)
-        hint = f"all of its output: {self._stand_in.log}"
+        hint = f"complete output: {self._stand_in.log}"
         return failed(STEPS, subject, f"{self._where}: {last}", line, hint)
 
     def _known(self, tail: Sequence[str]) -> str:

@@ -101,7 +101,7 @@ def altered_harness(target: ProofTarget, trees: Mapping[str, FormatTree]) -> tup
     if not target.checks:
         return ()
     if not target.harness:
-        reason = "not compared: nothing here says which scripts the builder gave the image"
+        reason = "not compared: no record of the scripts that the builder copied into the image"
         return (Outcome(check=HARNESS_CHECK, outcome=SKIPPED, reason=reason),)
     faults = [fault for name, tree in trees.items() for fault in _altered(target, name, tree)]
     reason = one_line("; ".join(faults))[:LONGEST]
@@ -118,7 +118,7 @@ def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
         if entry is None:
             yield f"{name}: /{FOLDER}{path} is missing"
         elif entry.kind != "file" or entry.content != target.harness.get(path):
-            yield f"{name}: /{FOLDER}{path} is not the builder's"
+            yield f"{name}: /{FOLDER}{path} differs from the builder's"
 
 
 def carried_checks(tree: FormatTree) -> dict[str, InImageCheck]:
@@ -166,7 +166,7 @@ def lacking_mpi(target: ProofTarget) -> tuple[Outcome, ...]:
     """Return a failure where the cell of an image has an MPI and the image no check of it."""
     if target.mpi == NONE or agreement.MPI in {check.name for check in target.checks}:
         return ()
-    reason = f"the image is for {target.mpi}, and has no check {agreement.MPI}"
+    reason = f"the image is for {target.mpi}, but has no check {agreement.MPI}"
     return (Outcome(check=agreement.MPI, outcome=FAILED, reason=reason),)
 
 

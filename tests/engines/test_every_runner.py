@@ -119,7 +119,7 @@ def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(run: Run)
 @pytest.mark.parametrize(
     ("check", "outcome", "reason"),
     [
-        ("prints-rubbish", "failed", "exit status 0, but its last line is no text"),
+        ("prints-rubbish", "failed", "exit status 0, but its last line is not text"),
         ("prints-100-mb", "passed", "all is well"),
         ("prints-nothing", "failed", "exit status 0, but the check printed no finding"),
         ("loses-a-gpu", "failed", "cudaErrorECCUncorrectable (214): uncorrectable ECC error"),
@@ -166,7 +166,7 @@ def test_a_runner_without_its_artifact_is_refused(image: Path, tmp_path: Path) -
     (folder / "image.oci").symlink_to(image / "image.oci")
     done = build_images("verify", folder, "--runner", "apptainer")
     assert done.status == 2
-    assert "--runner apptainer: it runs the sif artifact, which was not made" in done.stderr
+    assert "--runner apptainer: it runs the sif artifact, which is missing" in done.stderr
 
 
 # The pytest files that sites run.
@@ -215,4 +215,4 @@ def test_every_format_is_a_parameter(image: Path) -> None:
 def test_what_is_no_image_is_bad_usage(tmp_path: Path) -> None:
     done = run_pytest("tests/images", "--image", tmp_path)
     assert done.status == 2
-    assert "so this is no finished image" in done.stdout
+    assert "not a finished image" in done.stdout

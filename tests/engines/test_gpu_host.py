@@ -139,7 +139,7 @@ def test_a_gpu_that_disappears_between_two_checks(host: Host) -> None:
     assert outcome == "failed"
     assert reason.startswith(
         "a GPU disappeared during the run: Tesla V100 before, none after; "
-        "the check said: not judged, since gpu-devices failed: "
+        "check output: not judged, since gpu-devices failed: "
     )
     assert found["comes-last"] == ("passed", "all is well")
 

@@ -197,7 +197,7 @@ def test_an_mpi_of_another_architecture_is_not_bound(images: dict[str, Path]) ->
     foreign = images["ppc64le"]
     done = verify(foreign, "mpirun", "--ranks", "1", "--bind-mpi", "auto")
     assert done.status == 4, done.stdout
-    assert "skipped  the image is for ppc64le, the host's MPI x86_64's" in done.stdout
+    assert "skipped  the image is for ppc64le, but the host's MPI is for x86_64" in done.stdout
     assert only(foreign, "mpi-hybrid-mpirun")[0] == "passed"
     assert launched(foreign, "mpi-bind-mpirun") == {}, "what was not tried is not recorded"
 
@@ -338,7 +338,7 @@ exec sleep 1234
     ("script", "timeout", "reason"),
     [
         (STARTS_THREE, "60", "MPI started 3 ranks, expected 4"),
-        (NEVER_STARTS, "2", "last was said: waiting for the daemons on 2 nodes"),
+        (NEVER_STARTS, "2", "last output: waiting for the daemons on 2 nodes"),
     ],
     ids=["loses-a-rank", "hangs"],
 )

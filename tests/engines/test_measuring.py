@@ -148,7 +148,7 @@ def test_an_image_without_such_programs_is_said(small_images: Maker) -> None:
     image = small_images.make(sound("x86_64", 6, random.Random(6)))
     done = build_images("verify", image, "--bench", "--repeats", "1")
     assert done.status == 2
-    assert "holds none of the programs that measure" in done.stderr
+    assert "has none of the benchmark programs" in done.stderr
 
 
 def test_bare_is_the_image_and_nothing_of_the_caller(

@@ -47,7 +47,7 @@ def test_steps_run_on_the_stand_in(
     where = "on small in place of ubuntu24.04"
     assert trials[0]["text"] == where
     assert trials[1]["text"] == f"{where}: there is no 10 in it"
-    assert trials[3]["text"].startswith("it may rest on steps that did not run (Dockerfile:")
+    assert trials[3]["text"].startswith("it may depend on steps that did not run (Dockerfile:")
     assert "grep 10 /opt/lean/numbers" in Path(trials[1]["hint"].partition(": ")[2]).read_text()
     assert not (small_site / "out").exists()
     assert not list((small_home / "work").glob("rehearsal-*/Dockerfile"))

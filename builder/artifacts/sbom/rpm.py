@@ -52,7 +52,7 @@ def _headers(nodes: Mapping[str, TreeNode]) -> list[bytes]:
         if (data := data_of(nodes, folder + _BERKELEY)) is not None:
             return berkeley_values(data)
     if any(folder + name in nodes for folder in _FOLDERS for name in (_SQLITE, _BERKELEY, _OTHER)):
-        raise ValueError("an RPM database of a kind that cannot be read here")
+        raise ValueError("an RPM database in an unsupported format")
     return []
 
 
@@ -67,7 +67,7 @@ def _of_sqlite(data: bytes, log: bytes | None) -> list[bytes]:
             with contextlib.closing(sqlite3.connect(copy)) as database:
                 rows = database.execute("SELECT blob FROM Packages ORDER BY hnum").fetchall()
         except sqlite3.Error as error:
-            raise ValueError(f"RPM's database: {error}") from error
+            raise ValueError(f"RPM database: {error}") from error
     return [bytes(blob) for (blob,) in rows]
 
 
@@ -89,7 +89,7 @@ def berkeley_values(data: bytes) -> list[bytes]:
                 elif item[0] == _ON_PAGE and len(item) > _LEAST_ITEM:
                     values.append(item[1:])
     except (struct.error, IndexError) as error:
-        raise ValueError("a Berkeley DB file that breaks off") from error
+        raise ValueError("a truncated Berkeley DB file") from error
     return values
 
 
@@ -110,7 +110,7 @@ def _chained(pages: list[bytes], item: bytes) -> bytes:
         page = pages[number]
         (used,) = struct.unpack_from("<H", page, 22)
         if page[25] != _OVERFLOW_PAGE or not used:
-            raise ValueError("a Berkeley DB file whose pages do not belong together")
+            raise ValueError("a Berkeley DB file with inconsistent pages")
         value += page[_PAGE_HEADER : _PAGE_HEADER + used]
         (number,) = struct.unpack_from("<I", page, 16)
     return value[:length]
@@ -121,7 +121,7 @@ def _tags(header: bytes) -> dict[int, object]:
     try:
         count, length = struct.unpack_from(">II", header)
         if count > _MOST_ENTRIES or 8 + 16 * count + length > len(header):
-            raise ValueError("a header in RPM's database breaks off")
+            raise ValueError("a truncated header in the RPM database")
         store = memoryview(header)[8 + 16 * count :]
         tags: dict[int, object] = {}
         for start in range(8, 8 + 16 * count, 16):
@@ -132,7 +132,7 @@ def _tags(header: bytes) -> dict[int, object]:
             elif kind == _INT32:
                 tags[tag] = struct.unpack_from(">I", store, offset)[0]
     except struct.error as error:
-        raise ValueError("a header in RPM's database breaks off") from error
+        raise ValueError("a truncated header in the RPM database") from error
     return tags
 
 
@@ -140,7 +140,7 @@ def _package(tags: Mapping[int, object], release: str) -> dict[str, object]:
     texts = {tag: str(value) for tag, value in tags.items()}
     name, version = texts.get(_NAME), f"{texts.get(_VERSION, '')}-{texts.get(_RELEASE, '')}"
     if not name:
-        raise ValueError("a package without a name in RPM's database")
+        raise ValueError("a package without a name in the RPM database")
     epoch, checksum, vendor = (texts.get(tag, "") for tag in (_EPOCH, _SHA256, _VENDOR))
     qualifiers = {"arch": texts.get(_ARCH, ""), "epoch": epoch, "distro": release}
     return component(

@@ -152,7 +152,7 @@ def read_entry(
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
     faults = [*_proof_faults(manifest, proofs)]
     if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
-        faults.append("the SBOM is of another image")
+        faults.append("the SBOM is for another image")
     if card.state == VERIFIED and faults:
         card = dataclasses.replace(card, state=FAILED, mark="✗", word="not proven")
     return CatalogEntry(
@@ -185,11 +185,11 @@ def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[
     if manifest.outcome == BUILT:
         return
     if not proofs:
-        yield "there is no evidence beside it"
+        yield "it has no evidence"
     for proof in proofs:
         result = proof.result.lists.result
         if not proof.fits:
-            yield f"the evidence {proof.name} is of other artifacts"
+            yield f"the evidence {proof.name} is for other artifacts"
         elif result not in {"PASSED", "WARNED"}:
             yield f"the evidence {proof.name} says {result or 'nothing'}"
 

@@ -99,7 +99,7 @@ def _make_room(out: Path) -> None:
         is_catalog, names = False, []
     if not is_catalog:
         hint = "name a folder that is new, empty, or holds an earlier catalogue"
-        raise BadInput(f"{out} holds other things than a catalogue", hint=hint)
+        raise BadInput(f"{out} has files that do not belong to a catalogue", hint=hint)
     pages = (out / "images").resolve()
     for name in names:
         path = out / unquote(str(name))

@@ -156,7 +156,7 @@ def badges_of(manifest: Manifest) -> Iterable[Badge]:
         yield Badge(kind="no-gpu", text="not proven on a GPU", about=about)
     if behind := days_behind(manifest.inputs):
         text = f"packages {counted(behind, 'day')} behind"
-        about = "the mirror had not all of the newest package index yet"
+        about = "the mirror did not yet have all of the newest package index"
         yield Badge(kind="behind", text=text, about=about)
 
 

@@ -102,7 +102,7 @@ def _number(value: object, name: str) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise Unreadable(f"it gives no {name}: {str(value)[:40]!r}") from None
+        raise Unreadable(f"its output has no {name}: {str(value)[:40]!r}") from None
     if not math.isfinite(number) or number <= 0:
         raise Unreadable(f"its {name} is {value}")
     return number
@@ -116,7 +116,7 @@ def _summary(text: str) -> dict[str, object]:
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
     summary: dict[str, object] = {name.strip(): value.strip() for name, _, value in pairs}
     if summary.get("Success") != "1":
-        raise Unreadable(f"it says Success={summary.get('Success', 'nothing')}")
+        raise Unreadable(f"its output says Success={summary.get('Success', 'nothing')}")
     return summary
 
 
@@ -142,7 +142,7 @@ def _jobs(text: str) -> dict[str, object]:
                 fields[f"{name} {direction} bw_bytes"] = job[direction]["bw_bytes"]
                 fields[f"{name} {direction} iops"] = job[direction]["iops"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Unreadable(f"this is not the JSON of its jobs ({error!r})") from None
+        raise Unreadable(f"its output is not the JSON of its jobs ({error!r})") from None
     return fields
 
 

@@ -56,7 +56,7 @@ def measure(
 def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: int) -> Measured:
     if BARE_FORMAT not in image.artifacts:
         raise BadInput(
-            f"--bench: the image has no {BARE_FORMAT} tarball, of which bare is made",
+            f"--bench: the image has no {BARE_FORMAT} tarball, which the bare run needs",
             hint="build it with --format charliecloud",
         )
     started = now()
@@ -69,7 +69,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         programs = programs_in(bare[1], PROGRAMS, mpi=family is not None)
         if not programs:
             raise BadInput(
-                f"--bench: {image.record.image} holds none of the programs that measure",
+                f"--bench: {image.record.image} has none of the benchmark programs",
                 hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
             )
         places = [bare, *opening]
@@ -173,7 +173,7 @@ def _write_evidence(
             started=measured.started,
             finished=measured.finished,
             emulator=measured.emulator,
-            no_gpu="no program that is measured uses one",
+            no_gpu="no measured program uses a GPU",
             tools=run.versions,
             indices=states_in(image.record.inputs),
         ),

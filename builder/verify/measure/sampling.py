@@ -190,11 +190,11 @@ class Gpus:
             return
         except StepFailed as error:
             ended = error.message.rpartition(": ")[2]
-            self._fail(error.tail[-1] if error.tail else f"whoever asks them: {ended}")
+            self._fail(error.tail[-1] if error.tail else f"the sampling process: {ended}")
         except (BuildImagesError, ValueError, TypeError) as error:
             self._fail(str(error))
         else:
-            self._fail("whoever asks them went away")
+            self._fail("the sampling process ended")
         finally:
             self._heard.set()
 

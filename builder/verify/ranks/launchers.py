@@ -140,8 +140,8 @@ def tuning(variables: Mapping[str, str]) -> dict[str, str]:
 def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
     has = nodes_of(os.environ, start.options)
     if 0 < has < start.nodes:
-        nodes = "this node alone" if has == 1 else f"{has} nodes"
-        raise Unfit(f"mpirun has {nodes} here, and {start.nodes} are asked for")
+        nodes = "only this node" if has == 1 else f"{has} nodes"
+        raise Unfit(f"{start.nodes} nodes are requested, but mpirun has {nodes}")
     others = []
     for name in _NAMES[mpi.family.abi]:
         program = tools.which(name)
@@ -151,7 +151,7 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
         output = done.stdout + done.stderr
         family = MPI_FAMILIES.get(launcher_family(output))
         if family is None:
-            others.append(f"{name} is of an MPI that does not name itself")
+            others.append(f"{name} belongs to an unknown MPI")
             continue
         product = _HYDRA if family.name == "mpich" else family.title
         version = first_version(output)
@@ -159,8 +159,8 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
             command = (program, *_ranks(start, mpi.family), *start.options)
             return Launcher(name=MPIRUN, product=product, version=version, command=command)
         others.append(f"{name} is {product} {version}".rstrip())
-    seen = f"this host's {others[0]}" if others else "there is no mpirun on this host"
-    raise Unfit(f"{seen}, and the image has {mpi.title}")
+    seen = f"this host's {others[0]}" if others else "no mpirun on this host"
+    raise Unfit(f"{seen}, but the image has {mpi.title}")
 
 
 def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
@@ -192,10 +192,10 @@ def _ranks(start: Start, family: MpiFamily) -> list[str]:
 def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
     program, job = tools.which(SRUN), f"build-images-{uuid.uuid4().hex[:8]}"
     if program is None:
-        raise Unfit("there is no srun on this host")
+        raise Unfit("no srun on this host")
     if not mpi.pmix:
-        reason = f"{mpi.title} brings none: its own launcher is mpirun"
-        raise Unfit(f"srun starts ranks by PMIx, and {reason}")
+        reason = f"{mpi.title} has none: its own launcher is mpirun"
+        raise Unfit(f"srun starts ranks through PMIx, but {reason}")
     offered = ask(tools, program, "--mpi=list")
     if "pmix" not in (offered.stdout + offered.stderr).split():
         raise Unfit("this host's srun has no plugin pmix (srun --mpi=list)")

@@ -63,7 +63,7 @@ def rank_outcome(
         outcome = SKIPPED
         reason = f"{title} {refusal}, and no rank was started"
         if text := complaint(done.stderr):
-            reason += f"; it said: {text}"
+            reason += f"; its message: {text}"
     else:
         groups = all_data_of(done.stdout)
         data = {**(groups[0] if groups else {}), "tuning": dict(tuning)}
@@ -93,10 +93,10 @@ def rank_outcome(
 def _refusal(done: Completed) -> str:
     """Say how srun was given no nodes; empty if it was given some, or is not the launcher."""
     if _REFUSED.search(done.stderr):
-        return "was refused the nodes"
+        return "did not get the nodes"
     jobs = _QUEUED.findall(done.stderr)
     if any(f"srun: job {job} has been allocated" not in done.stderr for job in jobs):
-        return f"only queued the job: it was given no nodes in {done.duration_s:.0f} s"
+        return f"only queued the job: no nodes in {done.duration_s:.0f} s"
     return ""
 
 
@@ -108,16 +108,16 @@ def _timeout(start: Start, done: Completed, lines: list[str]) -> str:
     last = complaint(done.stderr) or (lines or ["nothing"])[-1]
     waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
     return (
-        f"no result after {done.duration_s:.0f} s, and no rank says what it waits for; "
-        f"last was said: {last}{waiting}"
+        f"no result after {done.duration_s:.0f} s, and no rank reported its step; "
+        f"last output: {last}{waiting}"
     )
 
 
 def _failure(start: Start, title: str, done: Completed, lines: list[str]) -> str:
     if singletons := [line for line in lines if line.startswith(SINGLETONS)]:
-        return f"{singletons[0]} ({len(singletons)} of {start.ranks} ranks say so)"
+        return f"{singletons[0]} ({len(singletons)} of {start.ranks} ranks report this)"
     if done.returncode:
-        text = complaint(done.stderr) or "without a complaint"
+        text = complaint(done.stderr) or "no error message"
         end = f"{title} ended with exit status {done.returncode}: {text}"
         is_finding = not lines or re.match(r"\d+ ranks? on ", lines[-1])
         return end if is_finding else f"{lines[-1]}; {end}"
@@ -126,7 +126,7 @@ def _failure(start: Start, title: str, done: Completed, lines: list[str]) -> str
     if not lines:
         return "exit status 0, but no rank printed a finding"
     if is_rubbish(readable(lines[-1])):
-        return f"exit status 0, but the last line is no text: {lines[-1][:80]}"
+        return f"exit status 0, but the last line is not text: {lines[-1][:80]}"
     return ""
 
 

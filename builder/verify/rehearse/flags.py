@@ -34,7 +34,7 @@ def flag_trials(image: PlannedImage, step: Step, workspace: SourceWorkspace) -> 
     path = posixpath.join(step.folder, _SETUP)
     text = workspace.read(path)
     if text is None and not workspace.is_at_hand(step.folder):
-        yield not_tried(FLAGS, f"options in {path}", "its sources are not at hand", step.line)
+        yield not_tried(FLAGS, f"options in {path}", "its sources are not available", step.line)
     for number, line in enumerate((text or "").splitlines(), start=1):
         if not line.lstrip().startswith("#"):
             yield from _trials(image, step, _IN_SOURCES.findall(line), f"{path}:{number}")
@@ -54,7 +54,7 @@ def _trials(image: PlannedImage, step: Step, words: Iterable[str], place: str) -
         subject = f"{word} in {place}"
         needs = f"{name} takes {flag.name} since {flag.since} ({flag.source})"
         if not version:
-            reason = f"which {name} {image.base.name} has is not known"
+            reason = f"unknown version of {name} in {image.base.name}"
             yield not_tried(FLAGS, subject, reason, step.line)
         elif version_order(version) < version_order(flag.since):
             text = f"the image has {name} {version}, and {needs}"

@@ -193,10 +193,10 @@ class LibraryTrials:
             elif not {library.deb, library.rpm, *library.with_it} & {*installed}:
                 lacking.append(f"{soname} ({library.deb}; {library.rpm})")
         if lacking:
-            text = f"no package of the image brings {', '.join(lacking)}"
+            text = f"no package of the image provides {', '.join(lacking)}"
             return failed(LIBRARIES, name, text, line, "name the packages under runtime")
         if unknown:
-            reason = f"which packages bring {', '.join(unknown)} is in no table"
+            reason = f"no table lists packages that provide {', '.join(unknown)}"
             return not_tried(LIBRARIES, name, reason, line)
         packaged = f"; {', '.join(sorted(needed))} come with packages" if needed else ""
         return passed(LIBRARIES, name, f"it finds its libraries{packaged}", line)

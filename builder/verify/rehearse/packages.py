@@ -98,7 +98,7 @@ class PackageTrials:
         if not suite:
             return not_tried(PACKAGES, shown(names), known, line)
         if unknown:
-            text = f"{known}, and Debian's {suite} in its place has no {', '.join(unknown)}"
+            text = f"{known}, and its stand-in Debian {suite} has no {', '.join(unknown)}"
             return not_tried(PACKAGES, shown(names), text, line)
         text = f"each is in the list of Debian's {suite}, which stands in for {image.base.name}"
         return passed(PACKAGES, shown(names), text, line)

@@ -131,7 +131,7 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
             for each in needed
             if exact.isdisjoint(specifier.operator for specifier in each.specifier)
         ]
-        reason = "the newest of it is taken, whichever that is on the day"
+        reason = "the newest version at build time is used"
     if not loose:
         return ""
     name = f"{package.name} {package.version}"

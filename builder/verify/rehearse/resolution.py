@@ -129,7 +129,7 @@ def _packages(
 
 def _reason(completed: Completed) -> str:
     if match := _NO_MATCH.search(completed.stderr):
-        return f"the index has nothing that fits {match[1]}"
+        return f"the index has no version that matches {match[1]}"
     lines = [line.removeprefix("ERROR: ") for line in completed.stderr.splitlines()]
     errors = [line for line in lines if line.strip() and not line.startswith("WARNING")]
     return "; ".join(errors[:4]) or f"pip ended with exit status {completed.returncode}"

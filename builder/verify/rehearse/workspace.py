@@ -73,7 +73,7 @@ class Clones:
                 except StepFailed:
                     return f"the copy in {repository} has no {ref}"
                 return ""
-        return f"no copy of {owner}/{name} is at hand (--clones names folders that have one)"
+        return f"no copy of {owner}/{name} (name its folder with --clones)"
 
     def _check_out(self, repository: Path, ref: str, folder: Path) -> None:
         """Write the files of a commit: no links, and by no program that the repository names.
@@ -257,12 +257,12 @@ class SourceWorkspace:
     def _patch(self, command: PatchCommand) -> tuple[Callable[..., Trial], str]:
         """Apply a patch if all of it applies."""
         if not self.is_at_hand(command.folder) or not self._file(command.folder).is_dir():
-            return not_tried, "its sources are not at hand"
+            return not_tried, "its sources are not available"
         patch = self._file(command.file)
         if not patch.is_file():
             patch = self.stored.get(posixpath.basename(command.file), patch)
         if not patch.is_file():
-            return not_tried, "the patch is not at hand"
+            return not_tried, "the patch is not available"
         if not shutil.which("patch"):
             return not_tried, "this machine has no patch"
         if complaint := self._complaint_of_patch(command, patch, "--dry-run"):

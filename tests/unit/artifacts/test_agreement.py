@@ -93,29 +93,29 @@ def times(year: str) -> dict[str, str]:
 FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
     "failed inside": (
         lambda f: detail(f).update(outcome="failed"),
-        "architecture is passed listed, and failed in its details",
+        "architecture is passed in its lists, but failed in its details",
     ),
     "failed on the list alone": (
         lambda f: predicate(f)["failedTests"].append("architecture"),
-        "its result is PASSED, and its worst outcome failed",
+        "its result is PASSED, but its worst outcome is failed",
     ),
     "a failed outcome in the manifest": (
         lambda f: f.manifest["checks"]["sif"][0].update(outcome="failed"),
-        "it is said to be verified, and formats-equal failed in sif",
+        "marked as verified, but formats-equal failed in sif",
     ),
     "other outcomes": (
         lambda f: f.manifest["checks"]["sif"][0].update(outcome="skipped"),
-        f"{NAME}: the manifest has other outcomes of formats-equal",
+        f"{NAME}: the manifest has different outcomes for formats-equal",
     ),
     "formats that are not equal": (
         lambda f: f.manifest.update(formats_equal=False),
         "its formats are not equal",
     ),
-    "of 2001": (lambda f: run_of(f).update(times("2001")), "it is said to have run from 2001"),
-    "of 2099": (lambda f: run_of(f).update(times("2099")), "it is said to have run from 2099"),
+    "of 2001": (lambda f: run_of(f).update(times("2001")), "impossible times: it ran from 2001"),
+    "of 2099": (lambda f: run_of(f).update(times("2099")), "impossible times: it ran from 2099"),
     "before the build": (
         lambda f: run_of(f).update(times("2024")),
-        "before the image was made",
+        "before the image was built",
     ),
     "the end first": (
         lambda f: run_of(f).update(finished="2025-12-31T23:59:59+00:00"),
@@ -123,45 +123,45 @@ FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
     ),
     "another tree": (
         lambda f: f.manifest["artifacts"]["sif"].update(tree_digest="sha256:" + "0" * 64),
-        "it has 2 tree digests",
+        "its formats have 2 different tree digests",
     ),
     "another digest": (
         lambda f: f.manifest["artifacts"]["sif"].update(digest="sha256:" + "0" * 64),
-        f"not about sha256:{'0' * 64}",
+        f"expected sha256:{'0' * 64}",
     ),
-    "a check dropped": (drop_check, "it has no outcome of environment"),
-    "the checks emptied": (lambda f: f.manifest["checks"].clear(), "other outcomes of"),
+    "a check dropped": (drop_check, "missing outcomes: environment"),
+    "the checks emptied": (lambda f: f.manifest["checks"].clear(), "different outcomes for"),
     "a declared check that was not run": (
         lambda f: f.manifest["in_image_checks"].append(
             {"name": "ucx", "script": "/ucx", "needs": [], "timeout_s": 1}
         ),
-        "it has no outcome of ucx",
+        "missing outcomes: ucx",
     ),
     "an MPI without its check": (
         lambda f: f.manifest["cell"].update(mpi="openmpi5.0"),
-        "it has no outcome of mpi",
+        "missing outcomes: mpi",
     ),
-    "everything emptied": (empty, "it is said to be verified, and its checks were not run as oci"),
-    "no evidence": (lambda f: f.statements.pop(NAME), "sif: there is no evidence of this run"),
+    "everything emptied": (empty, "marked as verified, but its checks did not run as oci"),
+    "no evidence": (lambda f: f.statements.pop(NAME), "sif: evidence of this run is missing"),
     "evidence that is none": (
         lambda f: f.statements.update({NAME: None}),
         "missing, or cannot be read",
     ),
     "emulated told as native": (
         lambda f: run_of(f).update(emulated=not run_of(f)["emulated"]),
-        "is said to be",
+        "is marked as",
     ),
     "another list of emulated runs": (
         lambda f: f.manifest.update(emulated_runs=[] if f.manifest["emulated"] else ["sif"]),
-        "by its evidence the emulated runs are",
+        "emulated runs according to the evidence",
     ),
     "newer package indices": (
         lambda f: run_of(f).update(indices=[{"suite": "trixie", "date": "2026-01-01"}]),
-        "it names other states of package indices than the manifest",
+        "its package index states differ from those in the manifest",
     ),
     "ranks of one number": (
         lambda f: detail(f).update(data={"ranks": 2, "rank_numbers": [0, 0]}),
-        "the ranks of architecture are numbered [0, 0], and it passed",
+        "architecture passed, but its ranks are numbered [0, 0]",
     ),
     "another architecture was seen": (
         lambda f: detail(f).update(data={"uname": "s390x"}),
@@ -240,7 +240,7 @@ def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     state = proven_state(out, image, ImageGoal())
-    assert (state.work, state.text.endswith("is not what was made")) == ("build", True)
+    assert (state.work, state.text.endswith("changed after the build")) == ("build", True)
 
 
 def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
@@ -256,7 +256,7 @@ def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
 def test_a_project_demands_its_own_checks(made: Path) -> None:
     manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
     found = faults_of(manifest_from(manifest), statements, required=["mpi"])
-    assert {fault.partition(": ")[2] for fault in found} == {"it has no outcome of mpi"}
+    assert {fault.partition(": ")[2] for fault in found} == {"missing outcomes: mpi"}
 
 
 HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
@@ -266,8 +266,8 @@ HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
     ("noted", "fault"),
     [
         (HARNESS | {"bin/mpi": "3" * 64}, ""),
-        (HARNESS | {"checks/10-mpi": "4" * 64}, "is not the builder's: checks/10-mpi"),
-        ({"run-checks": "1" * 64}, "is not the builder's: checks/10-mpi"),
+        (HARNESS | {"checks/10-mpi": "4" * 64}, "differ from the builder's: checks/10-mpi"),
+        ({"run-checks": "1" * 64}, "differ from the builder's: checks/10-mpi"),
         (None, "it does not say which scripts ran the checks"),
     ],
 )
@@ -298,7 +298,7 @@ def test_proven_on_a_gpu_is_not_believed(made: Path) -> None:
     assert faults_of(manifest_from(manifest), statements) == []
     manifest["in_image_checks"][0]["name"] = "gpu-found"
     found = "; ".join(faults_of(manifest_from(manifest), statements))
-    assert "it is said to be proven on a GPU, and gpu-found did not pass" in found
+    assert "marked as proven on a GPU, but gpu-found did not pass" in found
 
 
 def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:
     assert faults_of(manifest_from(manifest), statements) == []
     statements["evidence/sif-other.json"] = statements.pop("evidence/sif-bench.json")
     assert (
-        "evidence/sif-other.json: the manifest has other"
+        "evidence/sif-other.json: the manifest has different"
         in faults_of(manifest_from(manifest), statements)[0]
     )
 
@@ -336,7 +336,7 @@ def test_the_outcomes_of_one_run_are_judged_by_its_own_evidence(
         assert (believed[-1].check == CHECK) is (run == "sif")
     forged.statements[NAME] = {**statements[NAME], "predicateType": "other"}
     [*_, fault] = checked_outcomes(manifest_from(manifest), "sif", forged.statements)
-    assert fault.reason == f"{NAME}: it is no test result"
+    assert fault.reason == f"{NAME}: not a test result"
 
 
 def test_a_second_engine_s_run_is_of_the_same_format(made: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_second_engine_s_run_is_of_the_same_format(made: Path) -> None:
     del manifest["artifacts"]["oci"]["tree_digest"]
     manifest["artifacts"]["oci"]["digest"] = "sha256:" + "0" * 64
     [*_, fault] = checked_outcomes(manifest_from(manifest), "oci-podman", evidence)
-    assert "not about sha256:000" in fault.reason
+    assert "expected sha256:000" in fault.reason
 
 
 def test_a_gpu_check_that_does_not_apply_leaves_the_image_proven(made: Path) -> None:

@@ -132,7 +132,7 @@ def test_the_times_of_folders_say_nothing(tmp_path: Path) -> None:
 
 
 def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match="/x: a hard link to /y, which is not there"):
+    with pytest.raises(StepFailed, match="/x: a hard link to /y, which is missing"):
         changes(tmp_path, BASE, [a_hard_link("x", "y")])
 
 

@@ -41,11 +41,11 @@ def changed(**values: object) -> tuple[tarfile.TarInfo, bytes]:
         (changed(mode=0o755), "mode", "mode 0755, not 0644"),
         (changed(mtime=7), "mtime", "mtime 7, not 0"),
         (changed(uid=3), "owner", "owner 3:0, not 0:0"),
-        (a_file("usr/a", "other"), "content", "another content (5 bytes, not 4)"),
-        (a_file("usr/a", "TEXT"), "content", "another content (4 bytes, not 4)"),
+        (a_file("usr/a", "other"), "content", "different content (5 bytes, not 4)"),
+        (a_file("usr/a", "TEXT"), "content", "different content (4 bytes, not 4)"),
         (a_link("usr/a", "b"), "type", "link, not file"),
         (a_hard_link("usr/a", "usr"), "type", "hard link, not file"),
-        (changed(pax_headers={"SCHILY.xattr.user.a": "b"}), "attributes", "another extended"),
+        (changed(pax_headers={"SCHILY.xattr.user.a": "b"}), "attributes", "different extended"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -61,7 +61,7 @@ def test_the_first_path_is_named_and_the_others_are_counted(tmp_path: Path) -> N
     before = [a_file("b", "1"), a_file("c"), a_file("d", "1"), a_link("e", "x")]
     after = [a_file("b", "2"), a_file("c"), a_file("d", "2"), a_link("e", "y")]
     [found] = differences(tmp_path, before, after)
-    assert str(found) == "layer 1: /b: another content (1 bytes, not 1), and 2 more"
+    assert str(found) == "layer 1: /b: different content (1 bytes, not 1), and 2 more"
 
 
 @pytest.mark.parametrize(("first", "text"), [(True, "is missing"), (False, "is new")])

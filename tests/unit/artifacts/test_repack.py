@@ -290,7 +290,7 @@ def test_what_is_changed_in_an_image_changes_no_later_one(
 def test_half_an_export_is_a_failure(tmp_path: Path) -> None:
     folder = exported(tmp_path / "in", base())
     shutil.rmtree(folder)
-    with pytest.raises(StepFailed, match="the engine exported no whole image"):
+    with pytest.raises(StepFailed, match="the engine exported an incomplete image"):
         repack(folder, tmp_path / "a", plain=tmp_path / "b", epoch=EPOCH)
 
 

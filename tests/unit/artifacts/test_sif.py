@@ -46,7 +46,7 @@ def test_the_one_primary_partition_is_read_by_its_descriptor(tmp_path: Path) -> 
 )
 def test_any_other_partitions_are_refused(parts: list[SifPart], names: str, tmp_path: Path) -> None:
     image = write_sif(tmp_path / "image.sif", parts)
-    with pytest.raises(StepFailed, match=f"there are: {names}$"):
+    with pytest.raises(StepFailed, match=f"found: {names}$"):
         root_file_system(image)
     with pytest.raises(StepFailed):
         _copy_squashfs(image, tmp_path / "squashfs", None)

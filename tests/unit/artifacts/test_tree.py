@@ -179,7 +179,7 @@ def test_nothing_else_is_allowed(path: str) -> None:
 
 
 def test_a_hard_link_to_nothing_is_a_failure() -> None:
-    with pytest.raises(StepFailed, match="/b: a hard link to /a, which is not there"):
+    with pytest.raises(StepFailed, match="/b: a hard link to /a, which is missing"):
         digest(a_hard_link("b", "a"))
 
 
@@ -197,7 +197,7 @@ def test_differences_are_sorted_and_name_the_tree() -> None:
         "/a: only in the second",
         "/b: only in the first",
         "/c: only in the second",
-        "/d: another content (0 bytes, not 2)",
+        "/d: different content (0 bytes, not 2)",
         "/e: links to x, not y",
     ]
 
@@ -245,7 +245,7 @@ def noted(*named: tuple[str, str]) -> dict[str, TreeEntry]:
 def test_the_tree_digest_counts_attributes() -> None:
     plain, one, other = noted(), noted(("user.note", "a")), noted(("user.note", "b"))
     assert len({tree_digest(plain), tree_digest(one), tree_digest(other)}) == 3
-    assert differences(one, other)[0] == "/etc: another extended attribute user.note"
+    assert differences(one, other)[0] == "/etc: different extended attribute user.note"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_what_an_earlier_version_made_has_no_digest_of_its_bill(
     change(out, planned, digests={})
     work, text = state(out, planned)
     assert work == "build"
-    assert "did not note the digest of its bill of materials" in text
+    assert "did not record the digest of its bill of materials" in text
 
 
 def test_what_other_runners_ran_is_kept(out: Path, planned: PlannedImage) -> None:
@@ -87,9 +87,9 @@ DAMAGED: dict[str, tuple[str, str | None, str]] = {
     "no manifest": ("manifest.json", None, ""),
     "half a manifest": ("manifest.json", '{"schema":', ""),
     "no object": ("manifest.json", "[1]", ""),
-    "a file cut short": ("image.sif", "s", ": its artifacts are not whole"),
-    "a file gone": ("image.sif", None, ": its artifacts are not whole"),
-    "a blob gone": ("image.oci/blobs/a", None, ": its artifacts are not whole"),
+    "a file cut short": ("image.sif", "s", ": its artifacts are incomplete"),
+    "a file gone": ("image.sif", None, ": its artifacts are incomplete"),
+    "a blob gone": ("image.oci/blobs/a", None, ": its artifacts are incomplete"),
 }
 
 
@@ -180,7 +180,7 @@ def test_what_does_not_say_what_it_was_made_from_is_made_again(
 ) -> None:
     change(out, planned, inputs={name: one for name, one in INPUTS.items() if name != absent})
     work, text = state(out, planned)
-    assert (work, "an earlier version made it" in text) == ("build", True)
+    assert (work, "built by an earlier version" in text) == ("build", True)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_what_does_not_say_what_it_was_made_from_is_made_again(
     ],
 )
 def test_a_damaged_manifest_is_none_and_why_is_said(text: str, tmp_path: Path) -> None:
-    assert why_none(tmp_path).endswith("no manifest.json here, so this is no finished image")
+    assert why_none(tmp_path).endswith("not a finished image: no manifest.json")
     (tmp_path / "manifest.json").write_text(text)
     assert read_manifest(tmp_path) is None
-    assert why_none(tmp_path).endswith("damaged or another version's, so this is no finished image")
+    assert why_none(tmp_path).endswith("not a finished image: damaged, or from another version")
 
 
 def test_no_pipe_is_waited_for(out: Path, planned: PlannedImage) -> None:

@@ -145,8 +145,8 @@ OTHERS = {"oci": digest("1"), "sif": digest("2"), "charliecloud": digest("3")}
 def test_evidence_of_other_artifacts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_folder(tmp_path / "out", digests=OTHERS)
     errors = not_proven(tmp_path, capsys)
-    assert f"{HPC}: the evidence sif is of other artifacts\n" in errors
-    assert f"{HPC}: the SBOM is of another image\n" in errors
+    assert f"{HPC}: the evidence sif is for other artifacts\n" in errors
+    assert f"{HPC}: the SBOM is for another image\n" in errors
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", '{"metadata": 7}', '{"components": [{}]}', "{"])
@@ -155,7 +155,7 @@ def test_an_sbom_of_another_shape(
 ) -> None:
     folder = image_folder(tmp_path / "out")
     (folder / "sbom.cdx.json").write_text(text)
-    assert f"{HPC}: the SBOM is of another image\n" in not_proven(tmp_path, capsys)
+    assert f"{HPC}: the SBOM is for another image\n" in not_proven(tmp_path, capsys)
 
 
 def test_evidence_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +170,7 @@ def without_evidence(folder: Path) -> None:
 
 def test_evidence_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without_evidence(image_folder(tmp_path / "out"))
-    assert "there is no evidence beside it" in not_proven(tmp_path, capsys)
+    assert "it has no evidence" in not_proven(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_evidence_that_cannot_be_read(
 ) -> None:
     folder = image_folder(tmp_path / "out")
     (folder / "evidence/oci.json").write_text(text)
-    assert "the evidence oci is of other artifacts" in not_proven(tmp_path, capsys)
+    assert "the evidence oci is for other artifacts" in not_proven(tmp_path, capsys)
 
 
 def test_an_image_that_is_only_built_says_so(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_folder_with_other_things_is_left_alone(
     (tmp_path / "site/images").mkdir(parents=True)
     (tmp_path / "site/images/mine.html").write_text("mine")
     code, errors = refused(tmp_path, capsys)
-    assert (code, "holds other things than a catalogue" in errors) == (2, True)
+    assert (code, "has files that do not belong to a catalogue" in errors) == (2, True)
     assert (tmp_path / "site/images/mine.html").read_text() == "mine"
     code, errors = refused(tmp_path, capsys, f"--output={tmp_path / 'out'}")
     assert (code, "holds images" in errors) == (2, True)

@@ -49,7 +49,7 @@ def test_all_that_is_written_of_a_measurement(name: str, result: Measured) -> No
 
 def test_a_busy_machine_is_shouted() -> None:
     text = as_text(dataclasses.replace(measured(), others=(0.9, 0.8, 0.1)))
-    assert "DISTURBED: others kept the cores busy before the rounds: 90%, 80%, 10%" in text
+    assert "DISTURBED: other processes kept the cores busy before the rounds: 90%, 80%, 10%" in text
     assert "DISTURBED" not in as_text(measured())
 
 

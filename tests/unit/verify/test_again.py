@@ -46,7 +46,7 @@ def test_what_is_no_manifest_is_said(
 ) -> None:
     (tmp_path / "manifest.json").write_text(text)
     assert main(["verify", str(tmp_path)]) == 2
-    assert "no finished image" in capsys.readouterr().err
+    assert "not a finished image" in capsys.readouterr().err
 
 
 def proven_now(before: Manifest, checks: Mapping[str, Any], **more: Any) -> ProvenImage:

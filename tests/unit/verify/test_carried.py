@@ -62,7 +62,7 @@ def test_a_script_is_the_one_in_the_image() -> None:
 def test_an_mpi_without_its_check_fails() -> None:
     [outcome] = lacking_mpi(target("architecture", mpi="openmpi5.0"))
     assert (outcome.check, outcome.outcome) == ("mpi", FAILED)
-    assert outcome.reason == "the image is for openmpi5.0, and has no check mpi"
+    assert outcome.reason == "the image is for openmpi5.0, but has no check mpi"
     assert lacking_mpi(target("mpi", mpi="openmpi5.0")) == lacking_mpi(target()) == ()
 
 

@@ -222,7 +222,7 @@ def test_no_finding_is_failed(result: Completed, verify: Verify) -> None:
 def test_binary_rubbish_is_no_finding(text: str, verify: Verify) -> None:
     _, outcome = verify(done(text))
     assert outcome.outcome == FAILED
-    assert outcome.reason.startswith("exit status 0, but its last line is no text: ")
+    assert outcome.reason.startswith("exit status 0, but its last line is not text: ")
     assert len(outcome.reason) <= 500
     assert outcome.reason.isprintable()
     assert all(one.isprintable() or one in "\n\t" for one in outcome.output)
@@ -277,7 +277,7 @@ def test_environment_of_the_image_is_there(verify: Verify) -> None:
         (env("PATH=/usr/bin:/bin", "MODE=a=b\nc"), "MODE is 'a=b\\nc', not 'a=b c'"),
         (
             env("PATH=/usr/bin:/bin", "MODE=a=b c", "SECRET=1", "APPTAINER_X=1"),
-            "APPTAINER_X is set, and not by the image; SECRET is set, and not by the image",
+            "APPTAINER_X is set, but not by the image; SECRET is set, but not by the image",
         ),
         (
             env("PATH=/usr/bin:/bin", "MODE=a=b c", directory="/root"),
@@ -362,7 +362,7 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
         "a GPU disappeared",
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
-    assert found[1].reason == "a GPU disappeared; the check said: because"
+    assert found[1].reason == "a GPU disappeared; check output: because"
 
 
 def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:
@@ -378,7 +378,7 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
     ("needs", "driver", "why"),
     [
         ((), "550.1", "no check of the image needs one"),
-        (("gpu",), "", "no driver of NVIDIA's is loaded here"),
+        (("gpu",), "", "no NVIDIA driver is loaded on this host"),
         (("gpu",), "550.1", "there is no toolkit"),
     ],
 )

@@ -59,7 +59,7 @@ def test_gpus_that_are_there_all_the_same(container: Container) -> None:
     [found] = withheld(a_target(*CHECKS), kind, container)
     assert found.outcome == SKIPPED
     assert found.reason == (
-        "not judged: GPUs are there though none was handed over: "
+        "not judged: GPUs are visible without being passed: "
         "1 GPU: Tesla V100, compute capability 7.0"
     )
 

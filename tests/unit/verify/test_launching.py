@@ -319,7 +319,7 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
     folder: Path, asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(folder), "--launcher=mpirun", "--runner=charliecloud"]) == 2
-    assert "there is no image.tar.gz here" in capsys.readouterr().err
+    assert "missing: image.tar.gz" in capsys.readouterr().err
     assert main(["verify", str(folder), "--launcher=mpirun"]) == 0
     assert [one.kind.format for one in asked] == ["sif"]
     (folder / "image.sif").write_bytes(b"another")
@@ -327,15 +327,15 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
     assert "image.sif: its digest is sha256:" in capsys.readouterr().err
     (folder / "image.sif").unlink()
     assert main(["verify", str(folder), "--launcher=mpirun"]) == 2
-    assert "there is no image.sif, no image.tar.gz here" in capsys.readouterr().err
+    assert "missing: image.sif, image.tar.gz" in capsys.readouterr().err
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--ranks=4", "--bind-mpi=auto"], "--ranks, --bind-mpi: for ranks, which --launcher"),
-        (["--timeout=9"], "--timeout: for ranks, which --launcher mpirun or srun starts"),
+        (["--ranks=4", "--bind-mpi=auto"], "--ranks, --bind-mpi: only with --launcher"),
+        (["--timeout=9"], "--timeout: only with --launcher mpirun or srun"),
         (["--launcher=ssh"], "invalid choice: 'ssh'"),
         (
             ["--launcher=mpirun", "--runner=docker"],
@@ -344,13 +344,13 @@ def test_an_artifact_that_is_not_there_or_not_the_manifests(
         (["--launcher=mpirun", "--ranks=0"], "0 is not a positive number"),
         (
             ["--launcher=srun", "--ranks=2", "--nodes=3"],
-            "--nodes 3: 2 ranks cannot be on so many; --ranks 3 can",
+            "--nodes 3: 2 ranks cannot use all of them; --ranks 3 can",
         ),
         (
             ["--launcher=mpirun", "--nodes=5"],
-            "--nodes 5: 4 ranks cannot be on so many; --ranks 5 can",
+            "--nodes 5: 4 ranks cannot use all of them; --ranks 5 can",
         ),
-        (["--launcher=mpirun", "--ranks=1", "--nodes=2"], "--nodes 2: 1 rank cannot be on so"),
+        (["--launcher=mpirun", "--ranks=1", "--nodes=2"], "--nodes 2: 1 rank cannot use all"),
     ],
 )
 def test_bad_usage(

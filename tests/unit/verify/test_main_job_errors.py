@@ -18,8 +18,8 @@ from builder.verify import main_job
 
 RUN = cast("Any", SimpleNamespace(tools=Tools(processes=Processes(), home=Home(path=Path("/h")))))
 FULL = (
-    "free some room and run the same command again: finished steps are kept "
-    "('build-images gc' says what nothing refers to)"
+    "free disk space and run the same command again: finished steps are kept "
+    "('build-images gc' lists unused data)"
 )
 
 

@@ -49,7 +49,7 @@ def test_osu_tables_are_read_at_8_bytes_and_at_the_largest_size() -> None:
             '"triad_gb_per_s": -1',
             "triad_gb_per_s is -1",
         ),
-        ("memory-speed", "data: ", "daten: ", "gives no triad"),
+        ("memory-speed", "data: ", "daten: ", "output has no triad"),
         ("mpi-speed", '"ranks": 2', '"ranks": 1', "ran on 1 ranks"),
         ("osu_latency", "\n8 ", "\n9 ", "no value for 8 bytes"),
         ("fio", '"error" : 0', '"error" : 5', "has the error 5"),
@@ -117,13 +117,13 @@ def test_on_a_busy_machine_a_collapse_cannot_be_told(
     runs = (run("bare", speeds(1.0)), run("oci", speeds(4.0)))
     result = dataclasses.replace(measured(*runs, places=("bare", "oci")), others=others)
     assert result.outcomes["oci"].outcome == outcome
-    assert ("others kept 50%" in result.outcomes["oci"].reason) == (outcome == "skipped")
+    assert ("processes kept 50%" in result.outcomes["oci"].reason) == (outcome == "skipped")
     broken = dataclasses.replace(run("oci", {}), problem="exit status 1")
     result = measured(run("bare", speeds(1.0)), broken, places=("bare", "oci"))
     assert dataclasses.replace(result, others=others).outcomes["oci"].outcome == "failed"
 
 
-UNTOLD = "cannot tell of mpi-speed, as it did not run bare: exit status 125: mount"
+UNTOLD = "cannot tell: mpi-speed did not run bare: exit status 125: mount"
 
 
 @pytest.mark.parametrize("problem", ["", "exit status 1: no fabric"])
@@ -224,7 +224,7 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
             output("", timed_out=True, returncode=-9, waiting=("hpcc (4): futex", "sh (3): wait")),
             "no result after 900 s; it was waiting for: hpcc (4): futex, sh (3): wait",
         ),
-        (output("all well\n"), "it gives no triad_gb_per_s: 'None'"),
+        (output("all well\n"), "its output has no triad_gb_per_s: 'None'"),
     ],
 )
 def test_a_program_that_fails_is_said_and_not_tried_again(answer: Completed, problem: str) -> None:

@@ -77,7 +77,7 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
     ("fault", "problem"),
     [
         ("sleep=60", "no answer within 1 s"),
-        ("crash=1", "whoever asks them: ended by SIGSEGV"),
+        ("crash=1", "the sampling process: ended by SIGSEGV"),
         ("init=18", "nvmlInit: NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
         ("handle=15", "nvmlDeviceGetHandleByIndex: NVML_ERROR_GPU_IS_LOST"),
     ],

@@ -128,11 +128,11 @@ def test_what_cannot_be_measured_is_bad_input(
 ) -> None:
     held.clear()
     write(machine, manifest)
-    with pytest.raises(BadInput, match="holds none of the programs that measure") as refused:
+    with pytest.raises(BadInput, match="has none of the benchmark programs") as refused:
         measure(machine.run, machine.folder, runners=(), repeats=1)
     assert "hpcc, memory-speed, mpi-speed" in refused.value.hint
     artifacts = {"oci": manifest["artifacts"]["oci"]}
     write(machine, {**manifest, "artifacts": artifacts})
-    with pytest.raises(BadInput, match="the image has no charliecloud tarball, of which bare is"):
+    with pytest.raises(BadInput, match="the image has no charliecloud tarball, which the bare run"):
         measure(machine.run, machine.folder, runners=(), repeats=1)
     assert len(started) == 1

@@ -141,12 +141,12 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
         "oci: its configuration is for the variant v9 of amd64",
     ),
     "windows": (with_config(os="windows"), "oci: its configuration is for the os windows"),
-    "entry point": (with_settings(Entrypoint=["/bin/evil"]), "sif: its Entrypoint is None, and"),
-    "command": (with_settings(Cmd=["/bin/evil"]), "sif: its Cmd is ['/bin/bash'], and"),
-    "user": (with_settings(User="0"), "sif: its User is None, and the OCI layout's '0'"),
+    "entry point": (with_settings(Entrypoint=["/bin/evil"]), "sif: its Entrypoint is None, but"),
+    "command": (with_settings(Cmd=["/bin/evil"]), "sif: its Cmd is ['/bin/bash'], but"),
+    "user": (with_settings(User="0"), "sif: its User is None, but '0' in the OCI layout"),
     "a health check": (
         with_settings(Healthcheck={"Test": ["CMD", "/bin/evil"]}),
-        "oci: its configuration has Healthcheck, which is Docker's alone",
+        "oci: its configuration has Healthcheck, which only Docker supports",
     ),
     "another shell": (with_settings(Shell=["/bin/evil"]), "oci: its configuration has Shell"),
     "a step to come": (with_settings(OnBuild=["RUN evil"]), "oci: its configuration has OnBuild"),
@@ -154,65 +154,68 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
     "directory": (with_settings(WorkingDir="/"), "sif: its WorkingDir is '/srv'"),
     "a label": (
         with_settings(Labels={**LABELS, "title": "y"}),
-        "sif: its labels are others: title",
+        "sif: its labels differ from those of the OCI layout: title",
     ),
     "a label of the contract": (
         with_settings(Labels={**LABELS, "build-images.host.cpu.target": "zen4"}),
-        "oci: labels are not those of /opt/build-images/host-contract.json: build-images.host.cpu",
+        "oci: labels differ from /opt/build-images/host-contract.json: build-images.host.cpu",
     ),
     "labels of the contract in the SIF": (
         with_sif(".singularity.d/labels.json", json.dumps({"title": "x"})),
-        "sif: labels are not those of /opt/build-images/host-contract.json",
+        "sif: labels differ from /opt/build-images/host-contract.json",
     ),
     "another contract": (
         lambda made: setattr(made, "contract", json.dumps({**CONTRACT, "kernel": "6.0"})),
-        "oci: labels are not those of /opt/build-images/host-contract.json: build-images.host.kern",
+        "oci: labels differ from /opt/build-images/host-contract.json: build-images.host.kern",
     ),
     "rubbish in the contract": (
         lambda made: setattr(made, "contract", "{"),
-        "/opt/build-images/host-contract.json is no contract",
+        "/opt/build-images/host-contract.json is not a host contract",
     ),
     "runscript": (
         with_sif(".singularity.d/runscript", "#!/bin/sh\nexec /bin/evil"),
-        "sif: its runscript is another: exec /bin/evil",
+        "sif: unexpected runscript: exec /bin/evil",
     ),
-    "test": (with_sif(".singularity.d/test", "#!/bin/sh\ntrue"), "sif: its test is another: true"),
-    "an environment that behaves": (with_variable, "does something else than to set the image's"),
+    "test": (
+        with_sif(".singularity.d/test", "#!/bin/sh\ntrue"),
+        "sif: unexpected test script: true",
+    ),
+    "an environment that behaves": (with_variable, "does not set exactly the image's"),
     "a variable less": (
         with_sif(f"{ENV}/10-docker2singularity.sh", '#!/bin/sh\nexport PATH="/bin"'),
-        "10-docker2singularity.sh does something else",
+        "10-docker2singularity.sh does not set exactly",
     ),
     "a script more": (
         with_sif(f"{ENV}/91-more.sh", "true"),
-        "91-more.sh is a file that Apptainer does not make",
+        "91-more.sh is a file that Apptainer does not write",
     ),
     "a library more": (
         with_sif(".singularity.d/libs/libmpi.so.40", "x"),
-        "sif: /.singularity.d/libs/libmpi.so.40 is a file that Apptainer does not make",
+        "sif: /.singularity.d/libs/libmpi.so.40 is a file that Apptainer does not write",
     ),
     "a script of Apptainer's own that does more": (
         with_sif(f"{ENV}/94-appsbase.sh", "export LD_PRELOAD=/x"),
-        "94-appsbase.sh is not what Apptainer (1.0 to 1.5) writes",
+        "94-appsbase.sh differs from the one that Apptainer (1.0 to 1.5) writes",
     ),
     "an action that does more": (
         with_sif(".singularity.d/actions/exec", "#!/bin/sh\nexec /bin/evil"),
-        "actions/exec is not what Apptainer (1.0 to 1.5) writes",
+        "actions/exec differs from the one that Apptainer (1.0 to 1.5) writes",
     ),
     "what inspect shows": (
         with_sif(".singularity.d/runscript", f"#!/bin/sh\n# x\n{RUNSCRIPT}\ntrue", shown=False),
-        "what inspect shows of runscript is not what is in it",
+        "runscript in `apptainer inspect` differs from that in the image",
     ),
     "what inspect shows of the test": (
         with_sif(".singularity.d/test", "#!/bin/sh\ntrue", shown=False),
-        "what inspect shows of test is not what is in it",
+        "test in `apptainer inspect` differs from that in the image",
     ),
     "what inspect shows of the environment": (
         with_sif(f"{ENV}/90-environment.sh", "#!/bin/sh\ntrue", shown=False),
-        "what inspect shows of /.singularity.d/env/90-environment.sh is not what is in it",
+        "90-environment.sh in `apptainer inspect` differs from that in the image",
     ),
     "what inspect shows of labels": (
         with_sif(".singularity.d/labels.json", json.dumps({"title": "x"}), shown=False),
-        "what inspect shows of its labels is not what is in it",
+        "labels in `apptainer inspect` differ from those in the image",
     ),
     "the architecture of the SIF": (
         lambda made: setattr(made, "sif_arch", b"06"),
@@ -253,7 +256,7 @@ def test_what_the_header_of_a_sif_says_is_compared(tmp_path: Path) -> None:
     image.files["sif"].write_bytes(first + data[32:45] + b"06" + data[47:])
     assert metadata_faults(image) == [
         "sif: its first line is '#!/bin/evil', expected '#!/usr/bin/env run-singularity'",
-        "sif: its header is for ppc64le, and its file system for x86_64",
+        "sif: its header is for ppc64le, but its file system is for x86_64",
     ]
 
 
@@ -265,7 +268,7 @@ def test_what_a_layout_says_of_its_blobs_is_compared(tmp_path: Path) -> None:
     (tmp_path / "oci/index.json").write_text(json.dumps(index))
     found = metadata_faults(image)
     assert any("oci: its index is for the architecture arm64" in one for one in found)
-    assert any(" bytes, and " in one for one in found)
+    assert any(" bytes, but " in one for one in found)
     assert len(found) == 2
 
 
@@ -281,8 +284,8 @@ def test_a_layer_of_another_kind_and_an_annotation_that_contradicts(tmp_path: Pa
     index["manifests"][0].update(digest=digest_of(text.encode()), size=len(text))
     (tmp_path / "oci/index.json").write_text(json.dumps(index))
     found = metadata_faults(image)
-    assert any("v1.tar+gzip is said" in one for one in found)
-    assert any("the annotation title is 'another', and the label 'x'" in one for one in found)
+    assert any("but its descriptor says" in one for one in found)
+    assert any("the annotation title is 'another', but the label is 'x'" in one for one in found)
 
 
 def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
@@ -292,7 +295,7 @@ def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
     contents = {**image.trees["sif"].contents, ".singularity.d/labels.json": b"{}"}
     spoilt = {"sif": FormatTree(entries={}, contents=contents)}
     found = metadata_faults(dataclasses.replace(image, trees=spoilt))
-    assert any("labels are not those of" in one for one in found)
+    assert any("labels differ from" in one for one in found)
 
 
 def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:
@@ -301,4 +304,4 @@ def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None
     made.sif[".singularity.d/runscript"] = "exec /bin/evil"
     outcome = compared(made.described(tmp_path), has_checks=True)
     assert outcome.outcome == FAILED
-    assert outcome.reason.startswith("sif: its runscript is another: exec /bin/evil")
+    assert outcome.reason.startswith("sif: unexpected runscript: exec /bin/evil")

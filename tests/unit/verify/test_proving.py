@@ -283,7 +283,7 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("image.tar.gz", "not a whole charliecloud artifact"),
+        ("image.tar.gz", "incomplete charliecloud artifact"),
         ("image.sif", "image.sif"),
     ],
 )
@@ -409,10 +409,12 @@ def test_an_artifact_is_the_one_that_the_manifest_names(
     write(machine, manifest)
     path = machine.folder / name
     path.rename(machine.folder / "elsewhere")
-    with pytest.raises(BadInput, match=f"{name}: the manifest names this artifact, and it is not"):
+    with pytest.raises(
+        BadInput, match=f"{name}: the manifest names this artifact, but it is missing"
+    ):
         prove_again(machine.run, machine.folder)
     os.mkfifo(path)
-    with pytest.raises(BadInput, match=f"neither a file nor a folder, so {name} is not whole"):
+    with pytest.raises(BadInput, match=f"neither a file nor a folder, so {name} is incomplete"):
         prove_again(machine.run, machine.folder)
     path.unlink()
     (machine.folder / "elsewhere").rename(path)

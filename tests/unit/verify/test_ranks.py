@@ -162,7 +162,7 @@ def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
     if fits:
         assert launchers.find(asked, OPEN_MPI, tools).name == "mpirun"
     else:
-        reason = "mpirun has this node alone here, and 2 are asked for"
+        reason = "2 nodes are requested, but mpirun has only this node"
         assert unfit(asked, OPEN_MPI, tools) == reason
 
 
@@ -172,15 +172,15 @@ def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> N
 
 
 def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
-    reason = "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0"
+    reason = "this host's mpirun is Open MPI 4.1.4, but the image has MPICH 4.0"
     assert unfit(start(), MPICH, host(mpirun=ORTE)) == reason
 
 
 def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
     tools = host()
-    reason = "there is no mpirun on this host, and the image has Open MPI 4.1"
+    reason = "no mpirun on this host, but the image has Open MPI 4.1"
     assert unfit(start(), OPEN_MPI, tools) == reason
-    assert unfit(start("srun"), OPEN_MPI, tools) == "there is no srun on this host"
+    assert unfit(start("srun"), OPEN_MPI, tools) == "no srun on this host"
 
 
 def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
@@ -206,7 +206,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         (
             MPICH,
             {"srun": PLUGINS},
-            "srun starts ranks by PMIx, and MPICH 4.0 brings none: its own launcher is mpirun",
+            "srun starts ranks through PMIx, but MPICH 4.0 has none: its own launcher is mpirun",
         ),
         (
             OPEN_MPI,
@@ -308,7 +308,7 @@ def test_the_complaint_that_tells_most(text: str, told: str) -> None:
 
 FINDING = "4 ranks on 2 hosts: messages and collectives of 1 B to 8 MiB are whole"
 MPIRUN = "mpirun of Open MPI 4.1.4"
-NO_RESULT = "no result after 195 s, and no rank says what it waits for; last was said:"
+NO_RESULT = "no result after 195 s, and no rank reported its step; last output:"
 ENDED_LATE = {"returncode": -15, "stdout": "", "timed_out": True, "duration_s": 195.0}
 ALONE = "MPI started singletons: this process is rank 0 of 1, expected 4 ranks\n"
 
@@ -395,8 +395,8 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("done", "reason"),
     [
-        ({"stdout": ALONE * 4, "returncode": 1}, f"{ALONE.strip()} (4 of 4 ranks say so)"),
-        ({"stdout": ALONE * 4}, f"{ALONE.strip()} (4 of 4 ranks say so)"),
+        ({"stdout": ALONE * 4, "returncode": 1}, f"{ALONE.strip()} (4 of 4 ranks report this)"),
+        ({"stdout": ALONE * 4}, f"{ALONE.strip()} (4 of 4 ranks report this)"),
         ({"stdout": report() * 2}, "2 groups of ranks reported, expected 1"),
         ({"stdout": f"{FINDING}\n"}, "0 groups of ranks reported, expected 1"),
         ({"stdout": report(ranks=3)}, "3 ranks reported, expected 4"),
@@ -405,7 +405,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
         ({"stdout": ""}, "exit status 0, but no rank printed a finding"),
         (
             {"stdout": 'data: {"ranks": 4}\nrank 2: a sum is wrong\n', "returncode": 1},
-            f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: without a complaint",
+            f"rank 2: a sum is wrong; {MPIRUN} ended with exit status 1: no error message",
         ),
         (
             {"returncode": 137, "stderr": "srun: error: n2: task 3: Killed\n"},
@@ -417,7 +417,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
         ),
         (
             {"returncode": 124, "stdout": "", "duration_s": 101.2},
-            "no result after 101 s, and no rank says what it waits for; last was said: nothing",
+            "no result after 101 s, and no rank reported its step; last output: nothing",
         ),
         (
             {"returncode": 1, "stdout": "rank 2: a sum is wrong\n", "stderr": ENDED.format(0)},
@@ -430,7 +430,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
         ),
         (
             {"stdout": report() + "\N{REPLACEMENT CHARACTER}\n"},
-            "exit status 0, but the last line is no text: \N{REPLACEMENT CHARACTER}",
+            "exit status 0, but the last line is not text: \N{REPLACEMENT CHARACTER}",
         ),
         ({"returncode": 0, "timed_out": True}, None),
     ],
@@ -445,12 +445,12 @@ def test_ranks_that_are_not_fail(done: dict[str, Any], reason: str | None, judge
 
 WAITS = "srun: job 7 queued and waiting for resources\n"
 GOT = "srun: job 7 has been allocated resources\n"
-NO_NODES = f"{MPIRUN} only queued the job: it was given no nodes in 195 s, and no rank was started"
+NO_NODES = f"{MPIRUN} only queued the job: no nodes in 195 s, and no rank was started"
 
 
 FEW = "srun: error: Unable to allocate resources: Requested node configuration is not available"
 MANY = "srun: error: Unable to create step for job 8: More processors requested than permitted"
-REFUSED = f"{MPIRUN} was refused the nodes, and no rank was started; it said:"
+REFUSED = f"{MPIRUN} did not get the nodes, and no rank was started; its message:"
 DOWN = "srun: Required node not available (down, drained or reserved)"
 
 
@@ -458,7 +458,7 @@ DOWN = "srun: Required node not available (down, drained or reserved)"
     ("done", "result", "reason"),
     [
         ({**ENDED_LATE, "stderr": WAITS}, SKIPPED, NO_NODES),
-        ({**ENDED_LATE, "stderr": f"{DOWN}\n{WAITS}"}, SKIPPED, f"{NO_NODES}; it said: {DOWN}"),
+        ({**ENDED_LATE, "stderr": f"{DOWN}\n{WAITS}"}, SKIPPED, f"{NO_NODES}; its message: {DOWN}"),
         ({**ENDED_LATE, "stderr": WAITS + GOT}, FAILED, f"{NO_RESULT} nothing"),
         ({**ENDED_LATE, "stderr": ""}, FAILED, f"{NO_RESULT} nothing"),
         ({"stderr": WAITS + GOT}, PASSED, f"{FINDING}; started by {MPIRUN}"),
@@ -485,11 +485,11 @@ def test_ranks_that_were_given_no_nodes_say_nothing_of_the_image(
         ),
         (
             {"mpi": MPICH},
-            "this host's mpirun is Open MPI 4.1.4, and the image has MPICH 4.0",
+            "this host's mpirun is Open MPI 4.1.4, but the image has MPICH 4.0",
         ),
         (
             {"arch": "s390x", "start": start(nodes=2, bind="auto")},
-            f"the image is for s390x, the host's MPI {platform.machine()}'s",
+            f"the image is for s390x, but the host's MPI is for {platform.machine()}",
         ),
         (
             {"start": start(nodes=2, bind="/nonexistent/mpi")},

@@ -292,7 +292,7 @@ def test_a_library_that_no_package_brings_is_a_failure() -> None:
     trials = LibraryTrials(lambda _: NEEDY)
     [trial] = trials.of([resolved()], {"python3"}, 7)
     assert (trial.outcome, trial.line) == (FAILED, 7)
-    assert trial.text == "no package of the image brings libSM.so.6 (libsm6; libSM)"
+    assert trial.text == "no package of the image provides libSM.so.6 (libsm6; libSM)"
     assert outcomes(trials.of([resolved()], {"libSM"}, 7)) == [PASSED]
 
 

@@ -58,7 +58,7 @@ def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:
         ("patch -p0", FIX, FAILED, "can't find file to patch"),
         ("patch -p1", SCRIPT, FAILED, "Only garbage was found"),
         ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "can't find file to patch"),
-        ("patch -p1", None, NOT_TRIED, "the patch is not at hand"),
+        ("patch -p1", None, NOT_TRIED, "the patch is not available"),
         ("patch -p1", LINK, NOT_TRIED, "it makes a symbolic link"),
         ("patch -p1", INDEX, NOT_TRIED, "it makes a symbolic link"),
         ("patch -p1", INDENTED, NOT_TRIED, "it makes a symbolic link"),

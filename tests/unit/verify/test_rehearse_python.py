@@ -59,7 +59,7 @@ COMPILED = "compiled with what is pinned"
             FAILED,
             (
                 "Python 3.6, glibc 2.27, ppc64le: pyyaml 5.4.1 has no wheel and is compiled with "
-                "setuptools, wheel, Cython: the newest of it is taken, whichever that is on the day"
+                "setuptools, wheel, Cython: the newest version at build time is used"
             ),
         ),
         (
@@ -80,7 +80,7 @@ COMPILED = "compiled with what is pinned"
         (
             ("install pyyaml==5.4.2",),
             FAILED,
-            f"{BIONIC.short}: the index has nothing that fits pyyaml==5.4.2",
+            f"{BIONIC.short}: the index has no version that matches pyyaml==5.4.2",
         ),
         (("install silent==1.0",), NOT_TRIED, "index.example cannot be reached: no route"),
         (
@@ -119,7 +119,7 @@ def test_pip_isolates_legacy_distributions_since_23_1(pip: str, outcome: str) ->
     target = PythonTarget(arch="x86_64", python="3.11.2", pip=pip, glibc="2.36")
     [*_, trial] = python_trials().of([step("pip3 install plain==1.0")], target)
     assert trial.outcome == outcome
-    isolated = "setuptools>=40.8.0, wheel: the newest of it is taken"
+    isolated = "setuptools>=40.8.0, wheel: the newest version"
     assert (isolated in trial.text) == (outcome == FAILED)
 
 
@@ -416,7 +416,7 @@ def test_pip_itself_resolves_with_stand_ins() -> None:
             ("six", "1.17.0"),
         ]
         assert [package.source is None for package in packages] == [False, True]
-        with pytest.raises(Unresolvable, match=r"^the index has nothing that fits plain>1$"):
+        with pytest.raises(Unresolvable, match=r"^the index has no version that matches plain>1$"):
             resolver.resolve(["plain>1"], BIONIC)
 
 

@@ -272,7 +272,7 @@ def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path
 
 def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
     clones = Clones(Processes(), [tmp_path])
-    no_copy = "no copy of site/tool is at hand (--clones names folders that have one)"
+    no_copy = "no copy of site/tool (name its folder with --clones)"
     assert clones.check_out(URL, "v1", tmp_path) == no_copy
     for url in ("git@git.example:site/tool", "https://git.example/tool", f"{URL}/more"):
         assert clones.check_out(url, "v1", tmp_path) == f"{url} names no owner and repository"

@@ -135,7 +135,7 @@ def test_a_stage_goes_on_without_a_step_that_cannot_run() -> None:
     ]
     assert trials[0].text == "on debian12 in place of ubuntu22.04"
     assert trials[1].text == "it needs a server: lost.example is silent"
-    needs = "it may rest on steps that did not run (Dockerfile:5): "
+    needs = "it may depend on steps that did not run (Dockerfile:5): "
     assert trials[3].text == f"{needs}make: *** No rule"
     assert trials[5].text == f'{needs}stat: "/opt/a": no file'
     assert stand_in.begun == [
@@ -151,7 +151,7 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
     trial = only("cc a.c", "a.c:1: error: x", "subprocess exited with status 1")
     assert (trial.outcome, trial.line) == (FAILED, 2)
     assert trial.text == "on debian12 in place of ubuntu22.04: a.c:1: error: x"
-    assert trial.hint == "all of its output: the.log"
+    assert trial.hint == "complete output: the.log"
     assert only("cc a.c").outcome == PASSED
     assert only("test -e a", "STEP 2/2: RUN test -e a").text.endswith("22.04: exit status 1")
 
