@@ -69,8 +69,8 @@ def test_findings_are_told_with_their_places(
         f"{begin}Dockerfile",
         f"{begin}Singularity.def",
     ]
-    assert "error unverified-download: http://example.org/x.tar comes without a checksum" in out[0]
-    assert out[1] == "    https, or sha256sum -c after it"
+    assert "error unverified-download: http://example.org/x.tar is downloaded without a checksum" in out[0]
+    assert out[1] == "    use https, or check the file with sha256sum -c"
     assert out[4] == "2 errors, 0 warnings in 1 spec linted"
 
 
