@@ -49,7 +49,7 @@ KINDS = {
     WRONG_KEY: "no trusted key|who is not trusted|not in a log",
     EXPIRED_KEY: "no longer trusted",
     KEYLESS: "signed by a certificate",
-    OTHER_SUBJECT: "about another image|signature is of|manifest refers to",
+    OTHER_SUBJECT: "about another image|signature is for|manifest refers to",
     WRONG_TYPE: "payload's type|not a Sigstore bundle|no DSSE|not an in-toto|payload is not a c",
 }
 
