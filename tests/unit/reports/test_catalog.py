@@ -316,7 +316,7 @@ def test_every_manifest_of_another_shape_is_named(
         write(folder / "manifest.json", {**manifest, **change})
     code, errors = refused(tmp_path, capsys)
     assert code == 2
-    assert all(f"{each.name}/manifest.json:1: it has another shape" in errors for each in bad)
+    assert all(f"{each.name}/manifest.json:1: its format differs" in errors for each in bad)
     assert not (tmp_path / "site").exists()
 
 
