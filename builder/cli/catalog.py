@@ -16,8 +16,8 @@ from builder.reports.sites.files import SitePlace
 
 _DESCRIPTION = """\
 Write a web site of the images in a folder, as `build-images` and `build-images verify` left them:
-what is in each, what is proven, how to pull and run it. It is files alone, for any web server, or
-to be opened as they are.
+what is in each, what is proven, how to pull and run it. The site consists of static files, for any
+web server or for a browser without one.
 """
 
 
@@ -39,7 +39,7 @@ def declare(parser: Parser) -> None:
         help="where the images are published, if they are",
     )
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
-    add_images_in(parser, "the folder of the images' folders")
+    add_images_in(parser, "folder with one folder for each image")
 
 
 def run(options: CatalogOptions) -> int:
@@ -50,8 +50,8 @@ def run(options: CatalogOptions) -> int:
     out = options.output or options.project / "out/catalog"
     entries = _entries(source)
     if not entries:
-        hint = "build some, or name their folder: --images-in DIR"
-        raise EmptySelection(f"there is no image in {source}", hint=hint)
+        hint = "build images, or name their folder: --images-in DIR"
+        raise EmptySelection(f"no image in {source}", hint=hint)
     if out.resolve() in {
         source.resolve(),
         *((source / entry.image).resolve() for entry in entries),
@@ -79,8 +79,8 @@ def _entries(source: Path) -> list[CatalogEntry]:
         if manifest and (entry := read_entry(folder, manifest, contract_from_file)):
             entries.append(entry)
         elif manifest or (path.is_file() and SCHEMA in path.read_text(errors="replace")):
-            text = "it has another shape than this version writes"
+            text = "its format differs from the one that this version writes"
             faults.append(Fault(file=f"{folder.name}/{MANIFEST}", line=1, key="", problem=text))
     if faults:
-        raise BadInput.of(faults, "no catalogue was written")
+        raise BadInput.of(faults, "no catalog was written")
     return entries

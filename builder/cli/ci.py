@@ -14,8 +14,8 @@ from builder.reports.pipelines import jobs
 _DESCRIPTION = """\
 Print a pipeline that builds, verifies and publishes the selected images, for GitHub Actions or
 GitLab: a job for each image, on a runner of its architecture where there is one, else emulated.
-The same selection gives the same text. What it is made of is the plan: after a change of recipes
-or matrix, print it again.
+The same selection gives the same text. The pipeline is made from the plan: after a change of
+recipes or matrix, print it again.
 """
 
 
@@ -44,7 +44,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--keyless",
         action="store_true",
-        help="sign with the identity of the job, by cosign, and not with a key that it is given",
+        help="sign with cosign and the job's identity, without a key",
     )
 
 

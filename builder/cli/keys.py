@@ -13,8 +13,8 @@ from builder.trust.proof.keys import PASSWORD, boxed, generated
 
 _DESCRIPTION = """\
 Make a pair of keys (ECDSA on P-256): PREFIX.key, encrypted as cosign does it, and PREFIX.pub, which
-sites put into their policy. The password is taken from the environment variable COSIGN_PASSWORD, or
-asked for on the terminal; it may be empty. Files that are there are never written over.
+sites put into their policy. The password is read from the environment variable COSIGN_PASSWORD or
+from the terminal; it may be empty. Existing files are never overwritten.
 """
 
 
@@ -44,14 +44,14 @@ def run(options: KeysOptions) -> int:
     here = Path.cwd()
     if options.output.name in {"", ".."} or options.output in {here, *here.parents}:
         raise BadInput(
-            f"{options.output}: this names a folder, and no files in it",
+            f"{options.output}: this is a folder, not a PREFIX of files",
             hint="--output site makes site.key and site.pub",
         )
     name = options.output.name
     private, public = (options.output.with_name(f"{name}{end}") for end in (".key", ".pub"))
     for path in (private, public):
         if path.exists():
-            problem = f"{path} exists, and is not written over"
+            problem = f"{path} already exists, and is not overwritten"
             raise BadInput(problem, hint="choose another PREFIX")
     os.stat(f"{private.parent}/")  # noqa: PTH116 - a folder; nobody types a password in vain
     password = _password()
@@ -73,10 +73,10 @@ def _password() -> str:
         )
     try:
         password = getpass.getpass("password for the private key: ")
-        if getpass.getpass("the same again: ") == password:
+        if getpass.getpass("repeat the password: ") == password:
             return password
     except EOFError as error:
-        raise BadInput("no password was given, and no key made") from error
+        raise BadInput("no password was entered, and no key was made") from error
     raise BadInput("the two passwords differ, and no key was made")
 
 

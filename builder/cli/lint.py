@@ -31,7 +31,7 @@ def declare(parser: Parser) -> None:
     add_selectors(parser)
     add_project(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--no-cache", action="store_true", help="look at unchanged specs again")
+    parser.add_argument("--no-cache", action="store_true", help="lint unchanged specs again")
 
 
 def run(options: LintOptions) -> int:
@@ -55,8 +55,8 @@ def check(
     say(as_text(report) if report.findings or report.missing else summary(report)[0])
     if report.errors:
         raise LintFailed(
-            f"{counted(report.errors, 'error')} found by lint, in what recipes became; see above",
-            hint="docs/lint.md says what each rule is about; --no-lint goes on nevertheless",
+            f"{counted(report.errors, 'error')} found by lint in the specs; see above",
+            hint="docs/lint.md explains each rule; --no-lint continues without these checks",
         )
 
 

@@ -32,7 +32,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="show the stages of images, however many there are",
+        help="show the stages, even for many images",
     )
 
 

@@ -14,10 +14,10 @@ from builder.trust.policy.records import as_lines
 from builder.trust.policy.site_policy import read_policy
 
 _DESCRIPTION = """\
-Try a policy on recorded cases, and say which of them it judges otherwise than expected.
+Test a policy on recorded cases, and report those whose outcome is not the expected one.
 
-A case is what was gathered about an image, and what is expected of each rule: docs/pulling.md. The
-receipt of every pull holds one. A case that brings a policy of its own is judged by that.
+A case holds what was gathered about an image, and the expected outcome of each rule:
+docs/pulling.md. Every pull's receipt has one. A case with its own policy is judged by that policy.
 """
 
 
@@ -41,15 +41,15 @@ def declare(parser: Parser) -> None:
         metavar="DIR",
         nargs="?",
         default=".",
-        help="the cases, *.yaml and *.json",
+        help="folder of the cases, *.yaml and *.json",
     )
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases that bring none")
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without one")
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(options: PolicyOptions) -> int:
-    """Try a policy on recorded cases; 1 if it judges one of them otherwise than expected."""
+    """Test a policy on recorded cases; 1 if the outcome of one is not the expected one."""
     policy = read_policy(options.policy) if options.policy else None
     tried = [try_case(case, policy) for case in read_cases(options.cases)]
     wrong = [trial for trial in tried if trial.wrong]

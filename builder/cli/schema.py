@@ -27,9 +27,9 @@ _TITLES = {
     "site": "What differs at a site of build-images: site.yaml",
     "host": "A host on record: build-images check-host --record",
     "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
-    "policy": "What a site asks of an image before it is pulled: policy.yaml",
+    "policy": "What a site requires of an image before a pull: policy.yaml",
     "policy-case": "A recorded case for build-images policy test",
-    "evidence": "What build-images found of an image: evidence/*.json",
+    "evidence": "Results of checks of an image: evidence/*.json",
 }
 _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
     "host": host_of,

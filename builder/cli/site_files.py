@@ -51,7 +51,7 @@ def declare(parser: Parser) -> None:
         type=not_empty,
         metavar="DIR",
         default="/opt/images",
-        help="where the site's nodes have the images that were pulled (default: /opt/images)",
+        help="folder of the pulled images on the site's nodes (default: /opt/images)",
     )
     parser.add_argument(
         "--gpus",
@@ -61,7 +61,7 @@ def declare(parser: Parser) -> None:
         help="GPUs of a node, for images with CUDA (default: 4)",
     )
     add_output(parser, "where to write them (default: PROJECT/out/site)")
-    add_images_in(parser, "take the digests of images that are built from here")
+    add_images_in(parser, "read the digests of built images from this folder")
 
 
 def run(options: SiteFilesOptions) -> int:

@@ -105,7 +105,7 @@ def _placed_source(node: Node, faults: Faults) -> LockedSource:
     entries = node.value if isinstance(node.value, Mapping) else {}
     url = entries.get("url")
     if url and ("path" in entries) != url.text.startswith(DEBIAN_SOURCE):
-        problem = f"path belongs to a {DEBIAN_SOURCE} URL, and to no other"
+        problem = f"path is only for a {DEBIAN_SOURCE} URL"
         faults.add(node.where, problem, _TAKE_OUT)
     return dataclasses.replace(source, line=node.where.line)
 

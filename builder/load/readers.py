@@ -289,7 +289,7 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
         for name, entry in (mapping(node, faults) or {}).items():
             shown = key(key_node(name, entry), faults) if key else name
             if shown in values:
-                faults.add(entry.where, f"{shown} is given twice, under two names")
+                faults.add(entry.where, f"{shown} is listed twice, under two names")
             values[shown] = item(entry, faults)
         return values
 

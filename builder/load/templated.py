@@ -23,7 +23,7 @@ def templated(node: Node, faults: Faults) -> str:
         kind = "a list" if isinstance(rendered, list) else f"the value {rendered}"
         faults.add(
             node.where,
-            f"the template gives {kind}, and text is needed",
+            f"the template gives {kind}, but text is needed",
             "in a longer text, or with a filter such as | join(' '), it is text",
         )
     return value

@@ -69,7 +69,7 @@ def _values_in(text: bytes | str) -> int:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return members
 
 

@@ -122,7 +122,7 @@ def axis_values(project: Project, axis: str) -> tuple[str, ...]:
 
 def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
     """The error for a selection in which nothing can be built, with all reasons and values."""
-    lines = ["all that was selected is left out:" if left_out else "nothing is selected."]
+    lines = ["every selected cell is left out:" if left_out else "nothing is selected."]
     if len(left_out) > MANY:
         for text, cells in by_reason(left_out):
             lines += [f"  {text}", *(f"    {line}" for line in cells)]

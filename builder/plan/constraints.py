@@ -87,7 +87,7 @@ class Constraints:
         for use in uses:
             for name in toolkits.missing_extras(use, cuda):
                 text = f"CUDA {cell.cuda} by the route {cuda.route} on {cell.base} for {cell.arch}"
-                yield f"{text} has no {name}, and {use.where} wants it"
+                yield f"{text} has no {name}, but {use.where} needs it"
 
     def _capability_reasons(
         self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
@@ -105,7 +105,7 @@ class Constraints:
                     shown = ", ".join(f"sm_{number}" for number in has)
                     yield (
                         f"CUDA {cell.cuda} does not compile for sm_{capability}, which {use.where} "
-                        f"wants: it does for {shown}{others} "
+                        f"needs: it does for {shown}{others} "
                         f"({source_of(release, 'CUDAArchitectures')})"
                     )
 
@@ -122,7 +122,7 @@ def _reasons(layer: str, texts: Iterable[str]) -> Iterator[Reason]:
 def _world_reasons(cell: Cell) -> Iterator[str]:
     targets = (GENERIC, *CPU_TARGETS.get(cell.arch, ()))
     if cell.cpu not in targets:
-        yield f"{cell.cpu} is no processor of {cell.arch}: {', '.join(targets)}"
+        yield f"unknown CPU target of {cell.arch}: {cell.cpu}; valid: {', '.join(targets)}"
     family = facts.MPI_FAMILIES.get(split_mpi(cell.mpi)[0])
     if family and family.architectures and cell.arch not in family.architectures:
         yield f"{family.title} is for {', '.join(family.architectures)} only, not {cell.arch}"
@@ -132,11 +132,11 @@ def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
     """A cell with a CUDA must have it in its image; a recipe that needs one must get it."""
     named = {use.name: use for use in uses}
     if cell.cuda != NONE and toolkits.CUDA not in named:
-        yield f"recipe {cell.recipe} puts no CUDA into its images: it takes cuda none"
+        yield f"recipe {cell.recipe} puts no CUDA into its images: use cuda none"
     brought = [use for use in uses if use.name == toolkits.CUDA]
     for use in brought[1:]:
         if "sdk" in use.arguments:
-            yield f"CUDA is there before the HPC SDK of {use.where}, by {brought[0].where}"
+            yield f"CUDA is installed before the HPC SDK of {use.where}, by {brought[0].where}"
     for name, use in named.items():
         if cell.axis(name) == NONE:
             yield f"recipe {cell.recipe} needs {name}, and the cell has none ({use.where})"
@@ -145,5 +145,5 @@ def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
 def _limits(recipe: Recipe, cell: Cell) -> Iterator[str]:
     for axis, patterns in recipe.limits.items():
         if not any_matches(axis, patterns, cell.axis(axis)):
-            taken = f"recipe {recipe.name} takes {axis} {', '.join(patterns)}"
+            taken = f"recipe {recipe.name} allows only {axis} {', '.join(patterns)}"
             yield f"{taken} ({recipe.where.file}: axes.{axis})"

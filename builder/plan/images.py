@@ -219,7 +219,7 @@ def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[st
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
     yield f"base: {base.about}, {origin} ({base.where.file})"
-    yield f"base: hpccm takes it for {base.hpccm_distro}"
+    yield f"base: hpccm treats it as {base.hpccm_distro}"
     if ended := base.end_of_life:
         yield f"base: end of life since {ended.since}: {ended.about}"
     if verdict.cuda:

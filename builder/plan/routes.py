@@ -147,7 +147,7 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         text = f"NVIDIA deleted {images[0]} from the public registry ({deletion})"
         mirror = nvidia.mirror_of_namespace(images[0], request.project.site)
         if not mirror:
-            return f"{text}, and site.yaml names no mirror that has kept it"
+            return f"{text}, and site.yaml names no mirror that still has it"
         notes = [f"{text}; it comes from {mirror} (site.yaml: registries)"]
     packages = PackagedCuda(
         version=release.version,
@@ -172,7 +172,7 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
     packages = dataclasses.replace(nvidia.toolkit_packages(release, base), extras=extras)
     notes: list[str] = []
     if release.leaving and not request.project.site.cuda_routes:
-        text = "NVIDIA deletes the images of old releases, and these go next"
+        text = "NVIDIA deletes the images of old releases, and these are next"
         notes = [f"{text} ({release.leaving})"]
     return _planned(request, "repository", packages, *notes)
 
@@ -245,7 +245,7 @@ def choose_mpi(
         if isinstance(planned, PlannedMpi):
             return planned, ()
         missing += [planned] if planned else []
-    text = "; ".join(missing) or f"no route leads to {mpi}: the recipe takes none of the host's"
+    text = "; ".join(missing) or f"no route leads to {mpi}: the recipe does not use the host's MPI"
     return None, (Reason(layer=BASE, text=text),)
 
 
@@ -283,11 +283,11 @@ def _from_source(project: Project, _: BaseImage, mpi: str, release: str) -> Plan
     if facts.MPI_FAMILIES[family].host_only:
         return ""
     if release and not matches("mpi", mpi, family + release):
-        return f"the recipe builds {release} from source, which is no {mpi}"
+        return f"the recipe builds {release} from source, which is not {mpi}"
     if len(version_order(release or version)) < _FULL:
         return (
-            f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value has to "
-            "name a release in full"
+            f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value must "
+            "name a full release"
         )
     full_version = release or version
     series = project.facts.mpi_series(family, full_version)
@@ -311,7 +311,7 @@ def _from_host(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMp
         return f"{base.name} packages no MPI with the ABI of {known.title}"
     if base.distribution in _OWN_MPICH:
         return (
-            f"{base.name} calls its MPICH {_MPICH_OF_DEBIAN}, and what is made with it does not "
+            f"the MPICH of {base.name} is {_MPICH_OF_DEBIAN}; programs built with it do not "
             f"find {known.title}'s libmpi.so.12"
         )
     return PlannedMpi(

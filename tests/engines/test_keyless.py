@@ -130,7 +130,7 @@ def test_a_job_without_a_token_publishes_nothing(
 ) -> None:
     done = signed(project, registry.host, instance, SIGSTORE_ID_TOKEN="a.b.c")
     assert done.status in {1, 4}, done.stderr
-    assert "it needs a CI job that may ask for an identity token" in done.stderr
+    assert "use a CI job that may request an identity token" in done.stderr
     assert "Traceback" not in done.stderr
     asked = pull_into(tmp_path, instance.roots, registry.host)
     assert asked.status == 1, "no tag points at what is not signed"

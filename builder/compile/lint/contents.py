@@ -99,8 +99,8 @@ def secret(reading: Reading) -> Iterator[Hit]:
             assignments = _ASSIGNED.findall(command.text) if is_export else []
         for name, _, value in (assignment.partition("=") for assignment in assignments):
             if _SECRET.search(name) and value.strip("\"'") and not value.startswith("$"):
-                text = f"{name} looks like a secret, and an image keeps no secret"
-                yield hit(command, text, "give it when the image is run")
+                text = f"{name} looks like a secret; everyone who has the image can read it"
+                yield hit(command, text, "pass it when the image is run")
 
 
 @rule(ERROR)
@@ -160,7 +160,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
                 continue
             target = _installs_into(command, text)
             if target and not target.startswith(_PASSING) and not _is_copied(target, copied):
-                message = f"the run-time stage does not get {target}: {shortened(command.text)}"
+                message = f"not copied into the run-time stage: {target}: {shortened(command.text)}"
                 hint = "name a prefix (generic_build), a venv (pip), or copy {from: development} it"
                 yield hit(command, message, hint)
 
@@ -234,8 +234,8 @@ def unverified_download(reading: Reading) -> Iterator[Hit]:
             for url in _URL.findall(command.text):
                 insecure = _INSECURE.match(url) and not _LOCAL.match(url)
                 if insecure and not _is_verified(command, url, commands[number:]):
-                    text = f"{url} comes without a checksum"
-                    yield hit(command, text, "https, or sha256sum -c after it")
+                    text = f"{url} is downloaded without a checksum"
+                    yield hit(command, text, "use https, or check the file with sha256sum -c")
 
 
 def _is_verified(command: SpecCommand, url: str, following: list[SpecCommand]) -> bool:
@@ -255,7 +255,7 @@ def remote_add(reading: Reading) -> Iterator[Hit]:
     for add in reading.docker.named("ADD"):
         remote = [word for word in add.words[:-1] if _URL.match(word) or word.startswith("git@")]
         if remote and not _CHECKSUM.search(add.flags):
-            text = f"ADD {remote[0]}: not verified, and a definition has no such thing"
+            text = f"ADD {remote[0]}: not verified, and a definition has no counterpart"
             yield Hit(DOCKERFILE, add.line, text, "download it in a command")
 
 

@@ -125,7 +125,7 @@ def _second_stages(text: SpecText, file: str) -> Iterator[Hit]:
     names: set[str] = set()
     for stage in text.stages:
         if stage.name in names:
-            yield Hit(file, stage.line, f"a second stage {stage.name}")
+            yield Hit(file, stage.line, f"duplicate stage: {stage.name}")
         names |= {stage.name} - {""}
 
 
@@ -139,7 +139,7 @@ def _fault(instruction: SpecPart) -> tuple[str, ...]:
     if name not in {"FROM", "ARG"} and instruction.stage < 0:
         return (f"{name} stands before the first FROM",)
     if name in {"RUN", "COPY"} and _HEREDOC.search(instruction.value):
-        text = "a here-document: only BuildKit reads one, and a definition has none"
+        text = "a here-document: only BuildKit supports it, and a definition has no counterpart"
         return text, "put the text into a file under files/ and copy it"
     return ()
 
@@ -197,7 +197,7 @@ def template_braces(reading: Reading) -> Iterator[Hit]:
     """No `{{ name }}` in a definition."""
     for number, line in enumerate(reading.spec.singularity.splitlines(), start=1):
         if match := _TEMPLATE.search(line):
-            text = f"Apptainer takes {match.group()} for a build argument that it does not have"
+            text = f"Apptainer would read {match.group()} as an unknown build argument"
             yield Hit(DEFINITION, number, text)
 
 
@@ -208,7 +208,7 @@ def unseen_failure(reading: Reading) -> Iterator[Hit]:
         unseen = command.file == DEFINITION and command.chained
         if unseen and not _CANNOT_FAIL.match(command.text):
             text = f"if this fails, %post goes on: {shortened(command.text)} && ..."
-            yield hit(command, text, "a line of its own: sh -e sees the last command of && only")
+            yield hit(command, text, "use a line of its own: sh -e checks only the last of &&")
 
 
 @rule(ERROR)

@@ -121,11 +121,11 @@ class _Step:
 
     def _check_unlocked(self, url: str) -> None:
         if any(self.recipe.name in source.recipes for source in self.lock.sources.values()):
-            reason = ", and other sources of the recipe are"
+            reason = ", but other sources of the recipe are"
         elif url.startswith(LOCAL_SOURCE):
             reason = ": a file of the project needs its checksum"
         elif url.startswith(DEBIAN_SOURCE):
-            reason = ", and only the lock knows where it is"
+            reason = ", and only the lock has its URL"
         else:
             return
         valid = f"run: build-images lock --recipe {self.recipe.name}"

@@ -45,7 +45,7 @@ def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
     """
     cls = block_classes().get(use.name) or registered_block(use.name)
     if cls is None:
-        raise LookupError(f"there is no block {use.name}")
+        raise LookupError(f"unknown block: {use.name}")
     arguments = adjusted(use.name, deepcopy(dict(use.arguments)), target_of(image))
     if use.name == "copy" and arguments.get("from"):
         return from_development(arguments, image)
@@ -111,7 +111,7 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
     before = itertools.takewhile(lambda other: other is not use, uses)
     earlier = [other for other in before if other.name in names]
     if not earlier:
-        problem = f"no block {value} stands before this one, so there is no toolchain of it"
+        problem = f"no toolchain: no block {value} comes before this one"
         raise BadInput.of([fault(use, problem, argument="toolchain")])
     return block_object(earlier[-1], image).toolchain
 

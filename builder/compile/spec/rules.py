@@ -85,13 +85,13 @@ def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fau
 def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     """Missing arguments, and those that only one of the two formats would have."""
     if refused := notes_on(use.name).refused:
-        yield fault(use, f"{use.name} is not for recipes: {refused}")
+        yield fault(use, f"{use.name} is not allowed in recipes: {refused}")
         return
     yield from _version_faults(use, block)
     for argument in use.arguments:
         private = argument.startswith("_") and use.name in PRIMITIVES
         if private or argument == "_run_arguments":
-            problem = "this holds for one of Dockerfile and Singularity definition only"
+            problem = "this argument works in only one of Dockerfile and Singularity definition"
             yield fault(use, problem, argument=argument)
     yield from _file_faults(use, block)
     if use.name in _CHECKED:
@@ -101,7 +101,7 @@ def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     arguments, notes = use.arguments, notes_on(use.name)
     if default := _missing_version(use, block):
-        problem = f"{use.name} needs a version: hpccm would take {default}"
+        problem = f"{use.name} needs a version: hpccm would use {default}"
         sources = [name for name in _SOURCES if name in block.documented]
         yield fault(use, problem, f"valid: one of {', '.join(sources)}")
     before, version = notes.alone_before, _version(use)
@@ -109,7 +109,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     for group in () if named_by_version else notes.version_too:
         if not any(arguments.get(name) for name in group):
             names, taken = " or ".join(group), block.defaults.get(group[0])
-            would = f": hpccm would take {taken}" if taken else ""
+            would = f": hpccm would use {taken}" if taken else ""
             yield fault(use, f"{use.name} needs {names}{would}", f"valid: {names}")
     if version and notes.refused_version and re.fullmatch(notes.refused_version, version):
         problem, valid = (text.format(version) for text in notes.refused_because)
@@ -121,7 +121,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _missing_version(use: BlockUse, block: Block) -> str:
-    """The version that hpccm would take by itself; empty where the recipe names one."""
+    """The version that hpccm would use by itself; empty where the recipe names one."""
     arguments, notes = use.arguments, notes_on(use.name)
     of_distribution = notes.distribution and not (
         arguments.get("upstream") or arguments.get("source")
@@ -139,13 +139,13 @@ def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
     for argument in notes.local_files:
         value = use.arguments.get(argument)
         if isinstance(value, str) and not value.startswith(("https://", LOCAL_SOURCE, "{{")):
-            valid = f"valid: {LOCAL_SOURCE}PATH in the project's folder, which lock.yaml has one of"
+            valid = f"valid: {LOCAL_SOURCE}PATH of a file in the project, as locked in lock.yaml"
             yield fault(use, f'"{value}" has no checksum', valid, argument)
     value = use.arguments.get("package")
     takes_package = "branch" in block.documented or notes.package_file
     if takes_package and isinstance(value, str) and not value.startswith("https://"):
-        problem = f'"{value}" is a file beside the recipe, and specs bring no such files'
-        valid = f"valid: url, which builds can fetch, or url: {LOCAL_SOURCE}PATH"
+        problem = f'"{value}" is a file beside the recipe, and specs do not include such files'
+        valid = f"valid: url, which builds can download, or url: {LOCAL_SOURCE}PATH"
         yield fault(use, problem, valid, "package")
 
 
@@ -198,7 +198,7 @@ def _pip_faults(use: BlockUse) -> Iterator[Fault]:
             if isinstance(value, str) and value.startswith("-") and not _is_template(value):
                 option, blank, rest = value.partition(" ")
                 if blank and "=" not in option:
-                    problem = f'"{value}" is one argument with a blank in it'
+                    problem = f'"{value}" is one argument that contains a space'
                     yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
 
 
@@ -242,7 +242,7 @@ def _toolchain_problem(value: object) -> str:
         return f"expected a toolchain, found {described(value)}"
     unknown = [name for name in value if name not in TOOLCHAIN_VARIABLES]
     if unknown:
-        return f"a toolchain has no {', '.join(map(str, unknown))}"
+        return f"unknown variable of a toolchain: {', '.join(map(str, unknown))}"
     wrong = [name for name, text in value.items() if not isinstance(text, str)]
     return f"expected text for {', '.join(wrong)}" if wrong else ""
 
@@ -253,7 +253,7 @@ def _valid(kind: str, value: object) -> str:
     if kind == catalogue.LIST and isinstance(value, str):
         return f"valid: [{value}]"
     if kind in {catalogue.LIST, catalogue.MAPPING} and _FITS[kind](value):
-        return "valid: texts; a number in quotes is one"
+        return "valid: texts; write a number in quotes"
     if kind == catalogue.TEXT and _is_number(value):
         return f'write it in quotes: "{value}"'
     return f"valid: {kind}"

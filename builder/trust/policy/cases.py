@@ -94,7 +94,7 @@ def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".json"})
     except OSError as error:
-        raise BadInput(f"{folder}: no folder of cases ({error.strerror})") from error
+        raise BadInput(f"{folder}: not a folder of cases ({error.strerror})") from error
     if not files:
         raise BadInput(f"{folder}: no case (*.yaml, *.json) in this folder")
     faults, cases = Faults(), list[PolicyCase]()
@@ -103,7 +103,7 @@ def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
         if node is not None:
             cases.append(case_of(node, faults, name=file.stem))
     if faults.found:
-        raise BadInput.of(faults.found, "no case was tried")
+        raise BadInput.of(faults.found, "no case was tested")
     return tuple(cases)
 
 

@@ -13,7 +13,7 @@ from builder.trust.policy.records import EVIDENCE, OTHER, PULLED, Claim, Evidenc
 from builder.trust.policy.site_policy import SAME, Policy, RequiredHosts
 
 _MOST_REASONS = 5  # that are shown
-_EMULATED = "is emulated, which is not native"
+_EMULATED = "is emulated, not native"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ def faults_of(claims: Iterable[Claim]) -> str:
 
 
 def _fault(claim: Claim) -> str:
-    return claim.fault or ("is of another image" if claim.key else "is by no key of the policy")
+    return claim.fault or ("is about another image" if claim.key else "is by no trusted key")
 
 
 def _run_of(claim: Claim) -> Evidence:
@@ -135,10 +135,10 @@ def _why_not(claim: Claim, policy: Policy, gathered: Gathered) -> str:
     if not claim.is_trusted or gathered.image.digest not in claim.subjects:
         return _fault(claim)
     if gathered.artifact and gathered.artifact not in claim.subjects:
-        return f"is of another {gathered.format} of this image"
+        return f"is about another {gathered.format} of this image"
     run, formats = _run_of(claim), PULLED[gathered.format]
     if run.format not in formats:
-        return f"is of another format than {' or '.join(formats)}"
+        return f"is for another format than {' or '.join(formats)}"
     if reason := _other_class(run, policy.evidence.hosts, gathered):
         return reason
     return _EMULATED if run.emulated and not policy.evidence.emulated else ""
@@ -163,7 +163,7 @@ def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str
     )
     for title, name, accepted in programs:
         if accepted and name not in accepted:
-            return f"is by another {title} ({name})"
+            return f"is from another {title} ({name})"
     return ""
 
 

@@ -92,11 +92,11 @@ def package_index(policy: Policy, gathered: Gathered) -> Ruling:
     date, behind = min(index.date for index in known), max(index.behind_days for index in known)
     shown = f"{date.date().isoformat()}, {counted((gathered.now - date).days, 'day')} ago"
     if gathered.now - date > limit:
-        return refused(rule, f"its packages are of {shown}; at most {most} are allowed", _FIX)
+        return refused(rule, f"its packages are from {shown}; at most {most} are allowed", _FIX)
     if behind > limit.days:
         reason = f"a package index was {behind} days behind its mirror; at most {most} are allowed"
         return refused(rule, reason, _FIX)
-    return passed(rule, f"its packages are of {shown}")
+    return passed(rule, f"its packages are from {shown}")
 
 
 # In the order in which they are shown. `rules.tree` is judged when the layers are there.

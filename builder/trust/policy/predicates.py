@@ -105,7 +105,7 @@ def _outcomes(result: TestResult) -> dict[str, str]:
     if result.lists.result not in {"PASSED", "WARNED", "FAILED"}:
         raise ValueError(f"result {result.lists.result}")
     if result.lists.result == "FAILED" and FAILED not in outcomes.values():
-        raise ValueError("it failed, and names no check that did")
+        raise ValueError("it failed, but names no failed check")
     return outcomes
 
 

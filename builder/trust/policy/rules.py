@@ -59,7 +59,7 @@ def identity(policy: Policy, gathered: Gathered) -> Ruling:
     claims = trusted(gathered.proofs, PROVENANCE, [gathered.image.digest])
     built = [source for source in _provenances(claims) if source.recipe]
     if not built:
-        reason = "no provenance that counts says of which recipe the image is"
+        reason = "no provenance that counts names the recipe of the image"
         fix = f"{_ASK} to sign its provenance; or {_RENAMED}"
         return refused(rule, reason, _fix(gathered, fix))
     tags = [source.tag for source in built if source.recipe == name]
@@ -69,7 +69,7 @@ def identity(policy: Policy, gathered: Gathered) -> Ruling:
     itself = f"{name} {tag if tag in tags else tags[0]}"
     if tag not in tags and _is_of_a_cell(tag):
         return refused(rule, f"requested {name} {tag}, but this is {itself}", _RENAMED)
-    note = "" if tag in tags else f"; {tag} is a floating tag, the recipe alone is compared"
+    note = "" if tag in tags else f"; {tag} is a floating tag: only the recipe is compared"
     if not tag:
         note = "; requested by digest, which names no cell"
     return passed(rule, f"it is {itself}{note}")
@@ -259,11 +259,11 @@ def bill(policy: Policy, gathered: Gathered) -> Ruling:
     bills = [claim.content for claim in claims if isinstance(claim.content, Bill)]
     packages = [package for bill in bills for package in bill.packages]
     if forbidden := _forbidden(packages, required):
-        fix = "take an image without it, or change sbom in the policy"
+        fix = "choose an image without it, or change sbom in the policy"
         return refused(rule, f"forbidden: {_listed(forbidden)}", fix)
     asks = required.forbidden_packages or required.forbidden_licences
     if asks and not any(bill.complete and bill.packages for bill in bills):
-        reason = "it lists no package, or states that it is incomplete, so it excludes nothing"
+        reason = "it lists no package, or states that it is incomplete, so it excludes no package"
         return refused(rule, reason, f"{_ASK} for a complete one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
 
@@ -320,7 +320,7 @@ def _times(claim: Claim) -> list[dt.datetime]:
 
 def _lacking(rule: str, gathered: Gathered, kind: str) -> Ruling:
     faults = faults_of(claim for claim in gathered.proofs if claim.kind in {kind, OTHER})
-    reason = f"there is none that counts ({faults})" if faults else "there is none"
+    reason = f"none that counts ({faults})" if faults else "none attached"
     return refused(rule, reason, _fix(gathered, _ASK))
 
 

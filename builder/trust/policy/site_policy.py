@@ -205,7 +205,7 @@ def _file(folder: Path | None, content: str) -> Reader[Path]:
         name = text(node, faults)
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
-            valid = f"valid: a file with {content}, named from {folder}"
+            valid = f"valid: a file with {content}; paths start at {folder}"
             faults.add(node.where, f"no such file: {file}", valid)
         return file
 

@@ -152,7 +152,7 @@ def json_object(
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be shown
     except ValueError as error:
-        raise Unusable(f"{title} is not JSON that can be relied on") from error
+        raise Unusable(f"{title} is not valid JSON") from error
     if not isinstance(value, dict):
         raise Unusable(f"{title} is not a JSON object")
     return value
@@ -225,7 +225,7 @@ def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
     if data is None:
         raise Unusable(f"the blob {layer.digest} is missing")
     if len(data) != layer.size or digest_of(data) != layer.digest:
-        raise Unusable(f"the blob {layer.digest} has other bytes")
+        raise Unusable(f"the blob {layer.digest} does not match its digest")
     return data
 
 

@@ -266,5 +266,5 @@ def _layers_at(tag: str, manifest: bytes) -> tuple[BlobDescriptor, ...]:
     try:
         return layers_of(manifest)
     except Unusable as error:
-        problem = f"the tag {tag} does not hold proof, and was not replaced"
+        problem = f"the tag {tag} holds something other than proof, and was not replaced"
         raise Refused(f"{problem}: {error}", hint=_HINT) from error

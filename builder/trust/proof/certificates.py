@@ -54,9 +54,9 @@ _SHOWN = 200  # characters of an error
 _ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")  # a UTF8String in DER
 _OLD_ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.1")  # the bare text
 _LACKING = {
-    "certificate_authorities": "the certificate is of no authority",
-    "tlogs": "the signature is in no log",
-    "ctlogs": "the certificate is in no log",
+    "certificate_authorities": "the certificate is not from an authority",
+    "tlogs": "the signature is not in a log",
+    "ctlogs": "the certificate is not in a log",
 }
 # Warnings about odd certificates and bundles are for those who make them.
 warnings.filterwarnings("ignore", module=r"(builder\.trust\.proof|sigstore|rfc3161_client)\.")
@@ -106,7 +106,7 @@ class CertifiedBundle:
             if entry.integrated_time and entry.inclusion_promise
         ]
         if not times:
-            raise Unusable("nobody that the trusted root names says when it was signed")
+            raise Unusable("no log or authority of the trusted root confirms the signing time")
         trusted = _trusted_at(root, times, self._certificate)
         if not root.tlogs:
             verifier = _PrivateVerifier(trusted_root=trusted)
@@ -117,7 +117,7 @@ class CertifiedBundle:
             bundle = self._with_entry(entry, stamps=bool(stamps))
             signed = kind(trusted_root=trusted).verify_dsse(bundle, policy)
             if signed != (envelope.payload_type, envelope.payload):
-                raise Unusable("the bundle can be read in two ways")
+                raise Unusable("the bundle is ambiguous")
         return max(times)
 
     def _with_entry(self, entry: TransparencyLogEntry, *, stamps: bool) -> Bundle:
@@ -293,7 +293,7 @@ def _certificate(material: VerificationMaterial) -> x509.Certificate:
         raise Unusable(f"the bundle has more than {limits}")
     first, *others = [x509.load_der_x509_certificate(raw) for raw in contents]
     if any(certificate.issuer == certificate.subject for certificate in (first, *others)):
-        raise Unusable("the bundle brings an authority of its own")
+        raise Unusable("the bundle contains its own authority")
     return first
 
 
@@ -322,7 +322,7 @@ def _unusable(title: str) -> Iterator[None]:
     except Unusable:
         raise
     except InvalidSignature as error:
-        raise Unusable("the signature is not by the key in the certificate") from error
+        raise Unusable("the signature does not match the key in the certificate") from error
     except (SigstoreError, ChainError, x509.ExtensionNotFound) as error:
         reason = ascii(str(error).partition("\n")[0])[1:-1][:_SHOWN]
         raise Unusable(f"refused by sigstore: {reason}") from error

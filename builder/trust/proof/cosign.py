@@ -47,13 +47,13 @@ _HINT = "install cosign 3 or later, or use a local key: 'build-images keys gener
 PKCS11 = "pkcs11:"
 # A certificate beside the key in a token is not used: cosign would judge it, and refuse to sign.
 _BARE = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1"}
-_TOKENS = "'cosign pkcs11-tool list-tokens' shows those that are there"
+_TOKENS = "'cosign pkcs11-tool list-tokens' lists the tokens"
 _LIBRARY = "name the token's library: module-path in the URI, or COSIGN_PKCS11_MODULE_PATH"
 # What cosign says, in small letters, and what helps.
 _HINTS = {
     "unknown flag": _HINT,
     "pkcs11 token key: unimplemented": "this cosign was built without PKCS#11, as Debian's is: "
-    "one that was built with the tag pkcs11key has to be first on PATH",
+    "put a cosign with the build tag pkcs11key first on PATH",
     "ckr_pin_incorrect": "COSIGN_PKCS11_PIN holds another PIN; tokens lock after a few wrong ones",
     "get pin": "put the PIN into the environment variable COSIGN_PKCS11_PIN",
     "could not find pkcs#11 token": _TOKENS,
@@ -119,7 +119,7 @@ class CosignSigner:
             raise StepFailed(f"cosign sign-blob: {error}") from error
         if not self.public.verifies(signature, data):
             raise StepFailed(
-                f"cosign's signature does not fit the public key of {self._reference}",
+                f"cosign's signature does not match the public key of {self._reference}",
                 hint="keys are ECDSA on P-256 with SHA-256, or Ed25519",
             )
         return signature
@@ -187,7 +187,7 @@ def _keyless_bundle(
                 [*argv, "--statement", statement, "--bundle", target],
                 env={} if path is None else {"PATH": path},
                 timeout_s=_TIMEOUT_S,
-                hint="it needs a CI job that may ask for an identity token; else sign with a key",
+                hint="use a CI job that may request an identity token, or sign with a key",
             )
         except MissingPrerequisite as error:
             raise MissingPrerequisite(

@@ -150,7 +150,7 @@ def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
             key = serialization.load_pem_private_key(pem, password=None)
     except TypeError as error:  # it is encrypted, in another way than cosign's
         raise BadInput(
-            f"{reference}: encrypted in another way than cosign's",
+            f"{reference}: not encrypted in cosign's way",
             hint="convert it: cosign import-key-pair --key FILE",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -187,7 +187,7 @@ def _check_mode(name: str, status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and mode & _OTHERS:
         raise BadInput(
             f"{name}: mode {mode:04o} lets others read or write this private key",
-            hint=f"chmod 600 {name}; where that cannot be, put the key into a variable, "
+            hint=f"chmod 600 {name}; if that is not possible, put the key into a variable, "
             "and name it as env://NAME",
         )
 
@@ -258,7 +258,7 @@ def _parts(pem: bytes) -> tuple[dict[str, int], bytes, bytes, bytes]:
         raise ValueError("another kind of encryption")
     params = {name: kdf["params"][name] for name in _SCRYPT}
     if not all(type(number) is int and number > 0 for number in params.values()):
-        raise ValueError("parameters of scrypt that are no numbers")
+        raise ValueError("scrypt parameters that are not numbers")
     texts = (kdf["salt"], cipher["nonce"], content["ciphertext"])
     salt, nonce, text = (base64.b64decode(text, validate=True) for text in texts)
     return params, salt, nonce, text

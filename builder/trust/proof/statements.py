@@ -246,7 +246,7 @@ def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple
     evidence = [_read(folder, manifest, path) for path in manifest.evidence]
     if not evidence:
         raise BadInput(
-            f"{folder}: there is no evidence, so nothing is proven of this image",
+            f"{folder}: no evidence, so nothing about this image is proven",
             hint=f"build-images verify {folder}",
         )
     bill = statement(

@@ -42,7 +42,7 @@ CLASSIC, BUNDLED = "classic", "bundle"
 _SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
 _SHOWN = 200  # characters of a name
 _MAX_ROOT = 4 << 20  # bytes; Sigstore's own trusted root has 10 kB
-_HINT = "cosign trusted-root create makes one; cosign initialize brings Sigstore's own"
+_HINT = "cosign trusted-root create makes one; cosign initialize downloads Sigstore's"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +124,7 @@ def verified(
     verification = _Verification(digest=digest, trusted=trusted, now=now)
     for number, attachment in enumerate(attached):
         if number >= MAX_ATTACHMENTS:
-            reason = f"more than {MAX_ATTACHMENTS} things are attached; the rest was not read"
+            reason = f"more than {MAX_ATTACHMENTS} attachments; the rest was not read"
             verification.reject(Unusable(reason), digest)
             break
         verification.read(attachment)
@@ -170,7 +170,7 @@ class _Verification:
         subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
         if self._claims > MAX_CLAIMS:
-            raise Unusable(f"more than {MAX_CLAIMS} things are claimed; the rest was not read")
+            raise Unusable(f"more than {MAX_CLAIMS} statements; the rest was not read")
         if subject not in {"", self._digest}:
             raise Unusable(f"the manifest refers to {subject}")
         return layers
@@ -213,7 +213,7 @@ class _Verification:
             raise Unusable(f"the payload is not a {CONTAINER_SIGNATURE}")
         about = part(claim, "critical", "image", "docker-manifest-digest")
         if about != self._digest:
-            raise Unusable(f"the signature is of {ascii(about)[:80]}")
+            raise Unusable(f"the signature is for {ascii(about)[:80]}")
         if not isinstance(part(claim, "critical", "identity", "docker-reference"), str):
             raise Unusable("the payload names no image")
         self.signatures.append(

@@ -145,7 +145,7 @@ def test_explain_says_why(run: Run) -> None:
     assert "    recipes: python-mpi 1.0 <- hpc-base 1.0\n" in done.out
     assert "- python-mpi-1.0-debian13-openmpi4.1-x86_64\n" in done.out
     assert "    base image: debian13 packages Open MPI 5.0.7, not 4.1" in done.out
-    assert "hpccm takes it for ubuntu24" in done.out
+    assert "hpccm treats it as ubuntu24" in done.out
 
 
 def test_explain_as_json(run: Run) -> None:

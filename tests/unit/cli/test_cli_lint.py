@@ -69,8 +69,11 @@ def test_findings_are_told_with_their_places(
         f"{begin}Dockerfile",
         f"{begin}Singularity.def",
     ]
-    assert "error unverified-download: http://example.org/x.tar comes without a checksum" in out[0]
-    assert out[1] == "    https, or sha256sum -c after it"
+    assert (
+        "error unverified-download: http://example.org/x.tar is downloaded without a checksum"
+        in out[0]
+    )
+    assert out[1] == "    use https, or check the file with sha256sum -c"
     assert out[4] == "2 errors, 0 warnings in 1 spec linted"
 
 
@@ -149,7 +152,7 @@ def test_what_lint_calls_an_error_is_refused(
     assert main([*command, f"--project={careless}", "--all", f"--output={out}"]) == 1
     said = capsys.readouterr().err
     assert "http://example.org/lib-1.0.tar.gz" in said
-    assert "found by lint, in what recipes became; see above" in said
+    assert "found by lint in the specs; see above" in said
     assert not (out / "core-1.0-debian13-x86_64/manifest.json").exists()
 
 

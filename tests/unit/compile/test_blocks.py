@@ -134,7 +134,7 @@ def test_every_version_is_the_recipes_own() -> None:
         problems = [fault.problem for fault in block_faults(use(name))]
         if "version" in documented(name) and name not in exempt:
             assert any(
-                f"{name} needs a version: hpccm would take {taken}" in one for one in problems
+                f"{name} needs a version: hpccm would use {taken}" in one for one in problems
             )
         for source in {"version", "url"} & documented(name):
             problems = [fault.problem for fault in block_faults(use(name, **{source: "1.2"}))]

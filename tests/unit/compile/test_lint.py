@@ -327,9 +327,7 @@ def test_what_no_copy_takes_over_is_lost(
         for problem in problems(sample(run=command))
         if problem.rule == "lost-between-stages"
     ]
-    assert [problem.text.partition(": ")[0].rpartition(" ")[2] for problem in found] == (
-        [lost] if lost else []
-    )
+    assert [problem.text.split(": ")[1] for problem in found] == ([lost] if lost else [])
 
 
 def test_what_both_stages_do_is_not_lost(sample: Callable[..., Spec]) -> None:

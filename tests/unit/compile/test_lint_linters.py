@@ -66,7 +66,7 @@ def test_the_recipe_is_named_by_the_finding(tmp_path: Path) -> None:
     report = lint_without_programs([compile_spec(one, run_checks=RUN_CHECKS)])
     assert [str(finding) for finding in report.findings] == [
         f"core-1.0-debian13-x86_64/{place}: error unverified-download: "
-        "http://example.org/x.tar comes without a checksum"
+        "http://example.org/x.tar is downloaded without a checksum"
         for place in ("Dockerfile:9", "Singularity.def:17")
     ]
 

@@ -72,7 +72,7 @@ def test_a_toolchain_of_no_earlier_block_is_a_fault(tmp_path: Path) -> None:
         both(tmp_path, block("ucx", line=41, version="1.18.0", toolchain="gnu"))
     [fault] = caught.value.faults
     assert (fault.line, fault.key) == (42, "development[0].ucx.toolchain")
-    assert fault.problem == "no block gnu stands before this one, so there is no toolchain of it"
+    assert fault.problem == "no toolchain: no block gnu comes before this one"
 
 
 # What is put right, one by one.

@@ -64,7 +64,9 @@ def test_a_target_of_another_architecture_is_left_out_with_the_reason(tmp_path: 
     plan = planned(tmp_path, variant(cpu="power9le"), arch=("x86_64", "ppc64le"))
     assert [one.identifier for one in plan.images] == ["core-1.0-debian13-power9le-ppc64le"]
     [left] = plan.left_out
-    assert str(left.reasons[0]).startswith("world: power9le is no processor of x86_64: generic, ")
+    assert str(left.reasons[0]).startswith(
+        "world: unknown CPU target of x86_64: power9le; valid: generic, "
+    )
 
 
 def test_an_unknown_target_says_which_there_are(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_an_sdk_after_another_toolkit_is_refused() -> None:
     [left] = planned(project, "own-1.0-almalinux8-cuda11.8-openmpi4.1-ppc64le").left_out
     [reason] = reasons(left)
     assert reason == (
-        "maintainer: CUDA is there before the HPC SDK of recipes/core.yaml:5, by "
+        "maintainer: CUDA is installed before the HPC SDK of recipes/core.yaml:5, by "
         "recipes/cuda-base.yaml:11"
     )
 

@@ -219,9 +219,9 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         ),
         "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
         "base image: debian13 exists for x86_64 (base-images/debian13.yaml)",
-        "maintainer: recipe core puts no CUDA into its images: it takes cuda none",
-        "maintainer: recipe core takes arch x86_64 (recipes/core.yaml: axes.arch)",
-        "maintainer: recipe core takes cuda none (recipes/core.yaml: axes.cuda)",
+        "maintainer: recipe core puts no CUDA into its images: use cuda none",
+        "maintainer: recipe core allows only arch x86_64 (recipes/core.yaml: axes.arch)",
+        "maintainer: recipe core allows only cuda none (recipes/core.yaml: axes.cuda)",
         "maintainer: nobody has the machine (matrix.yaml:9)",
     ]
     assert reasons["core-1.0-debian13-openmpi4.1-x86_64"] == [

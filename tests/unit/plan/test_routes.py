@@ -276,8 +276,8 @@ def test_what_a_recipe_insists_on_must_be_there() -> None:
     project = dataclasses.replace(project, recipes={**project.recipes, "wants": wants})
     [out] = planned(project, "wants-1.0-ubi7-cuda10.1-ppc64le").left_out
     assert str(out.reasons[0]) == (
-        "base image: CUDA 10.1 by the route repository on ubi7 for ppc64le has no nccl, and "
-        "recipes/core.yaml:5 wants it"
+        "base image: CUDA 10.1 by the route repository on ubi7 for ppc64le has no nccl, but "
+        "recipes/core.yaml:5 needs it"
     )
 
 

@@ -144,7 +144,7 @@ def test_a_capability_that_the_route_has_no_code_for_is_the_worlds_reason(tmp_pa
     [left] = plan.left_out
     assert [str(reason) for reason in left.reasons] == [
         (
-            "world: CUDA 12.4 does not compile for sm_90, which recipes/core.yaml:5 wants: "
+            "world: CUDA 12.4 does not compile for sm_90, which recipes/core.yaml:5 needs: "
             "it does for sm_70, sm_80; CUDA 12.6 to 12.6 do (https://docs.example.org/cuda)"
         )
     ]
@@ -236,7 +236,7 @@ def test_a_recipe_can_take_some_routes_alone(tmp_path: Path) -> None:
     [reason] = left.reasons
     assert str(reason) == (
         "base image: to build openmpi5.0 from source, the recipe (mpi.source.version) or the axis "
-        "value has to name a release in full"
+        "value must name a full release"
     )
 
 
@@ -252,7 +252,7 @@ def test_a_recipe_can_name_the_release_that_it_builds_from_source(tmp_path: Path
     assert (image.cell.mpi, image.mpi.version) == ("openmpi5.0", "5.0.9")
     assert shape(image.stages[0].development) == [("openmpi", {"version": "5.0.9"})]
     assert [str(reason) for reason in left.reasons] == [
-        "base image: the recipe builds 5.0.9 from source, which is no openmpi4.1"
+        "base image: the recipe builds 5.0.9 from source, which is not openmpi4.1"
     ]
 
 
@@ -291,4 +291,4 @@ def test_debians_mpich_is_no_twin_of_intel_mpi(tmp_path: Path) -> None:
         ],
         mpi=("intelmpi2021.10",),
     ).left_out
-    assert "does not find Intel MPI's libmpi.so.12" in left.reasons[0].text
+    assert "do not find Intel MPI's libmpi.so.12" in left.reasons[0].text

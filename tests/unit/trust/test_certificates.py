@@ -168,10 +168,13 @@ def end_trust(entries: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("certificateAuthorities", "of no authority that the trusted root names for that time"),
+        (
+            "certificateAuthorities",
+            "not from an authority that the trusted root names for that time",
+        ),
         ("timestampAuthorities", "no Timestamp Authorities"),
-        ("tlogs", "signature is in no log that the trusted root names for that time"),
-        ("ctlogs", "certificate is in no log that the trusted root names for that time"),
+        ("tlogs", "signature is not in a log that the trusted root names for that time"),
+        ("ctlogs", "certificate is not in a log that the trusted root names for that time"),
     ],
 )
 def test_whom_the_roots_trusted_before_is_trusted_no_more(part: str, words: str) -> None:
@@ -235,11 +238,11 @@ def with_a_log(_: Any, roots: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (with_another_payload, "not by the key in the certificate"),
+        (with_another_payload, "does not match the key in the certificate"),
         (with_another_signature, "not enough sources of verified time"),
         (with_another_stamp, "not enough sources of verified time"),
-        (without_a_stamp, "nobody that the trusted root names says when"),
-        (with_a_log, "in no log that the trusted root names"),
+        (without_a_stamp, "no log or authority of the trusted root confirms"),
+        (with_a_log, "not in a log that the trusted root names"),
     ],
 )
 def test_what_is_not_stamped_and_signed_is_refused(
@@ -307,7 +310,7 @@ def test_an_identity_vouches_for_what_it_signed() -> None:
         (
             [identity(trusted_root=roots_of("intoto-with-custom-trust-root"))],
             WRONG_KEY,
-            "no log that the trusted root names",
+            "not in a log that the trusted root names",
         ),
     ],
 )

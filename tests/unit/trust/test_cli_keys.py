@@ -44,7 +44,7 @@ def test_a_folder_is_no_prefix(
     """`/` had a traceback, and with `.` the files were beside the folder, not in it."""
     monkeypatch.chdir(prefix.parent)
     assert main(["keys", "generate", "--output", named]) == 2
-    assert "this names a folder, and no files in it" in capsys.readouterr().err
+    assert "this is a folder, not a PREFIX of files" in capsys.readouterr().err
     assert list(prefix.parent.parent.glob("*.key")) == []
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_written_over(
 ) -> None:
     (prefix.parent / existing).write_text("mine")
     assert generate(prefix) == 2
-    assert "is not written over" in capsys.readouterr().err
+    assert "is not overwritten" in capsys.readouterr().err
     assert [one.name for one in prefix.parent.iterdir()] == [existing]
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_is_not_there(
     ("is_terminal", "words"),
     [
         (False, "COSIGN_PASSWORD is not set, and there is no terminal"),
-        (True, "no password was given"),  # it ends
+        (True, "no password was entered"),  # it ends
     ],
 )
 def test_without_a_password_no_key_is_made(

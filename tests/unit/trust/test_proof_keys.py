@@ -97,7 +97,7 @@ REFUSED = {
     "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "unsupported kind of key"),
     "encrypted otherwise": (
         pem(ed25519.Ed25519PrivateKey.generate(), b"secret"),
-        "encrypted in another way than cosign's",
+        "not encrypted in cosign's way",
     ),
     "a cut one": (damaged()[:200], "not a complete cosign key"),
     "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),

@@ -120,7 +120,7 @@ def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
 def test_what_cosign_signs_is_checked() -> None:
     cosign = Token()
     cosign.public_half = Token().key
-    with pytest.raises(StepFailed, match="does not fit the public key of k8s://ns/name"):
+    with pytest.raises(StepFailed, match="does not match the public key of k8s://ns/name"):
         signer_of("k8s://ns/name", {}, cosign).sign(b"data")
 
 
