@@ -183,16 +183,16 @@ def figures(structure: Structure) -> list[Figure]:
     """Each number; `most` is lowered whenever the number falls, and never raised."""
     table: list[tuple[str, float, float, float]] = [
         ("modules in no room", len(structure.loose()), 0, 0),
-        ("arrows between rooms", len(structure.arrows), 62, 60),
+        ("arrows between rooms", len(structure.arrows), 60, 60),
         ("arrows to a later room", len(structure.backward()), 0, 0),
         ("cycles of modules", len(structure.cyclic()), 0, 0),
-        ("lines", structure.lines(), 53_083, 44_000),
-        ("lines of cli", structure.lines("cli"), 3_993, 4_000),
-        ("modules", len(structure.modules), 300, 300),
-        ("annotations with Any", structure.any_annotations(), 35, 40),
+        ("lines", structure.lines(), 50_081, 44_000),
+        ("lines of cli", structure.lines("cli"), 3_848, 4_000),
+        ("modules", len(structure.modules), 291, 300),
+        ("annotations with Any", structure.any_annotations(), 34, 40),
         ("class names that are used twice", len(structure.shared_class_names()), 0, 0),
         ("generic names, %", round(structure.generic_percent(), 1), 0.1, 2),
-        ("docstrings that begin as a question", structure.question_docstrings(), 1, 0),
+        ("docstrings that begin as a question", structure.question_docstrings(), 0, 0),
         ("modules of bench/ that import cli", structure.bench_imports_of_cli(), 0, 0),
     ]
     return [

@@ -321,7 +321,7 @@ def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.Monke
 def test_verify_needs_an_image(tmp_path: Path, run: Run) -> None:
     done = run("verify", str(tmp_path))
     assert (done.code, done.out) == (2, "")
-    assert "no manifest.json here" in done.err
+    assert "no manifest.json" in done.err
 
 
 def test_help_names_every_command_and_exit_code(run: Run) -> None:

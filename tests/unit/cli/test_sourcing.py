@@ -150,7 +150,7 @@ def test_what_could_be_locked_is_written(
     assert run(project, "lock", "--check") == 2
     assert "its source https://upstream.example/two-2.0.tar.gz" in capsys.readouterr().err
     assert run(project, "spec", "--output", str(project / "specs")) == 2
-    assert "is not in lock.yaml, and other sources" in capsys.readouterr().err
+    assert "is not in lock.yaml, but other sources" in capsys.readouterr().err
 
 
 def test_a_lock_that_does_not_match_is_a_fault(

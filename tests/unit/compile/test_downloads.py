@@ -129,7 +129,7 @@ def test_a_url_that_is_not_locked_beside_others_that_are_is_a_fault(tmp_path: Pa
 def test_only_the_lock_knows_where_debian_has_a_source(tmp_path: Path) -> None:
     use = block("generic_autotools", url="{{ sources.it.url }}", prefix="/opt/it")
     parts = {"development": (use,), "sources": {"it": (DEBIAN,)}}
-    with pytest.raises(BadInput, match="only the lock knows where it is"):
+    with pytest.raises(BadInput, match="only the lock has its URL"):
         compile_spec(planned(tmp_path, Lock(), **parts), run_checks="")
     found = downloads_of([planned(tmp_path, Lock(), **parts)])
     assert list(found.asked) == [Asked(recipe="core", urls=(DEBIAN,))]

@@ -612,7 +612,7 @@ def test_a_full_home_is_to_be_moved(
     monkeypatch.setattr(folders, "folder_of_user", lambda: own)
     monkeypatch.setattr(folders, "free_bytes", lambda _: 1_000_000_000)
     item = machine.examine().items["home"]
-    assert "1.0 GB free, and 3.2 GB may be needed" in item.text
+    assert "1.0 GB free, but 3.2 GB may be needed" in item.text
     assert item.remedy.endswith(hint)
 
 

@@ -496,7 +496,7 @@ def test_what_is_no_image(
 ) -> None:
     del doctor
     assert main(["doctor", "--gpu", str(tmp_path)]) == 2
-    assert "no manifest.json here" in capsys.readouterr().err
+    assert "no manifest.json" in capsys.readouterr().err
     assert main(["doctor", str(tmp_path)]) == 2
     assert "doctor --gpu IMAGE" in capsys.readouterr().err
 
