@@ -259,7 +259,7 @@ def _in_layers() -> Iterator[Case]:
 
 def _in_sifs() -> Iterator[Case]:
     whole, other = SifPart(), SifPart(content=b"hsqs other")
-    expected = "expected one partition in this SIF"
+    expected = "expected one primary SquashFS partition in this SIF"
     parts: dict[str, tuple[tuple[SifPart, ...], str]] = {
         "two file systems": ((whole, other), expected),
         "data before the file system": ((dataclasses.replace(other, role=_DATA), whole), expected),

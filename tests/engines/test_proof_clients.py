@@ -284,7 +284,7 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
     assert (verdict.signatures, verdict.attestations) == ((), ())
     reasons = [rejected.reason for rejected in verdict.rejected]
     assert reasons
-    assert all("another image" in reason or " is of " in reason for reason in reasons)
+    assert all("another image" in reason or " is for " in reason for reason in reasons)
 
 
 def test_an_image_without_proof_is_refused_by_both(image: Image, pair: Pair) -> None:
