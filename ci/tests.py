@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ NEED_GB = 15  # in the builder's home, in out/ and, meanwhile, in /tmp
 LIMIT_S = {False: 1800, True: 7200}
 TYPES = "mypy"  # the job that is no pytest
 TYPES_S = 60.0
+INTERRUPTED = threading.Event()
 NO_TESTS = 5  # pytest's exit status where all tests of a file were left out
 
 
@@ -213,6 +215,8 @@ def run(jobs: Sequence[Job], long: bool) -> list[Job]:
     processors = Processors()
     try:
         while waiting or running:
+            if INTERRUPTED.is_set():  # not in between: a job that is being started would go on
+                raise KeyboardInterrupt
             for ended in [started for started in running if has_ended(started, LIMIT_S[long])]:
                 running.remove(ended)
                 if not report(ended):
@@ -360,7 +364,7 @@ def free_gb() -> tuple[str, int]:
 def interrupt(*_: object) -> None:
     for again in (signal.SIGINT, signal.SIGTERM):  # asked again, it would not end the others
         signal.signal(again, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    INTERRUPTED.set()
 
 
 def main(arguments: Sequence[str]) -> int:
