@@ -19,15 +19,11 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-
-import yaml
 
 from builder.artifacts.tars import Attributes, roots_attributes, users_attributes
+from builder.system.files import table_beside
 
-PATHS: Mapping[str, Mapping[str, str]] = yaml.safe_load(
-    Path(__file__).with_name("paths.yaml").read_text(encoding="utf-8")
-)
+PATHS: Mapping[str, Mapping[str, str]] = table_beside(__file__, "paths.yaml")
 # Paths that may differ between formats, and all below them, with the reason.
 ALLOWED = PATHS["format_specific"]
 _ENDS = re.compile(r"/|\Z")  # of a path's folders, and of itself

@@ -14,19 +14,17 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.message import Message
-from pathlib import Path
 from urllib.parse import quote
-
-import yaml
 
 from builder.artifacts.flatten import TreeNode
 from builder.model.digests import digest_of
+from builder.system.files import table_beside
 
 CHECKSUM, CHECKSUM_OF = "build-images:checksum", "build-images:checksum-of"
 _MOST = 40  # licences of one component: some of Debian's packages name hundreds of variants
 _LONGEST = 200
 
-_TABLES = yaml.safe_load(Path(__file__).with_name("licences.yaml").read_text(encoding="utf-8"))
+_TABLES = table_beside(__file__, "licences.yaml")
 _BY_NAME = {**{name.lower(): name for name in _TABLES["identifiers"]}, **_TABLES["other_names"]}
 _GNU = re.compile(r"(a?gpl|lgpl|gfdl)-(\d)(?:\.(\d))?(\+)?", re.IGNORECASE)
 _COMMON = re.compile(

@@ -13,17 +13,15 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-import yaml
 
 from builder.model import Spec
+from builder.system.files import table_beside
 
 DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
 # Kinds of commands, by the use of their lines. `HOST` runs on the building host, not in the image.
 SHELL, VARIABLE, ARGUMENT, COPY = "command", "variable", "argument", "copy"
 LABEL, SOURCE, SCRIPT, HOST, OTHER = "label", "source", "script", "host", "other"
-TABLES = yaml.safe_load(Path(__file__).with_name("tables.yaml").read_text(encoding="utf-8"))
+TABLES = table_beside(__file__, "tables.yaml")
 _KINDS: Mapping[str, str] = {
     name: kind for kind, names in TABLES["kinds"].items() for name in names.split()
 }

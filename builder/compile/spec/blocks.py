@@ -8,18 +8,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import yaml
 
 from builder.model import BlockUse
 from builder.model.versions import version_order
+from builder.system.files import table_beside
 
 X86_64, PPC64LE, AARCH64 = "x86_64", "ppc64le", "aarch64"
 ARCHITECTURES = (X86_64, PPC64LE, AARCH64)
 DEBIAN, RED_HAT = "debian", "red-hat"  # packaging families
-_BLOCKS, _LIMITS = (Path(__file__).with_name(f"{table}.yaml") for table in ("blocks", "limits"))
-_load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 _HPCCM = "https://github.com/NVIDIA/hpc-container-maker/blob/v26.5.0/hpccm/building_blocks"
 
 
@@ -48,7 +44,7 @@ class BlockNotes:
 def block_notes() -> Mapping[str, BlockNotes]:
     """The notes on blocks, by name."""
     notes: dict[str, BlockNotes] = {}
-    for name, row in _load(_BLOCKS.read_bytes()).items():
+    for name, row in table_beside(__file__, "blocks.yaml").items():
         for key in ("local_files", "keys"):
             row[key] = tuple(row.get(key, "").split())
         row["version_too"] = tuple(tuple(group.split()) for group in row.get("version_too", ()))
@@ -92,7 +88,7 @@ class Limit:
 def limits() -> tuple[Limit, ...]:
     """All rows, those of several blocks once for each."""
     rows: list[Limit] = []
-    for row in _load(_LIMITS.read_bytes()):
+    for row in table_beside(__file__, "limits.yaml"):
         architectures = tuple(row.pop("architectures", "").split()) or ARCHITECTURES
         source = row.pop("source")
         for block in row.pop("blocks").split():

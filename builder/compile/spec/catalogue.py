@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
-import yaml
-
 from builder.model.errors import BadInput
+from builder.system.files import table_beside
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 GROUP = "build_images.blocks"  # of entry points
@@ -177,7 +176,7 @@ def kind(cls: type, argument: str) -> str:
 @functools.cache
 def _special_kinds() -> Mapping[str, str]:
     """The kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
-    tables = yaml.safe_load(Path(__file__).with_name("arguments.yaml").read_text(encoding="utf-8"))
+    tables = table_beside(__file__, "arguments.yaml")
     kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
     kinds.update(tables["by_block"])
     return kinds

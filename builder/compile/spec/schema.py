@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-
-import yaml
 
 from builder.compile.spec import catalogue
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
 from builder.model import MPI_ROUTES
+from builder.system.files import table_beside
 
 
 def _shapes() -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
     """The schemas in shapes.yaml: of arguments by their kinds, and of the toolkits' arguments."""
-    text = Path(__file__).with_name("shapes.yaml").read_text(encoding="utf-8")
-    shapes = yaml.safe_load(text)
+    shapes = table_beside(__file__, "shapes.yaml")
     names, variables, _template = shapes["kinds"][catalogue.TOOLCHAIN]["anyOf"]
     names["enum"] = [*TOOLCHAINS, "mpi"]
     variables["properties"] = dict.fromkeys(TOOLCHAIN_VARIABLES, shapes["kinds"][catalogue.TEXT])
