@@ -212,7 +212,7 @@ def ensure_base(
         )
         rootfs.unlink()
         options.unlink()
-        made = StoredBase(
+        stored = StoredBase(
             name=name,
             arch=arch,
             key=key,
@@ -221,7 +221,7 @@ def ensure_base(
             made=now,
             indices=indices(),
         )
-        return write(made)
+        return write(stored)
 
     folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make)
     return _read(folder / RECORD, name)

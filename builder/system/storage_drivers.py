@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERLAY, VFS = "overlay", "vfs"
-# What one image takes at most, while it is built and packed: `hpc-base` takes 1.3 GB of a storage
+# The most that one image takes while it is built and packed: `hpc-base` takes 1.3 GB of a storage
 # with overlay, and 8.3 GB with vfs.
 _NEEDED_BYTES = 3 << 30
 _NEEDED_BY_VFS = 12 << 30

@@ -125,7 +125,7 @@ def try_storage(folder: Path, *, arch: str, search_path: str, processes: Process
             *driver.options,
             *("pull", "--quiet", f"oci-archive:{archive}"),
         ]
-        # What root's storage mounts is gone with the namespace.
+        # Mounts of root's storage go with the namespace.
         argv = [*(as_root_of_own() if os.geteuid() == 0 else ()), *command]
         env = {"PATH": search_path, "TMPDIR": str(scratch)}
         lines = _complaint(processes, argv, timeout_s=_TRIAL_TIMEOUT_S, env=env)

@@ -36,8 +36,8 @@ __all__ = [
 
 # Tries a storage in a folder, for an architecture, with a search path.
 StorageTest = Callable[..., StorageTrial]
-# Whether build steps of an architecture run native tools of a host, by its handlers in a folder;
-# None where the host has none for it.
+# Tells if build steps of an architecture run native tools of a host, by its handlers in a folder;
+# None if the host has none for it.
 LentTest = Callable[[str, str, Path], "bool | None"]
 _WORKERS = 16  # each waits for a program; together they take as long as the slowest
 
