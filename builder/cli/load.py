@@ -282,7 +282,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
 def _check_same(folder: Path, inputs: list[Input]) -> None:
     """Refuse an existing folder unless it holds the project of the archive."""
     if not is_project(inputs, folder):
-        problem = f"{folder} is there already, and is not the project of this archive"
+        problem = f"{folder} exists, and is not the project of this archive"
         raise BadInput(problem, hint="name another folder")
 
 

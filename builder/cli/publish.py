@@ -41,7 +41,7 @@ from builder.registry.client import namespace
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 
-_WORDS = {THERE: "there already", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
+_WORDS = {THERE: "already there", MOUNTED: "mounted", SENT: "sent", MISSING: "to send"}
 _DESCRIPTION = """\
 Publish the selected images with their proof: one repository per recipe, one tag per cell (without
 the architecture), one index of all architectures that the matrix declares for the tag. Upload
@@ -158,7 +158,7 @@ def _attached(
 def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
     if options.attach_failures or not any_failing(declared, options.out):
         return BUILD_HINT
-    return f"{BUILD_HINT}; --attach-failures tells those who pull what is published that it failed"
+    return f"{BUILD_HINT}; --attach-failures attaches the failures to the published images"
 
 
 def find_releases(

@@ -206,5 +206,5 @@ class _Shown:
             for kind, change in done.receipt.changes.items():
                 self.say(f"{change.count} {kind}: {', '.join(change.paths[:3])}")
         else:
-            self.say("it is there already, and whole")
+            self.say("already there, and complete")
         print(done.path, flush=True)

@@ -48,7 +48,7 @@ def read_blob(registry: Repository, blob: Descriptor, path: Path) -> None:
                 file.truncate(0)
                 digest = _filled(registry, blob, file)
         if digest != blob.digest:
-            raise registry.wrong(blob.digest, f"the registry gives {digest}")
+            raise registry.wrong(blob.digest, f"the registry sent {digest}")
     except WrongContent:
         discard(path)
         raise
@@ -88,14 +88,14 @@ def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: Bod
         if response.status == HTTPStatus.OK:
             file.truncate(size := 0)
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
-            raise registry.wrong(blob.digest, "the registry sends another part than asked for")
+            raise registry.wrong(blob.digest, "the registry sent another range than requested")
         while chunk := response.read(_READ, decode_content=False):
             size += len(chunk)
             if size > blob.size:
                 raise registry.wrong(blob.digest, f"it has more than {blob.size} bytes")
             file.write(chunk)
         if size < blob.size:
-            raise ConnectionError(f"{size} of {blob.size} bytes came")
+            raise ConnectionError(f"received {size} of {blob.size} bytes")
 
 
 def write_blob(
@@ -122,7 +122,7 @@ def write_blob(
         blob = Descriptor(media_type=media_type, digest=actual, size=size)
     if digest and blob.digest != digest:
         shown = source if isinstance(source, Path) else "the bytes to upload"
-        raise WrongContent(f"{shown}: it holds {blob.digest}, expected {digest}")
+        raise WrongContent(f"{shown}: its digest is {blob.digest}, expected {digest}")
     if digest or missing or not registry.has_blob(blob.digest):
         limits = BodyLimits.from_now(blob.size)
         _Upload(registry=registry, source=source, blob=blob, limits=limits).run()
@@ -204,7 +204,7 @@ class _Upload:
                 self.registry.check()
                 piece = file.read(min(size, _PIECE))
                 if not piece:
-                    raise StepFailed("a file that is being uploaded has become shorter")
+                    raise StepFailed("a file became shorter during its upload")
                 size -= len(piece)
                 yield piece
 
@@ -228,5 +228,5 @@ class _Upload:
     def _location_in(self, response: HTTPResponse, absent: str = "") -> str:
         location: str = response.headers.get("Location", absent)
         if not location:
-            raise RegistryFailed(f"{self.registry.name}: the registry names no address for uploads")
+            raise RegistryFailed(f"{self.registry.name}: the registry returned no upload URL")
         return location

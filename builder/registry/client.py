@@ -80,7 +80,7 @@ def namespace(
         shown = "this" if "@" in text else text
         raise BadInput(f"{shown}: write REGISTRY/NAMESPACE, such as quay.io/site")
     if any(mark in text.rpartition("/")[2] for mark in ":@"):
-        raise BadInput("a namespace has no tag and no digest: REGISTRY/NAMESPACE")
+        raise BadInput("a namespace cannot have a tag or digest: write REGISTRY/NAMESPACE")
     sample = Reference.parse(f"{text.rstrip('/')}/x")
     credentials = Credentials(own=sample.registry if own else "", processes=processes)
     first = connect(sample, credentials, plain_http=plain_http, tell=tell)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
 MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
 ANY_S = 300.0  # for all that has no size, and beside what a size takes
-TOO_LONG = "it exceeds the time limit for all attempts"
+TOO_LONG = "the time limit for all attempts is exceeded"
 _POLL_S = 0.2
 _RATED_S = 60.0
 _REPORT_S = 5.0  # of silence, after which it is reported
@@ -97,7 +97,7 @@ class Watch:
         self._received += size
         most = _LARGEST_HEAD + (0 if self._head_since else 2 * self.size + _FRAMING)
         if self._received > most:
-            raise ConnectionError(f"more than {most} bytes came")
+            raise ConnectionError(f"received more than {most} bytes")
         return size
 
     def begin_head(self) -> None:
@@ -135,8 +135,8 @@ class Watch:
             raise TimeoutError(f"{problem} {self.silence_s:g} s")
         if silent_s > _REPORT_S and not self._is_reported:
             self._is_reported = True
-            missing = "answer" if self._head_since else "byte"
-            limits = f"for {_REPORT_S:g} s; {self.silence_s:g} s at most"
+            missing = "response" if self._head_since else "byte"
+            limits = f"for {_REPORT_S:g} s; timeout after {self.silence_s:g} s"
             self.tell(f"{self.resource}: no {missing} {limits}")
         if self._waited_s > _RATED_S and not self._head_since:
             if self._rated < LEAST_RATE * self._waited_s:
@@ -283,7 +283,7 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
             context.load_verify_locations(**location)
         except OSError as error:
             shown = f"{name}: {path}" if name else path
-            raise BadInput(f"{shown}: no certificates can be read there", hint=TLS_HINT) from error
+            raise BadInput(f"{shown}: cannot read certificates", hint=TLS_HINT) from error
     return context
 
 

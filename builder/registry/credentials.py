@@ -124,9 +124,9 @@ class Credentials:
                 timeout_s=_HELPER_TIMEOUT_S,
             )
         except (MissingPrerequisite, OSError, ValueError) as error:  # a name with a NUL is none
-            why = error.strerror if isinstance(error, OSError) else "there is no such program"
+            why = error.strerror if isinstance(error, OSError) else "program not found"
             raise MissingPrerequisite(
-                f"{program}, which a file of credentials names, cannot be run: {why}",
+                f"cannot run the credential helper {program}: {why}",
                 hint=f"install it, or {LOGIN_HINT}",
             ) from error
         if done.returncode and "credentials not found" in done.stdout + done.stderr:
@@ -134,9 +134,9 @@ class Credentials:
         answer = _json(done.stdout)
         user, secret = str(part(answer, "Username") or ""), part(answer, "Secret")
         if done.returncode or done.timed_out or not isinstance(secret, str):
-            how = "it took too long" if done.timed_out else f"exit status {done.returncode}"
+            how = "timeout" if done.timed_out else f"exit status {done.returncode}"
             raise MissingPrerequisite(
-                f"{program} gives no credentials for {registry}: {how}", hint=LOGIN_HINT
+                f"{program} returned no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
         if not user and not secret:
             return None  # so says docker-credential-pass of Debian 12 of what it does not have
@@ -172,7 +172,7 @@ def variables_host() -> str:
 def _of_variables() -> Login | None:
     user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
     if bool(user) != bool(password):
-        raise BadInput(f"{USER} and {PASSWORD} belong together, and one of them is not set")
+        raise BadInput(f"set both {USER} and {PASSWORD}, or neither")
     return Login(user=user, password=password) if user else None
 
 
@@ -294,7 +294,7 @@ class Authorization:
         Raises `Denied` when the token server gives none.
         """
         if len(challenge) > LONGEST:
-            problem = f"it asks who we are in {len(challenge)} characters"
+            problem = f"its authentication challenge is too long ({len(challenge)} characters)"
             raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT)
         with self._lock:
             value = self._known.get(scope, "")
@@ -316,7 +316,7 @@ class Authorization:
         try:
             url = joined(parameters.get("realm", ""), "")
         except ValueError as error:
-            problem = "it names no valid token server"
+            problem = "the URL of its token server is invalid"
             raise Denied(f"{self._registry}: {problem}", hint=LOGIN_HINT) from error
         service, scopes = parameters.get("service", ""), scope.texts()
         headers, form = dict[str, str](), dict[str, str]()

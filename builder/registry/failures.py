@@ -31,10 +31,10 @@ LOGIN_HINT = (
     f"DOCKER_CONFIG, or set {USER} and {PASSWORD}"
 )
 TLS_HINT = (
-    "a site's own authority is named by SSL_CERT_FILE or REQUESTS_CA_BUNDLE; "
-    "a registry without TLS by --plain-http HOST"
+    "for a site's own certificate authority, set SSL_CERT_FILE or REQUESTS_CA_BUNDLE; "
+    "for a registry without TLS, use --plain-http HOST"
 )
-_RIGHTS_HINT = "this login may not do that: ask for the right, or use another login"
+_RIGHTS_HINT = "this login lacks the permission: request it, or use another login"
 _LONGEST_ERROR = 1 << 16
 _LONGEST_CODE = 80
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError)
@@ -159,9 +159,9 @@ def no_response(error: Exception, at: str) -> Exception:
     if isinstance(error, urllib3.exceptions.InvalidHeader):
         return RegistryFailed(f"{at}: the response's headers contradict each other: {reason}")
     if isinstance(error, ValueError):  # an invalid URL
-        return RegistryFailed(f"{at}: the registry names an invalid address")
+        return RegistryFailed(f"{at}: the registry returned an invalid URL")
     hint = TLS_HINT if _went_away(cause) else ""
-    failed = Unreachable(f"{at}: no answer: {reason}", reason=reason, hint=hint)
+    failed = Unreachable(f"{at}: no response: {reason}", reason=reason, hint=hint)
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
         return failed  # that name does not come to exist by waiting
     return Transient(failed)
@@ -209,7 +209,7 @@ def length_of(response: HTTPResponse) -> int:
     stated = response.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
     length, *others = {part.strip() for part in stated.split(",")}  # the same one twice is one
     if others or (length != "-1" and not _NUMBER.fullmatch(length)):
-        raise ValueError("a length that is no number, or several")
+        raise ValueError("invalid Content-Length")
     return int(length)
 
 

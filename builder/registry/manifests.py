@@ -118,7 +118,7 @@ class Source(ABC):
         """Return a manifest or index that was read as JSON; see `document`."""
         parsed = self.object_of(content, descriptor.digest)
         if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:
-            raise self.wrong(descriptor.digest, "its media type is not the one it is served with")
+            raise self.wrong(descriptor.digest, "its media type differs from the Content-Type")
         return parsed
 
     def object_of(
@@ -147,7 +147,7 @@ def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[De
     """Return the descriptors that a manifest lists under a key: none without such a list."""
     entries = manifest.get(key) or []
     if not isinstance(entries, list):
-        raise WrongContent(f"{where}: its {key} are no list")
+        raise WrongContent(f"{where}: {key} is not a list")
     return [Descriptor.read(entry, where) for entry in entries]
 
 

@@ -61,9 +61,9 @@ class Reference:
         if not _HOST.fullmatch(self.registry):
             fault = f'"{self.registry}" is not a host, with or without a port up to 65535'
         elif len(self.name) > _LONGEST_NAME:
-            fault = f"a name has at most {_LONGEST_NAME} letters"
+            fault = f"a name has at most {_LONGEST_NAME} characters"
         elif not is_repository(self.repository):
-            reason = "small letters and digits, joined by . _ - or /"
+            reason = "use lowercase letters and digits, joined by . _ - or /"
             fault = f'"{self.repository}" is not a repository: {reason}'
         elif self.tag and not is_tag(self.tag):
             fault = f'"{self.tag}" is not a tag'

@@ -58,7 +58,7 @@ def _listed(registry: Repository, digest: str) -> list[Descriptor] | None:
         for page in registry.pages(path, f"referrers/{digest}", media_type=INDEX):
             listed += _entries(registry, digest, page)
             if len(listed) > MOST:
-                raise WrongContent(f"{registry.name}: more than {MOST} refer to {digest}")
+                raise WrongContent(f"{registry.name}: more than {MOST} referrers of {digest}")
     except NotThere:
         if listed:  # a list that breaks off is not one that is not kept
             raise
@@ -126,7 +126,7 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
         now = _fallback(registry, subject) or {}
         if digests <= {entry.digest for entry in _entries(registry, subject, now)}:
             return
-        lost = f"{registry.name}: another client wrote over the list of what refers to {subject}"
+        lost = f"{registry.name}: another client overwrote the list of referrers of {subject}"
         retries.wait(Transient(RegistryFailed(lost, hint="run the same command again")))
 
 
@@ -144,4 +144,4 @@ def _fallback(registry: Repository, digest: str) -> dict[str, object] | None:
 
 
 def _entries(registry: Repository, digest: str, page: dict[str, object]) -> list[Descriptor]:
-    return descriptors(page, "manifests", f"{registry.name}: what refers to {digest}")
+    return descriptors(page, "manifests", f"{registry.name}: referrers of {digest}")

@@ -64,9 +64,9 @@ class Repository(Source):
         content, headers = self._fetch(f"manifests/{name}", name, headers=_ACCEPT)
         manifest = Descriptor.of(content, expected.media_type if expected else _type_of(headers))
         if is_digest(name) and manifest.digest != name:
-            raise self.wrong(name, f"the registry gives {manifest.digest}")
+            raise self.wrong(name, f"the registry sent {manifest.digest}")
         if expected and expected.size != manifest.size:
-            problem = f"it has {manifest.size} bytes, and is said to have {expected.size}"
+            problem = f"it has {manifest.size} bytes, expected {expected.size}"
             raise self.wrong(name, problem)
         return manifest, content
 
@@ -96,7 +96,7 @@ class Repository(Source):
 
         stored, is_noted = self.transport.retried(attempt)
         if stored != descriptor.digest:
-            raise self.wrong(descriptor.digest, f"the registry keeps it as {printable(stored)}")
+            raise self.wrong(descriptor.digest, f"the registry stored it as {printable(stored)}")
         return descriptor, is_noted
 
     def _put(self, descriptor: Descriptor, content: bytes, target: str) -> tuple[str, bool]:
@@ -117,7 +117,7 @@ class Repository(Source):
         except NotThere:
             return []
         if not all(isinstance(page, list) for page in pages):
-            raise self.wrong("tags/list", "it is no list")
+            raise self.wrong("tags/list", "not a list")
         return [tag for page in pages for tag in page if isinstance(tag, str)]
 
     # Blobs
@@ -132,10 +132,10 @@ class Repository(Source):
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
         if blob.size > limit:
-            raise self.wrong(blob.digest, f"it has {blob.size} bytes, at most {limit} are read")
+            raise self.wrong(blob.digest, f"it has {blob.size} bytes; the limit is {limit}")
         content, _ = self._fetch(f"blobs/{blob.digest}", blob.digest, limit)
         if digest_of(content) != blob.digest or len(content) != blob.size:
-            raise self.wrong(blob.digest, f"the registry gives {digest_of(content)}")
+            raise self.wrong(blob.digest, f"the registry sent {digest_of(content)}")
         return content
 
     def mount_blob(self, digest: str, repository: str) -> bool:
@@ -218,10 +218,10 @@ class Repository(Source):
             length = length_of(response)
             content = b"" if length > limit else response.read(limit + 1, decode_content=False)
             if len(content) < length <= limit:
-                raise ConnectionError(f"{len(content)} of {length} bytes came")
+                raise ConnectionError(f"received {len(content)} of {length} bytes")
         if length > limit or len(content) > limit:
             size = f"{length} bytes" if length > limit else f"more than {limit} bytes"
-            raise self.wrong(resource, f"it has {size}, at most {limit} are read")
+            raise self.wrong(resource, f"it has {size}; the limit is {limit}")
         return content
 
 

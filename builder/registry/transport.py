@@ -132,7 +132,7 @@ class Transport:
         return locked(
             Home.of_environment().path / "registries",
             hashlib.sha256(label.encode()).hexdigest(),
-            waiting=lambda: self.tell(f"waiting for another build-images that writes {label}"),
+            waiting=lambda: self.tell(f"waiting for another build-images to write {label}"),
             stopped=lambda: self.sleep.is_ended,
         )
 
@@ -164,7 +164,7 @@ class Transport:
         with response, self.reading(at):
             is_unknown = response.status in _UNKNOWN or not self._is_home(str(response.url))
             if request.optional and is_unknown:
-                raise NotThere(f"{at}: the registry does not know this request")
+                raise NotThere(f"{at}: the registry does not support this request")
             raise failure(response, at)
 
     def _answer(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
@@ -277,10 +277,10 @@ class Transport:
         try:
             url = joined(base, address)
         except ValueError as error:
-            problem = "the registry names an invalid address"
+            problem = "the registry returned an invalid URL"
             raise RegistryFailed(f"{resource}: {problem}") from error
         if base.startswith("https:") and not url.startswith("https:"):
-            raise RegistryFailed(f"{resource}: the registry names an address without TLS")
+            raise RegistryFailed(f"{resource}: the registry returned a URL without TLS")
         return url
 
     @contextlib.contextmanager

@@ -92,8 +92,8 @@ class Registries:
                 available = {str(about.get("architecture", "unknown"))}
                 if oci in available:
                     return manifest.digest
-        others = ", ".join(sorted(available - {"unknown"})) or "nothing"
-        raise RegistryFails(f"{reference}: there is no image for {arch} (linux); there is {others}")
+        others = ", ".join(sorted(available - {"unknown"})) or "none"
+        raise RegistryFails(f"{reference}: no image for {arch} (linux); available: {others}")
 
     def server(self, image: Reference) -> str:
         """Return the server that is used for a reference, as people write it."""
@@ -174,7 +174,7 @@ def pin_references(
     in_threads(pin, pending)
     for at, error in sorted(unreachable.items(), key=itemgetter(0), reverse=True):
         names = sorted({name for name, _ in pending if server(name) == at})
-        text = f"{error.lost}\n  not asked for: {', '.join(names)}"
+        text = f"{error.lost}\n  not requested: {', '.join(names)}"
         failures.insert(0, RegistryUnreachable(text, lost=error.lost, hint=error.hint))
     return digests, failures
 
@@ -196,7 +196,7 @@ def mismatches(
             file=files[name],
             line=1,
             key="",
-            problem=f"its source {request.urls[0]} is not in {LOCK}, and others of it are",
+            problem=f"its source {request.urls[0]} is not in {LOCK}, but others are",
             valid=f"run: build-images lock --recipe {name}",
         )
         for request in requests
@@ -205,17 +205,17 @@ def mismatches(
     ]
     requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
     needless = [
-        (source.line, f"{source.url}: {name} does not ask for it")
+        (source.line, f"{source.url}: {name} does not use it")
         for source in lock.sources.values()
         for name in source.recipes
         if (source.url, name) not in requested
     ]
     needless += [
-        (1, f"{reference} for {arch}: no image is made from it")
+        (1, f"{reference} for {arch}: no image uses it")
         for reference, arch in lock.references
         if (reference, arch) not in references
     ]
-    valid = "run: build-images lock, which drops it"
+    valid = "run: build-images lock, which removes it"
     return faults + [
         Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
         for line, problem in (needless if everything else ())

@@ -65,7 +65,7 @@ class DebianSources:
         available = ", ".join(sorted(versions)) or "no version of it"
         raise Unfetched(
             f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {available}",
-            hint="the version is upstream's as Debian writes it, without epoch and revision",
+            hint="use the upstream version as Debian writes it, without epoch and revision",
         )
 
     def _index(self, suite: str) -> str:
@@ -77,7 +77,7 @@ class DebianSources:
     def _fetch_index(self, suite: str) -> str:
         """Return the text of a suite's index of sources; check its signature and checksum."""
         if not self.store.debian:
-            raise Unfetched(f"no Debian mirror is known, for the sources of {suite}")
+            raise Unfetched(f"no Debian mirror is known for the sources of {suite}")
         self.say(f"reading Debian's index of sources of {suite}")
         sha256, size = _listed_index(self._release(suite), suite)
         index = LockedSource(
@@ -101,7 +101,7 @@ class DebianSources:
                 self.downloader.fetch(url, signed, limit=_RELEASE_LIMIT)
             except NotFetched as error:
                 reason = str(error).replace(server_of(self.store.debian), "the Debian mirror")
-                raise Unfetched(f"there is no Release file of {suite}: {reason}") from error
+                raise Unfetched(f"cannot fetch the Release file of {suite}: {reason}") from error
             self._check_signature(signed, plain, suite)
             return plain.read_text()
 
@@ -123,11 +123,11 @@ def _listed_index(release: str, suite: str) -> tuple[str, int]:
     """Return SHA-256 and size of the index from the Release file of that suite."""
     names = set(re.findall(r"^(?:Suite|Codename): (\S+)$", release, re.MULTILINE))
     if suite not in names:
-        raise Refused(f"the mirror's Release file of {suite} is that of {', '.join(sorted(names))}")
+        raise Refused(f"the mirror's Release file of {suite} is for {', '.join(sorted(names))}")
     sums = release.partition("\nSHA256:\n")[2]
     match = re.search(rf"^ ([0-9a-f]{{64}})\s+(\d+)\s+{re.escape(_INDEX)}$", sums, re.MULTILINE)
     if not match:
-        raise Unfetched(f"the Release file of {suite} names no {_INDEX}")
+        raise Unfetched(f"the Release file of {suite} does not list {_INDEX}")
     return match[1], int(match[2])
 
 
@@ -145,4 +145,4 @@ def _locked_source(url: str, package: str, version: str, fields: Message) -> Loc
         if re.fullmatch(pattern, name):
             path = f"{fields['Directory']}/{name}"
             return LockedSource(url=url, file=name, sha256=sha256, size=int(size), path=path)
-    raise Unfetched(f"{url}: Debian's package has no .orig.tar of upstream's")
+    raise Unfetched(f"{url}: the Debian package has no upstream .orig.tar")

@@ -71,13 +71,13 @@ class _Transfer:
                 if _complete_length(response) == offset:
                     return  # all of it had come, and only the end of the connection was missing
                 self.target.unlink()
-                raise _Retry(f"{server} has fewer bytes than were fetched before")
+                raise _Retry(f"{server} has fewer bytes than already fetched")
             _check_status(response, self.url)
             goes_on = offset and response.status_code == requests.codes.partial_content
             part = response.headers.get("Content-Range", "")
             if goes_on and not part.startswith(f"bytes {offset}-"):
                 self.target.unlink()
-                raise _Retry(f"{server} sent another part than the one asked for")
+                raise _Retry(f"{server} sent another range than requested")
             self._write(response, offset if goes_on else 0)
 
     def _headers(self, offset: int) -> dict[str, str]:
@@ -195,7 +195,7 @@ def _response(session: requests.Session, url: str, headers: Mapping[str, str]) -
 
 def _request(session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:
     if urlsplit(url).scheme not in {"http", "https"}:
-        raise NotFetched(f"{urlsplit(url).scheme}: is not fetched; name a mirror with https")
+        raise NotFetched(f"unsupported scheme {urlsplit(url).scheme}; name a mirror with https")
     try:
         return session.get(
             url, headers=dict(headers), stream=True, allow_redirects=False, timeout=TIMEOUT_S

@@ -114,7 +114,7 @@ def _looked_up(url: str, locking: Locking) -> LockedSource:
         return source
     name = posixpath.basename(url)
     if not _FILE.fullmatch(name):
-        raise Unfetched(f"{without_users(url)}: its last part, {name!r}, is not the name of a file")
+        raise Unfetched(f"{without_users(url)}: its last part, {name!r}, is not a valid file name")
     return _downloaded(url, name, locking)
 
 

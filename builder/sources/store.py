@@ -109,13 +109,13 @@ class SourceStore:
                 return
             target.unlink()
             others += [
-                f"{url} gives another file than the one that is locked:",
+                f"{url}: the file differs from the locked one:",
                 f"  locked: sha256 {source.sha256}, {source.size} bytes",
                 f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes",
             ]
         if others:
             raise Changed(shown("\n".join([*others, *tried]), source, self.debian))
-        tried = tried or ["  there is no URL to fetch it from"]
+        tried = tried or ["  no URL to fetch it from"]
         raise Unfetched(shown("\n".join([_missing(source), *tried]), source, self.debian))
 
 
@@ -157,12 +157,12 @@ def _missing(source: LockedSource) -> str:
 
 
 UPDATE_HINT = (
-    f"if the new file is right, build-images lock --update writes it to {LOCK}; "
+    f"if the new file is correct, build-images lock --update writes it to {LOCK}; "
     "else name a mirror that has the old one (sources: in site.yaml)"
 )
 MIRROR_HINT = (
-    "name a mirror (sources: [URL] in site.yaml), or run build-images fetch where the network "
-    "reaches them and copy the store, {store}, to this machine"
+    "name a mirror (sources: [URL] in site.yaml), or run build-images fetch on a machine that "
+    "reaches them, and copy its store to {store}"
 )
 OFFLINE_HINT = (
     "run build-images fetch here without --offline, or on a machine with a network, and copy its "
@@ -201,6 +201,6 @@ def fetch_all(
     if any(isinstance(failure, Changed) for failure in failures):
         raise Changed("\n".join(texts), hint=UPDATE_HINT)
     count = "1 source is" if len(texts) == 1 else f"{len(texts)} sources are"
-    why = "not in the store, and --offline forbids to fetch" if offline else "not to be had"
+    why = "not in the store, and --offline forbids downloads" if offline else "not available"
     hint = OFFLINE_HINT if offline else MIRROR_HINT
     raise Unfetched("\n".join([f"{count} {why}:", *texts]), hint=hint.format(store=store.path))

@@ -31,8 +31,8 @@ _COMPARED = 1 << 20  # bytes of two indices: some thousand packages
 _PACKAGE = r"^Package: (\S+)\n(?:\S.*\n|[ \t].*\n)*?Filename: (\S+_{}\.deb)$"
 _TIMEOUT_S = 10.0  # apt waits for 30 s
 MOST_BEHIND = dt.timedelta(days=14)
-_OTHER_MIRROR = "BUILD_IMAGES_MIRROR or BUILD_IMAGES_SECURITY_MIRROR names another mirror"
-_WITHOUT = "BUILD_IMAGES_SECURITY_MIRROR=none does without"
+_OTHER_MIRROR = "BUILD_IMAGES_MIRROR or BUILD_IMAGES_SECURITY_MIRROR sets another mirror"
+_WITHOUT = "BUILD_IMAGES_SECURITY_MIRROR=none leaves it out"
 _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
 
@@ -87,14 +87,14 @@ class Suites:
                 missing = missing or self._missing_package(archive, suite, name, release)
                 if not missing or self._missing(archive + name, other):
                     continue
-                torn = f"the mirror is amid a sync of {suite}: {missing} is not there yet"
+                torn = f"the mirror is syncing {suite}: {missing} is still missing"
                 state = f"its {name}, of {_field(other, 'Date')}"
                 behind = (_date(release) - _date(other)).days
                 if reason := self._refusal(other, behind):
-                    self.say(f"{torn}; {state}, is not taken: {reason}")
-                    self.refused.append(f"{torn}; {state}, {reason}")
+                    self.say(f"{torn}; {state}, is not used: {reason}")
+                    self.refused.append(f"{torn}; {state}, is not used: {reason}")
                     break
-                self.say(f"{torn}; taken is {state}")
+                self.say(f"{torn}; using {state}")
                 return name, max(behind, 0)
         return suite, 0
 
@@ -102,10 +102,10 @@ class Suites:
         """Return why a complete state is not used, with the remedy; empty if it is used."""
         until = _field(release, "Valid-Until")  # of security updates
         if until and parsedate_to_datetime(until) < dt.datetime.now(tz=dt.timezone.utc):
-            return f"is valid no more; {_OTHER_MIRROR}, or {_WITHOUT}"
+            return f"it has expired; {_OTHER_MIRROR}, or {_WITHOUT}"
         if behind <= self.most_behind.days:
             return ""
-        return f"is {behind} days behind it; --max-index-age {behind} takes it, or {_OTHER_MIRROR}"
+        return f"it is {behind} days older; --max-index-age {behind} accepts it, or {_OTHER_MIRROR}"
 
     def _missing(self, folder: str, release: str) -> str:
         """Return the first index of a Release file that the mirror does not have; or nothing."""

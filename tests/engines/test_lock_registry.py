@@ -117,7 +117,7 @@ def test_a_tag_that_moves_is_seen_by_update_alone(project: Path, registry: RealR
     assert pinned(project) == first
     done = build_images_here("lock", "--update", "--project", project)
     assert done.status == 4
-    assert "no image for ppc64le (linux); there is amd64" in done.stderr
+    assert "no image for ppc64le (linux); available: amd64" in done.stderr
     assert pinned(project) == {**moved, "ppc64le": first["ppc64le"]}
 
 

@@ -122,7 +122,7 @@ def test_credentials_of_podman_and_of_a_helper(
         "PATH": f"{helper.parent}:{os.environ['PATH']}",
     }
     done = passed(publish(made, secured.host, "--dry-run", env=environment))
-    assert "26 blobs there already" in done.stdout
+    assert "26 blobs already there" in done.stdout
 
 
 def test_a_mirror_has_the_proof_too(made: Path, tmp_path: Path, secured: RealRegistry) -> None:

@@ -110,7 +110,7 @@ def test_a_wrong_byte_on_the_way_to_a_mirror(
             with once(registry.host, pattern, Fault(changed=True)) as proxy:
                 done = publish(made, target.host, "--from", f"{proxy.host}/site")
             assert done.status == 5, done.stderr
-            assert "the registry gives sha256:" in done.stderr
+            assert "the registry sent sha256:" in done.stderr
             assert own_tags(repository(target.host, "app")) == set()
 
 

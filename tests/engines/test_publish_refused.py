@@ -89,7 +89,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "list of evidence": (
         edited(MANIFEST, lambda manifest: manifest["evidence"].remove("evidence/sif.json")),
-        "no evidence of a run of its checks as sif",
+        "no evidence that its checks ran as sif",
     ),
     "result": (
         edited(EVIDENCE, lambda statement: statement["predicate"].update(FAILED)),
@@ -101,8 +101,8 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "subject": (evidence_of_another, "evidence/oci.json: its subject oci is missing"),
     "sif": (repacked_sif, f"expected {REPACKED}"),
-    "config": (damaged_config, "it is not whole: "),
-    "manifest": (damaged_manifest, "it is not whole: "),
+    "config": (damaged_config, "it is incomplete: "),
+    "manifest": (damaged_manifest, "it is incomplete: "),
     "length": (short_layer, "bytes, expected"),
     "bill": (without("sbom.cdx.json"), "its bill of materials: "),
 }
@@ -146,7 +146,7 @@ def test_a_wrong_byte_in_what_is_sent_is_found_before_any_tag(
     flip(file)
     done = publish(project, registry.host)
     assert done.status == 5
-    assert f"{file}: it holds sha256:" in done.stderr
+    assert f"{file}: it has the digest sha256:" in done.stderr
     assert_no_tags(registry.host)
 
 

@@ -1,4 +1,4 @@
-"""Faults between a site and a real registry: refused with the reason, or got over; nothing is left.
+"""Faults between a site and a real registry: refused with the reason, or got over; no archive was written.
 
 Each is injected by a proxy on loopback. What is accepted in spite of a fault is whole.
 """
@@ -393,7 +393,7 @@ def test_two_at_once_of_the_same_image(site: Site, artifact_format: str) -> None
     for ended in done:
         passed(ended)
     assert left_behind(site) == ["out"]
-    assert sum("there already, and whole" in one.stderr for one in done) == 2
+    assert sum("already there, and whole" in one.stderr for one in done) == 2
 
 
 def test_two_at_once_to_different_places(site: Site) -> None:

@@ -41,7 +41,7 @@ def publish(site: Site, layers: tuple[bytes, ...], tarball: bytes = b"") -> None
 
 def assert_nothing_is_kept(done: Ended, site: Site, before: set[str]) -> None:
     assert_refused(done, site)
-    assert "nothing of it was kept" in done.stderr
+    assert "all of its data was removed" in done.stderr
     added = {one.name for one in site.place.rglob("*") if "home" not in one.parts} - before
     assert added <= {"policy.yaml", "site.pub", site.record().name, "home"}
     assert not list(site.place.glob("home/pulls/layers/*"))
@@ -64,7 +64,7 @@ def test_a_bomb_of_many_layers_is_refused(site: Site, entry: bytes) -> None:
     before = {one.name for one in site.place.rglob("*")}
     done = pull(site, "oci", name="site/tool:hostile")
     assert_nothing_is_kept(done, site, before)
-    assert f"this looks like a bomb: more than {LIMITS.entries:,} entries" in done.stderr
+    assert f"possible decompression bomb: more than {LIMITS.entries:,} entries" in done.stderr
 
 
 @pytest.mark.long(reason="reads two million headers, which takes most of a minute")
@@ -78,4 +78,4 @@ def test_a_bomb_in_one_layer_is_refused(site: Site) -> None:
     before = {one.name for one in site.place.rglob("*")}
     done = pull(site, "directory", name="site/tool:hostile")
     assert_nothing_is_kept(done, site, before)
-    assert f"this looks like a bomb: more than {LIMITS.entries:,} entries" in done.stderr
+    assert f"possible decompression bomb: more than {LIMITS.entries:,} entries" in done.stderr

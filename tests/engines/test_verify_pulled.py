@@ -83,7 +83,7 @@ def test_other_programs_run_what_was_pulled(pulled: Path, tools: Tools) -> None:
 
 def test_what_it_is_not_for_is_told(pulled: Path, tmp_path: Path) -> None:
     for words, said in (
-        (["directory"], "pulled as a directory is not verified as one"),
+        (["directory"], "pulled as a directory cannot be verified"),
         (["sif", "--bench"], "--bench: "),
         (["sif", "--launcher", "mpirun"], "name the folder in which it was built"),
         (["sif", "--runner", "charliecloud"], "it runs the charliecloud artifact"),

@@ -37,7 +37,7 @@ MOST_MANIFESTS = 50_000
 _MOST_VALUES = 20 * MOST_MANIFESTS
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
-_AGAIN = "copy it again from where it was made, and compare its checksum"
+_AGAIN = "copy it again from its origin, and compare the checksum"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Archive:
         """Return the JSON of `oci-layout` or `index.json`."""
         place = self._files.get(name)
         if place is None:
-            raise BadInput(f"{self.path}: this is no image layout: it has no {name}")
+            raise BadInput(f"{self.path}: not an image layout: {name} is missing")
         if place.size > _LARGEST_INDEX:
             raise self.wrong(f"its {name} has more than {_LARGEST_INDEX} bytes")
         content = b"".join(self._pieces(place))
@@ -89,7 +89,7 @@ class Archive:
             sha256.update(piece)
             yield piece
         if f"sha256:{sha256.hexdigest()}" != digest:
-            raise self.wrong(f"the blob {digest} holds sha256:{sha256.hexdigest()}")
+            raise self.wrong(f"blob {digest} has the digest sha256:{sha256.hexdigest()}")
 
     def check_all(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         """Read every blob against its digest."""
@@ -101,7 +101,7 @@ class Archive:
         """Return the place of a blob; raises `WrongContent` if the archive lacks it."""
         place = self.blobs.get(digest)
         if place is None:
-            raise self.wrong(f"it lacks the blob {digest}")
+            raise self.wrong(f"blob {digest} is missing")
         return place
 
     def check_size(self, blob: Descriptor) -> None:
@@ -143,12 +143,12 @@ def open_archive(path: Path) -> Archive:
                 blob = _BLOB.fullmatch(name)
                 known, key = (blobs, f"sha256:{blob[1]}") if blob else (files, name)
                 if not blob and name not in {LAYOUT, INDEX_FILE}:
-                    raise refusal(path, f'"{printable(name)}" has no place in an image layout')
+                    raise refusal(path, f'unexpected file in an image layout: "{printable(name)}"')
                 if key in known:
-                    raise refusal(path, f"{name} is in it twice")
+                    raise refusal(path, f"duplicate file: {name}")
                 known[key] = place
     except (IsADirectoryError, FileNotFoundError, PermissionError) as error:
-        raise BadInput(f"{path}: {error.strerror}", hint="name an archive of `bundle`") from error
+        raise BadInput(f"{path}: {error.strerror}", hint="name an archive from `bundle`") from error
     return Archive(path, files, blobs)
 
 
@@ -166,7 +166,7 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            problem = f"it is damaged at byte {offset}: no header of a tar is there"
+            problem = f"invalid tar header at byte {offset}"
             raise refusal(path, problem, hint=_AGAIN) if offset else _no_tar(path) from error
         offset += BLOCK
         if member.type == tarfile.DIRTYPE and member.name in _FOLDERS and not member.size:
@@ -177,7 +177,7 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
             raise _cut(path)
         yield member.name, ByteRange(offset=offset, size=member.size)
         offset += padded(member.size)
-    raise refusal(path, f"more than {_MOST:,} files are in it")
+    raise refusal(path, f"more than {_MOST:,} files")
 
 
 def padded(size: int) -> int:
@@ -189,15 +189,15 @@ def _check_end(file: IO[bytes], path: Path) -> None:
     """Refuse a second archive behind the first, which one reader takes and another does not see."""
     rest = file.read(_MOST_AFTER + 1)
     if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
-        raise refusal(path, "data after its end")
+        raise refusal(path, "data after the end of the archive")
 
 
 def _no_tar(path: Path) -> BadInput:
-    return BadInput(f"{path}: this is no tar archive", hint="name an archive of `bundle`")
+    return BadInput(f"{path}: not a tar archive", hint="name an archive from `bundle`")
 
 
 def _cut(path: Path) -> WrongContent:
-    return refusal(path, "it breaks off before its end", hint=_AGAIN)
+    return refusal(path, "the archive is truncated", hint=_AGAIN)
 
 
 def refusal(path: Path, why: str, hint: str = "") -> WrongContent:

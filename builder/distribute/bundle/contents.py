@@ -210,7 +210,7 @@ def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) 
             on_bytes(len(piece))
     if piece or remaining or f"sha256:{sha256.hexdigest()}" != blob.digest:
         shown = origin if isinstance(origin, Path) else blob.digest
-        raise WrongContent(f"{shown}: it is not the blob {blob.digest}; nothing is left")
+        raise WrongContent(f"{shown}: content differs from {blob.digest}; no archive was written")
 
 
 @contextlib.contextmanager
@@ -225,9 +225,9 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
         partial.unlink(missing_ok=True)
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadInput(f"{target.parent}: there is no such folder") from error
+        raise BadInput(f"{target.parent}: no such folder") from error
     except (FileExistsError, IsADirectoryError, PermissionError) as error:
-        raise BadInput(f"{partial}: no file can be created there ({error.strerror})") from error
+        raise BadInput(f"{partial}: cannot create the file ({error.strerror})") from error
     with os.fdopen(handle, "wb") as file:
         try:
             yield file
@@ -239,7 +239,7 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
         finally:
             if is_at(handle, partial):
                 partial.unlink()
-    raise BadInput(f"{target}: another build-images writes it")
+    raise BadInput(f"{target}: another build-images is writing this file")
 
 
 def _check_target(target: Path, size: int) -> None:
@@ -247,17 +247,17 @@ def _check_target(target: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            raise BadInput(f"{target} exists, and is not a regular file", hint="name another one")
+            raise BadInput(f"{target} exists, and is not a regular file", hint="name another file")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
         if not usage.total:  # of /proc and its like, which hold no files
-            raise BadInput(f"{target}: a file cannot be created there", hint="name another place")
+            raise BadInput(f"{target}: cannot create a file there", hint="name another place")
         if usage.free < size:
             raise _full(target, size)
 
 
 def _full(target: Path, size: int) -> MissingPrerequisite:
     return MissingPrerequisite(
-        f"{target}: the disk is full; the archive has {size / 1e9:.2f} GB, nothing is left of it",
-        hint="name a place with more room with --output, or fewer images",
+        f"{target}: not enough disk space for {size / 1e9:.2f} GB; no archive was written",
+        hint="name another disk with --output, or select fewer images",
     )

@@ -50,8 +50,8 @@ def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
         return repository, repository.resolve(TAG)
     except NotThere as error:
         raise MissingPrerequisite(
-            f"{bundle.archive.path}: it holds images alone: no bases, sources and packages",
-            hint="make it without --no-inputs, on the machine that built the images",
+            f"{bundle.archive.path}: the archive has only images: no bases, sources or packages",
+            hint="run bundle without --no-inputs on the machine that built the images",
         ) from error
 
 
@@ -64,13 +64,13 @@ def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
     for where in descriptors(document, "manifests", repository.name):
         _, manifest = repository.document(where.bare())
         if "config" not in manifest:
-            raise repository.wrong(where.digest, "it is no artifact of an input")
+            raise repository.wrong(where.digest, "not an input artifact")
         config, *layers = blobs_of(manifest, where.digest)
         content = repository.small_blob(config, _MOST_CONFIG)
         about = repository.object_of(content, config.digest, most=None)
         files = {layer.annotations.get(TITLE, ""): (layer, repository) for layer in layers}
         if len(files) != len(layers):
-            raise repository.wrong(where.digest, "it is no artifact of an input")
+            raise repository.wrong(where.digest, "not an input artifact")
         entry = Input(kind=str(manifest.get("artifactType")), about=about, files=files)
         inputs.append(_base_in(repository, entry) if entry.kind == REGISTRY_BASE else entry)
     return inputs
@@ -97,7 +97,7 @@ def write_project(repository: BundledRepository, inputs: list[Input], folder: Pa
     for name, blob in files_of_project(inputs).items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-            raise repository.wrong(blob.digest, f"{name!r} is no path of a project")
+            raise repository.wrong(blob.digest, f"not a project path: {name!r}")
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         repository.read_blob(blob, target)
@@ -115,11 +115,11 @@ def is_project(inputs: list[Input], folder: Path) -> bool:
 def _base(repository: BundledRepository, entry: Input, home: Home) -> None:
     record = {key: entry.text(key) for key in _BASE_KEYS}
     if len(entry.files) != 1:
-        raise repository.wrong(record["digest"], "it is no base image")
+        raise repository.wrong(record["digest"], "not a base image")
     [(title, (blob, _))] = entry.files.items()
     names = [title.removesuffix(".oci.tar"), record["digest"].partition(":")[2][:12]]
     if not all(_NAME.fullmatch(name) for name in names):
-        raise repository.wrong(record["digest"], "it is no base image")
+        raise repository.wrong(record["digest"], "not a base image")
     folder = "-".join(names)
     with locked(home.bases, folder):
         target = home.bases / folder
@@ -138,14 +138,14 @@ def _base_in(repository: Source, entry: Input) -> Input:
     except BadInput:
         is_name = False
     if digest not in entry.files or not is_name or arch not in ARCHITECTURES:
-        raise repository.wrong(digest, "it is no base image of a registry")
+        raise repository.wrong(digest, "not a base image from a registry")
     return read_base(repository, name, arch, entry.files[digest][0].bare())
 
 
 def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
     for sha256, (blob, _) in entry.files.items():
         if blob.digest != f"sha256:{sha256}" or not _SHA256.fullmatch(sha256):
-            raise repository.wrong(blob.digest, "it is no source")
+            raise repository.wrong(blob.digest, "not a source")
         with locked(home.sources, sha256):
             _bring(repository, blob, home.sources / "sha256" / sha256)
 
@@ -155,11 +155,11 @@ def _native(repository: BundledRepository, record: Input, home: Home) -> None:
     try:
         entries = read_entries(record.about.get("entries"))
     except ValueError as error:
-        raise repository.wrong(digest, f"these are no native tools: {error}") from error
+        raise repository.wrong(digest, f"not native tools: {error}") from error
     contents = {content for _, mode, content in entries if stat.S_ISREG(mode)}
     files = {sha for sha, (blob, _) in record.files.items() if blob.digest == f"sha256:{sha}"}
     if digest_of(entries) != digest or files != contents or not _NAME.fullmatch(name):
-        raise repository.wrong(digest, "these are no native tools")
+        raise repository.wrong(digest, "not native tools")
     folder = f"{name}-{digest.partition(':')[2][:12]}"
     with locked(home.native, folder):
         target = home.native / folder
@@ -179,11 +179,11 @@ def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
     build, journals = record.text("build"), Journals(cache=home.packages)
     downloads = _downloads(record)
     if not is_build_id(build) or {entry.file for entry in downloads} != record.files.keys():
-        raise repository.wrong(build, "it is no journal of a build")
+        raise repository.wrong(build, "not a build journal")
     for file, (blob, _) in record.files.items():
         folder, _, name = file.partition("/")
         if folder == ANSWERS and blob.digest != f"sha256:{name}":
-            raise repository.wrong(blob.digest, f"it is not the answer {file}")
+            raise repository.wrong(blob.digest, f"content differs from {file}")
     # Builds share files: two loads of different builds would write the same one at once.
     with locked(home.packages, "load"):
         for file, (blob, _) in record.files.items():
@@ -197,10 +197,10 @@ def _downloads(record: Input) -> list[ServedFile]:
     try:
         downloads = [read(ServedFile, entry) for entry in part(record.about, "given") or []]
     except (TypeError, ValueError) as error:
-        raise WrongContent("a line of a journal is none") from error
+        raise WrongContent("invalid line in a journal") from error
     for download in downloads:
         if not is_file(download.file):
-            raise WrongContent(f"a journal names the file {download.file!r}")
+            raise WrongContent(f"invalid file name in a journal: {download.file!r}")
     return downloads
 
 

@@ -86,11 +86,11 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
     descriptor, content = source.read(target)
     manifest = source.object_of(content, descriptor.digest)
     if descriptor.media_type not in MANIFESTS or "config" not in manifest:
-        raise source.wrong(descriptor.digest, "it is not the manifest of one architecture's image")
+        raise source.wrong(descriptor.digest, "not the manifest of a single-architecture image")
     blobs = blobs_of(manifest, descriptor.digest)
     config = source.object_of(source.small_blob(blobs[0]), blobs[0].digest)
     if (actual := config.get("architecture")) != ARCHITECTURES[arch].oci:
-        raise source.wrong(descriptor.digest, f"this base is for {actual!r}, and not for {arch}")
+        raise source.wrong(descriptor.digest, f"this base is for {actual!r}, not for {arch}")
     files: dict[str, tuple[Descriptor, Origin]] = {
         blob.digest: (blob.bare(), source) for blob in blobs
     }
@@ -261,10 +261,10 @@ def gather_inputs(
         reasons += _builds(image, record.stages, journals, inputs)
         lacking += [f"{planned.identifier}: {reason}" for reason in reasons]
     if lacking:
-        lines = ["what these images were built from is not here; nothing was written:", *lacking]
+        lines = ["inputs of these images are missing; nothing was written:", *lacking]
         raise MissingPrerequisite(
             "\n".join(dict.fromkeys(lines)),
-            hint="build-images --no-cache builds them anew, and notes it; --no-inputs does without",
+            hint="build again with --no-cache to record them, or leave them out with --no-inputs",
         )
     if sources:
         inputs.add(SOURCES, "", {"sources": sorted(sources)}, sources)
@@ -305,7 +305,7 @@ def _registry_base(
 def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
     archive = image.folder / f"{base.name}-{image.arch}.oci.tar"
     if not archive.is_file():
-        yield f"its base, {archive.name}, does not lie in its folder"
+        yield f"its base {archive.name} is missing in its folder"
         return
     name = f"{archive.name} {base.digest}"
     about = {
@@ -338,7 +338,7 @@ def _native(digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
     if tools and digest_of(entries) == digest:
         add_native(inputs, tools, entries)
     else:
-        yield "its native tools are not in the store, or not as they were"
+        yield "its native tools are not in the store, or were changed"
 
 
 def _builds(
@@ -347,7 +347,7 @@ def _builds(
     """Add the builds of an image's stages; the last one has the image's own name."""
     last = image.record.cell.flavour
     if last not in stages:
-        yield "an earlier version built it, and did not note its stages"
+        yield "it was built by an earlier version, which did not record its stages"
         return
     names = {target: stage_tag(key) for target, key in stages.items()}
     names[last] = image_tag(image.planned.identifier, image.record.content_key)
@@ -356,8 +356,8 @@ def _builds(
         downloads = list(journals.of(build).values())
         absent = [entry for entry in downloads if not (journals.cache / entry.file).is_file()]
         if not journals.is_complete(build):
-            yield f"{target}: it was not noted what its build downloaded"
+            yield f"{target}: the downloads of its build were not recorded"
         elif absent:
-            yield f"{target}: {len(absent)} packages were removed since"
+            yield f"{target}: {len(absent)} packages were removed after the build"
         elif (PACKAGES, build) not in inputs.by_name:
             add_build(inputs, build, downloads, journals)

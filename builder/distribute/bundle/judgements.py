@@ -36,7 +36,7 @@ def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
             at = Reference(registry=NOWHERE, repository=recipe, tag=tags[0])
             images.append(look(replace(site, reference=at), source))
     if not images:
-        raise BadInput(f"{archive.archive.path}: no image in it is for {site.arch}", hint="--arch")
+        raise BadInput(f"{archive.archive.path}: no image for {site.arch}", hint="--arch")
     return images
 
 
@@ -79,7 +79,7 @@ def _architectures(source: Source, index: str) -> list[str]:
         name = image.platform.get("architecture", "")
         known = architecture(name)
         if known is None:
-            raise source.wrong(index, "it is for an architecture that is not known")
+            raise source.wrong(index, "unknown architecture")
         names.append(known.name)
     return names
 

@@ -127,11 +127,11 @@ def opened(path: Path) -> Bundle:
     """
     archive = open_archive(path)
     if archive.document(LAYOUT).get("imageLayoutVersion") != "1.0.0":
-        raise BadInput(f"{path}: its {LAYOUT} names no version of image layouts that is known")
+        raise BadInput(f"{path}: unknown image layout version in {LAYOUT}")
     index = archive.document(INDEX_FILE)
     if index.get("artifactType") != BUNDLE:
-        hint = "build-images bundle writes them; skopeo copies other archives"
-        raise BadInput(f"{path}: this is no bundle, but another image layout", hint=hint)
+        hint = "build-images bundle writes bundles; for other archives, use skopeo"
+        raise BadInput(f"{path}: not a bundle, but another image layout", hint=hint)
     entries = index.get("manifests")
     if not isinstance(entries, list) or len(entries) > MOST_MANIFESTS:
         raise archive.wrong(
@@ -145,7 +145,7 @@ def opened(path: Path) -> Bundle:
         kind, subject = _checked(archive, descriptor, known)
         key = repository, tag or descriptor.digest
         if key in listed:
-            raise archive.wrong(f"{repository}: {key[1]} is in it twice")
+            raise archive.wrong(f"{repository}: duplicate entry: {key[1]}")
         listed[key] = Listed(
             descriptor=dataclasses.replace(descriptor.bare(), artifact_type=kind),
             repository=repository,
@@ -166,11 +166,11 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
     name, _, tag = ref.partition(":")
     where = f"{INDEX_FILE}: {entry.digest}"
     if not is_repository(repository) or "/" in repository or (ref and name != repository):
-        raise archive.wrong(f"{where} is of no repository")
+        raise archive.wrong(f"{where}: missing or invalid repository name")
     if ref and not is_tag(tag):
         raise archive.wrong(f'{where}: "{printable(tag)}" is not a tag')
     if tag.startswith(_OF_PROOF) and entry.media_type in INDEXES:
-        raise archive.wrong(f"{where}: {tag} is a tag of proof, and this is an index of images")
+        raise archive.wrong(f"{where}: {tag} is a tag for proof, but this is an image index")
     return repository, tag
 
 
@@ -183,7 +183,7 @@ def _checked(
     """
     digest = descriptor.digest
     if depth > _DEPTH:
-        raise archive.wrong(f"{digest} is below more than {_DEPTH} indexes")
+        raise archive.wrong(f"{digest}: more than {_DEPTH} nested indexes")
     archive.check_size(descriptor)
     if checked := known.get(digest):
         return checked

@@ -23,7 +23,7 @@ from builder.model.predicates import result_of
 from builder.registry import Registry
 from builder.system.process import Processes
 
-_UNSIGNED = "; nobody signed it, so no policy counts it: name a key with --key"
+_UNSIGNED = "; it is not signed, so policies ignore it: name a key with --key"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

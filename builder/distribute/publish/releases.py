@@ -119,9 +119,9 @@ def ready(
             if name != "oci"
         }
     except (StepFailed, OSError, LookupError, ValueError, TypeError) as error:
-        return None, [*reasons, f"it is not whole: {error}"]
+        return None, [*reasons, f"it is incomplete: {error}"]
     if descriptor.digest != manifest.artifacts["oci"].digest:
-        reasons.append(f"its OCI layout holds {descriptor.digest}, not what was verified")
+        reasons.append(f"its OCI layout contains {descriptor.digest}, which was not verified")
     statements, faults = _evidence(image, folder, manifest, harness or {})
     reasons += faults
     try:
@@ -147,11 +147,11 @@ def ready(
 
 def _differences(image: PlannedImage, manifest: Manifest) -> Iterator[str]:
     if manifest.image != image.identifier:
-        yield f"its folder holds {manifest.image}"
+        yield f"its folder contains {manifest.image}"
     if manifest.content_key != image.content_key:
-        yield "it was built from other inputs than today's: build it again"
+        yield "its inputs changed after the build: build it again"
     if manifest.cell != image.cell:
-        yield f"its manifest is of another cell: {asdict(manifest.cell)}"
+        yield f"its manifest is for another cell: {asdict(manifest.cell)}"
     if manifest.outcome != "verified":
         yield f"it is not verified: {manifest.outcome}"
 
@@ -211,7 +211,7 @@ def _evidence(
         except (ValueError, LookupError, TypeError, AttributeError):
             continue  # it is among the reasons
     for lacking in sorted(manifest.artifacts.keys() - formats):
-        reasons.append(f"no evidence of a run of its checks as {lacking}")
+        reasons.append(f"no evidence that its checks ran as {lacking}")
     return statements, reasons
 
 
@@ -237,7 +237,7 @@ def finished(statement: bytes) -> str:
     return str(run["annotations"]["finished"])
 
 
-BUILD_HINT = "build-images, with the same selectors, builds and verifies what is missing"
+BUILD_HINT = "run build-images with the same selectors to build and verify what is missing"
 NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
 
 
@@ -330,7 +330,7 @@ def _check_floating(project: Project, recipes: set[str]) -> None:
             file=tag.where.file,
             line=tag.where.line,
             key=tag.where.key,
-            problem="this tag means a cell that is left out",
+            problem="the cell of this tag is left out",
             valid="; ".join(reasons),
         )
         for tag in project.matrix.tags
@@ -358,7 +358,7 @@ def refusal(
     hint: str = BUILD_HINT,
     done: str = "published",
 ) -> Refused:
-    """The error that lists why nothing was done, and what the registry was told instead."""
+    """Return the error that lists the reasons, and the notes on attached failures."""
     count = counted(len(declared), "release")
     outcome = "no image was published, and no tag was set" if notes else f"nothing was {done}"
-    return Refused("\n".join([f"{count} asked for; {outcome}:", *reasons, *notes]), hint=hint)
+    return Refused("\n".join([f"{count} selected; {outcome}:", *reasons, *notes]), hint=hint)

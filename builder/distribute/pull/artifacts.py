@@ -167,11 +167,11 @@ _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, Attrib
 
 
 def existing_output(output: Path, judged: Judged) -> PullReceipt:
-    """Return the receipt of an output that is there, if it is the judged image, and complete.
+    """Return the receipt of an existing output, if it is the judged image, and complete.
 
-    To the folder, the receipt and the artifact nobody else may write; of a layout, to nothing in
-    it. The receipt is believed only for the tree of a folder on disk, whose modes differ from the
-    image's. Raises `BadInput` for what is something else, `Refused` for what was changed.
+    Nobody else may write to the folder, the receipt, the artifact or any file of a layout. The
+    receipt is trusted only for the tree of a folder on disk, whose modes differ from the image's.
+    Raises `BadInput` for other outputs, `Refused` for an output that was changed.
     """
     try:
         receipt = read_receipt(output)
@@ -189,8 +189,8 @@ def existing_output(output: Path, judged: Judged) -> PullReceipt:
         (f"the {name}", judged.digest, receipt.digest),
     ):
         if actual != expected:
-            shown = actual if actual and actual.isprintable() else "not known"
-            problem = f"{output} is there already: {part} is {shown}, not {expected}"
+            shown = actual if actual and actual.isprintable() else "unknown"
+            problem = f"{output} exists: {part} is {shown}, not {expected}"
             raise BadInput(problem, hint=_ELSEWHERE)
     for own in (path, *(path.rglob("*") if name == "oci" else ())):
         _check_ours(own)
@@ -199,7 +199,7 @@ def existing_output(output: Path, judged: Judged) -> PullReceipt:
     except _BROKEN:
         is_intact = False
     if not is_intact:
-        hint = "move it away, and pull it again"
+        hint = "move it away, and pull again"
         raise Refused(f"{path} was changed since it was pulled", hint=hint)
     return receipt
 
@@ -209,7 +209,7 @@ def _check_ours(path: Path) -> None:
     try:
         fault = fault_of_owner(path.lstat())
     except OSError as error:
-        fault = f"is not there any more ({error.strerror})"
+        fault = f"was removed ({error.strerror})"
     if fault:
         raise Refused(f"{path} {fault}", hint=_ELSEWHERE)
 

@@ -30,7 +30,7 @@ def atomic_folder(
     folder are on disk before it has its name.
     """
     if target.name in {"", ".."}:
-        raise BadInput(f"{target}: a folder is there", hint="name one that is to be made")
+        raise BadInput(f"{target}: not a new folder", hint="name a folder to create")
     partial = target.with_name(f".{target.name}.partial")
     with contextlib.ExitStack() as held:
         try:  # also if it is there, for who was killed then left the lock; not if that is held
@@ -38,7 +38,7 @@ def atomic_folder(
                 locked(
                     target.parent,
                     target.name,
-                    waiting=lambda: waiting(f"waiting for another that makes {target}"),
+                    waiting=lambda: waiting(f"waiting for another to make {target}"),
                     stopped=lambda: os.path.lexists(target),
                 )
             )
@@ -68,7 +68,7 @@ def _fresh(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if not _is_own_folder(folder):
-            raise BadInput(f"{folder}: this is no folder of this user", hint="remove it")
+            raise BadInput(f"{folder}: not a folder of this user", hint="remove it")
         folder.chmod(0o700)
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -88,7 +88,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _not_made(path: Path, error: OSError) -> BadInput:
-    return BadInput(f"{path.parent}: a folder cannot be created there ({error})")
+    return BadInput(f"{path.parent}: cannot create a folder there ({error})")
 
 
 def fault_of_owner(status: os.stat_result) -> str:
@@ -96,9 +96,9 @@ def fault_of_owner(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if status.st_uid != os.geteuid():
-        return "belongs to somebody else, who could change it at any time"
+        return "belongs to another user, who can change it at any time"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "can be written to by others, who could change it at any time"
+        return "is writable for other users, who can change it at any time"
     return ""
 
 
@@ -129,12 +129,12 @@ def check_own(folder: Path) -> None:
         status = folder.lstat()
     except FileNotFoundError:
         return
-    fault = fault_of_owner(status) if stat.S_ISDIR(status.st_mode) else "is no folder"
+    fault = fault_of_owner(status) if stat.S_ISDIR(status.st_mode) else "is not a folder"
     if fault:
         raise Refused(
             f"{folder} {fault}",
             hint="name a home of your own with BUILD_IMAGES_HOME; or remove it; or, if nobody else "
-            f"did write there: chmod 700 {folder}",
+            f"wrote to it: chmod 700 {folder}",
         )
 
 
@@ -232,7 +232,7 @@ class Root:
             try:
                 opened = os.open(parts[end - 1], _FOLDER, dir_fd=self._open[-1][1])
             except OSError as error:
-                reason = f"/{shown(path)}: /{shown(above)} above it is no folder"
+                reason = f"/{shown(path)}: its parent /{shown(above)} is not a folder"
                 raise Refused(f"{reason} ({error.strerror})") from error
             self._open.append((above, opened))
         return self._open[-1][1]

@@ -37,8 +37,8 @@ from builder.trust.policy.rules import tree
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 _LOOK_S = 1800.0  # for all requests before an image is judged
-_NO_TREE = "a SIF is the file that the evidence is about; its tree was compared when that was made"
-_THERE = "it is there already, and was read again"
+_NO_TREE = "the evidence is for the SIF itself; its tree was compared when the evidence was made"
+_THERE = "already there; it was read and checked again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str],
     request, rulings = judged.request, judged.judgement.rulings
     with atomic_folder(output, say) as folder:
         if folder is not None:
-            say(f"bringing {judged.remote.image.digest[:19]} as {request.format}")
+            say(f"pulling {judged.remote.image.digest[:19]} as {request.format}")
             unpacked = FormatPacker(judged=judged, cache=cache).make(folder)
             ruling = not_asked("tree", _NO_TREE)
             if unpacked:

@@ -125,19 +125,19 @@ class _Laying:
         self._fresh, self._hidden = set(), set()
 
     def lay(self, member: tarfile.TarInfo, path: str, content: Content) -> None:
-        """Lay one member over what is there."""
+        """Lay one member over the existing tree."""
         self._seen += 1
         self._size += member.size
         LIMITS.check_entries(self._seen)
         if self._size > LIMITS.plain:
-            raise Refused(f"this looks like a bomb: more than {LIMITS.plain:,} bytes")
+            raise Refused(f"possible decompression bomb: more than {LIMITS.plain:,} bytes")
         folder, _, name = path.rpartition("/")
         if name == OPAQUE:
             self._hide(folder, itself=False)
         elif name.startswith(WHITEOUT):
             hidden = name[len(WHITEOUT) :]
             if hidden in {"", ".", ".."}:
-                raise Refused(f"/{shown(path)}: a whiteout of nothing")
+                raise Refused(f"/{shown(path)}: a whiteout without a name")
             self._hide(f"{folder}/{hidden}" if folder else hidden, itself=True)
         elif path:
             self._place(member, path, folder, content)
@@ -215,7 +215,7 @@ class _Laying:
         linked = self._entries.get(target)
         if linked is None or linked.kind == "directory":
             raise Refused(
-                f"/{shown(path)}: a hard link to /{shown(target)}, which is no file that is there"
+                f"/{shown(path)}: a hard link to /{shown(target)}, which is missing or a folder"
             )
         if self._root:
             self._root.same(path, target)
@@ -229,7 +229,7 @@ class _Laying:
             missing.append(parent)
             parent = parent.rpartition("/")[0]
         if self._kind(parent) != "directory":
-            above = f"/{shown(parent)} above it is a {self._kind(parent)}, not a folder"
+            above = f"its parent /{shown(parent)} is a {self._kind(parent)}, not a folder"
             raise Refused(f"/{shown(path)}: {above}")
         for folder in reversed(missing):
             if self._root:
@@ -245,7 +245,7 @@ class _Laying:
         if kind == "directory":
             self._hide(path, itself=True)
             if path in self._entries:
-                raise Refused(f"/{shown(path)}: a folder that is not empty, and not a folder")
+                raise Refused(f"/{shown(path)}: a non-empty folder, and also another kind of file")
         else:
             self._drop(path)
 

@@ -30,10 +30,10 @@ def named(digest: str) -> Iterator[None]:
     except Refused as error:
         text = str(error)
         reason = text if digest in text else f"layer {digest[:19]}: {text}"
-        raise Refused(reason, hint="nothing of it was kept") from error
+        raise Refused(reason, hint="all of its data was removed") from error
     except BROKEN as error:
         reason = f"layer {digest[:19]}: the tar is incomplete or invalid ({shown(str(error))})"
-        raise Refused(reason, hint="nothing of it was kept") from error
+        raise Refused(reason, hint="all of its data was removed") from error
 
 
 def members(stream: PlainLayer) -> Iterator[Laid]:
@@ -90,10 +90,10 @@ def _check_end(stream: PlainLayer) -> None:
 
 def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if not 0 <= size <= LIMITS.header:
-        raise Refused(f"a tar's extended header has {size:,} bytes")
+        raise Refused(f"an extended tar header has {size:,} bytes, which is too large")
     content = b"".join(stream.pieces(size))
     if b"".join(stream.pieces(-size % tarfile.BLOCKSIZE)).strip(b"\0"):  # `tarfile` reads on there
-        raise Refused("data after an extended header of a tar")
+        raise Refused("data after an extended tar header")
     return content
 
 
@@ -122,7 +122,7 @@ def _fault_of_path(name: str, parts: list[str]) -> str:
         if max(sizes, default=0) > LIMITS.name or sum(sizes) + len(sizes) > LIMITS.path:
             return "a path that is too long"
     if len(parts) > LIMITS.depth:
-        return f"a path of {len(parts)} levels, at most {LIMITS.depth} are read"
+        return f"a path with {len(parts)} levels; the limit is {LIMITS.depth}"
     return ""
 
 
@@ -194,11 +194,11 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     while begin < len(content):
         length, _, rest = content[begin : begin + 8].partition(b" ")
         if not (rest and length.isdigit() and length[0] != ord("0")):
-            raise Refused("an extended header of a tar is invalid")
+            raise Refused("invalid extended tar header")
         end = begin + int(length)
         name, equals, value = content[begin + len(length) + 1 : end].partition(b"=")
         if end > len(content) or not (name and equals) or value[-1:] != b"\n":
-            raise Refused("an extended header of a tar is invalid")
+            raise Refused("invalid extended tar header")
         if name.startswith(_SPARSE):
             raise _sparse()
         yield name, value[:-1]
@@ -207,7 +207,7 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > _DIGITS:
-        raise Refused("a number in an extended header of a tar is invalid")
+        raise Refused("invalid number in an extended tar header")
     return int(text)
 
 
@@ -217,7 +217,7 @@ def _seconds(text: bytes) -> float:
     except ValueError:
         return 0
     if not math.isfinite(seconds):
-        raise Refused("a time in an extended header of a tar is invalid")
+        raise Refused("invalid time in an extended tar header")
     return seconds
 
 
@@ -228,7 +228,7 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
     except tarfile.HeaderError as error:
         if is_first:
             raise tarfile.ReadError(str(error)) from error
-        raise Refused(f"no tar header where one is expected: {error}") from error
+        raise Refused(f"invalid tar header: {error}") from error
     if member.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse()
     if member.type not in _KNOWN | _EXTENDED:
@@ -241,7 +241,7 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
 def as_member(
     path: str, kind: bytes, mode: int, size: int, target: str, attributes: Sequence[str] = ()
 ) -> tarfile.TarInfo:
-    """A member of which that is known: it has no owner, and no time.
+    """Return a member with these properties, without an owner and a time.
 
     `attributes` are names of extended attributes, each with its value after it.
     """
@@ -253,4 +253,4 @@ def as_member(
 
 
 def _sparse() -> Refused:
-    return Refused("a sparse file: layers of this project have none")
+    return Refused("sparse files are not supported")

@@ -121,7 +121,7 @@ class _ProofReader:
         referrers = self.source.referrers(digest)
         if len(referrers) > _MOST:
             at = f"{self.source.name}@{digest}"
-            raise Refused(f"{at}: {len(referrers)} referrers, at most {_MOST} are read")
+            raise Refused(f"{at}: {len(referrers)} referrers; the limit is {_MOST}")
         files = ARTIFACT_TYPES.values()
         proof = [referrer for referrer in referrers if referrer.artifact_type not in files]
         targets: list[Descriptor | str] = [*proof, signature_tag(digest), attestation_tag(digest)]
@@ -145,7 +145,7 @@ class _ProofReader:
                 blobs[layer.digest] = known.get(layer.digest) or self._blob(layer)
                 self._count(place, size=len(blobs[layer.digest]))
         except NotThere as error:
-            fault = f"is not there ({error})"
+            fault = f"is missing ({error})"
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
             return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
@@ -161,7 +161,7 @@ class _ProofReader:
             self.claims += claims
             self.remaining -= size
         if self.claims > MAX_CLAIMS:
-            raise Refused(f"{self.source.name}: more than {MAX_CLAIMS} things are claimed of it")
+            raise Refused(f"{self.source.name}: more than {MAX_CLAIMS} claims")
         if self.remaining < 0:
             at = f"{self.source.name}@{place.digest}"
             raise Refused(f"{at}: more than {_BYTES:,} bytes of proof")

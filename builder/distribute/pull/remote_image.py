@@ -60,7 +60,7 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
         document = source.document_of(manifest, content)
     where = f"{source.name}@{manifest.digest}"
     if manifest.media_type != MANIFEST:
-        raise Refused(f"{where}: {shown(manifest.media_type)} is no OCI image")
+        raise Refused(f"{where}: not an OCI image, but {shown(manifest.media_type)}")
     config_descriptor = Descriptor.read(document.get("config"), where)
     layers = tuple(_listed(document, "layers", where))
     config = source.small_blob(config_descriptor, _CONFIG_LIMIT)
@@ -88,24 +88,24 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
             directory=str(settings.get("WorkingDir") or "/"),
         )
     except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise Refused(f"{where}: its configuration is no image's ({shown(str(error))})") from error
+        raise Refused(f"{where}: its configuration is invalid ({shown(str(error))})") from error
 
 
 def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dict[str, str]:
     """Return the diff_id of each layer in a configuration; raises `ValueError` without them."""
     named = rootfs["diff_ids"] if rootfs else []
     if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
-        raise ValueError(f"it names other diff_ids than of {len(layers)} layers")
+        raise ValueError(f"its diff_ids do not match its {len(layers)} layers")
     diff_ids = {layer.digest: diff_id for layer, diff_id in zip(layers, named, strict=True)}
     if any(diff_ids[layer.digest] != diff_id for layer, diff_id in zip(layers, named, strict=True)):
-        raise ValueError("it names two diff_ids of one layer")
+        raise ValueError("it has two diff_ids for one layer")
     return diff_ids
 
 
 def _listed(document: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
     entries = document.get(key)
     if not isinstance(entries, list) or len(entries) > LIMITS.layers:
-        raise Refused(f"{where}: there is no list of {key}, or it has more than {LIMITS.layers}")
+        raise Refused(f"{where}: list of {key} missing, or longer than {LIMITS.layers}")
     return [Descriptor.read(entry, where) for entry in entries]
 
 
@@ -122,11 +122,11 @@ def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Desc
         known = {name: architecture(name) for name in names}
         available = ", ".join(item.name if item else shown(name) for name, item in known.items())
         raise BadInput(
-            f"{where}: there is no image for {arch}; there is {available or 'none'}",
+            f"{where}: no image for {arch}; available: {available or 'none'}",
             hint="name another architecture with --arch, or ask for the image to be built",
         )
     if len({entry.digest for entry in fitting}) > 1:
-        raise Refused(f"{where}: {len(fitting)} images for {arch}, and no rule to choose one")
+        raise Refused(f"{where}: {len(fitting)} images for {arch}, expected one")
     return fitting[0]
 
 
@@ -142,7 +142,7 @@ def published(source: Source, digest: str, artifact_format: str) -> tuple[Descri
     kind = ARTIFACT_TYPES[artifact_format]
     referrers = source.referrers(digest, kind)
     if len(referrers) > _MOST:
-        problem = f"{len(referrers)} {artifact_format} files refer to it, at most {_MOST} are read"
+        problem = f"{len(referrers)} {artifact_format} files refer to it; the limit is {_MOST}"
         raise Refused(f"{source.name}@{digest}: {problem}")
     files: dict[str, Descriptor] = {}
     for referrer in referrers:

@@ -169,7 +169,7 @@ def request_of(
     if policy is None and not file.exists():
         raise BadInput(
             f"no policy: {file} is missing",
-            hint="name one with --policy FILE; docs/pulling.md has one of three lines",
+            hint="name one with --policy FILE; docs/pulling.md has an example",
         )
     read = read_policy(file)
     processes = Processes()
@@ -216,6 +216,6 @@ def _architecture(named: str, host: Host) -> str:
     if known is None:
         names = ", ".join(ARCHITECTURES)
         raise BadInput(
-            f"{name or 'nothing'} is not an architecture", hint=f"--arch, one of {names}"
+            f"unknown architecture: {name or 'none'}", hint=f"use --arch with one of {names}"
         )
     return known.name

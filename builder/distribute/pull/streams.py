@@ -41,7 +41,7 @@ class LayerLimits:
     def check_entries(self, number: int) -> None:
         """Raise `Refused` for more entries than an image has."""
         if number > self.entries:
-            raise Refused(f"this looks like a bomb: more than {self.entries:,} entries")
+            raise Refused(f"possible decompression bomb: more than {self.entries:,} entries")
 
 
 LIMITS = LayerLimits()
@@ -106,8 +106,8 @@ class PlainLayer:
         self._size += len(self._ready)
         most = max(LIMITS.small, LIMITS.ratio * self._packed.size)
         if self._size > min(most, LIMITS.plain):
-            packed = f"{self._packed.size:,} bytes become more than {self._size:,}"
-            raise Refused(f"{self._label}: this looks like a bomb: {packed}")
+            packed = f"{self._packed.size:,} bytes expand to more than {self._size:,}"
+            raise Refused(f"{self._label}: possible decompression bomb: {packed}")
         if self._hash:
             self._hash.update(self._ready)
 
@@ -120,11 +120,11 @@ def _inflated(packed: HashedReader, label: str) -> Iterator[bytes]:
         while not member.eof:
             data = data or packed.read(_CHUNK)
             if not data:
-                raise Refused(f"{label}: the compressed data break off")
+                raise Refused(f"{label}: the compressed data is truncated")
             try:
                 plain = member.decompress(data, _PLAIN)
             except DAMAGED as error:
-                raise Refused(f"{label}: the compressed data are damaged ({error})") from error
+                raise Refused(f"{label}: the compressed data is damaged ({error})") from error
             data = member.unconsumed_tail
             if plain:
                 yield plain
@@ -146,7 +146,7 @@ def opened(
         file.seek(0)
         for magic, way in _OTHER_WAYS.items():
             if begin.startswith(magic):
-                raise Refused(f"{digest}: compression {way} is not supported; gzip and none are")
+                raise Refused(f"{digest}: compression {way} is not supported; use gzip or none")
         packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
         hashed = bool(diff_id)
         plain = PlainLayer(packed, gzipped=gzipped, label=digest, hashed=hashed, check=check)
@@ -154,7 +154,7 @@ def opened(
         while plain.read_ready(_CHUNK):
             pass
     if packed.digest != digest:
-        raise Refused(f"{digest}: the blob holds {packed.digest}")
+        raise Refused(f"{digest}: the blob has the digest {packed.digest}")
     if plain.digest != diff_id:
-        problem = f"unpacked it is {plain.digest}, and the configuration says {diff_id}"
+        problem = f"unpacked digest is {plain.digest}, but the configuration has {diff_id}"
         raise Refused(f"{digest}: {problem}")

@@ -32,14 +32,14 @@ def receipt_in(folder: Path) -> PullReceipt | None:
             return None
         if receipt.format not in FILES:
             raise BadInput(
-                f"{folder}: an image that was pulled as a {receipt.format} is not verified as one",
+                f"{folder}: an image pulled as {receipt.format} cannot be verified",
                 hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
                 f"{folder}/rootfs -- /opt/build-images/run-checks",
             )
         variables_of(receipt)
     except ValueError as error:
         raise BadInput(
-            f"{folder / NAME}: it does not say what to verify ({error!r})",
+            f"{folder / NAME}: the receipt is incomplete ({error!r})",
             hint="move the folder away, and pull the image again with this version",
         ) from error
     return receipt
@@ -88,7 +88,7 @@ def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
     checks = tuple(carried_checks(tree).values())
     if not checks:
         raise BadInput(
-            f"{identifier}: there are no checks in it (/{SCRIPTS})",
-            hint="images of this project carry theirs; what others made can only be run",
+            f"{identifier}: the image has no checks (/{SCRIPTS})",
+            hint="only images of this project can be verified: they contain their checks",
         )
     return checks

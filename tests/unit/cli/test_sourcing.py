@@ -115,7 +115,7 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
     upstream["two-2.0.tar.gz"] = b"TWO"
     assert run(project, "fetch", "--quiet") == 5
     said = capsys.readouterr().err
-    assert f"{UP}/two-2.0.tar.gz gives another file than the one that is locked:" in said
+    assert f"{UP}/two-2.0.tar.gz : the file differs from the locked one:" in said
     assert said.count("sha256 ") == 2
     assert (project / "lock.yaml").read_text() == before
     assert run(project, "lock", "--update", "--quiet", "--json") == 0
@@ -162,7 +162,7 @@ def test_a_lock_that_does_not_match_is_a_fault(
     assert run(project, "lock", "--check") == 2
     said = capsys.readouterr().err
     assert "recipes/library.yaml:1: its source https://upstream.example/two-2.1.tar.gz" in said
-    assert "two-2.0.tar.gz: library does not ask for it" in said
+    assert "two-2.0.tar.gz: library does not use it" in said
     upstream["two-2.1.tar.gz"] = b"2.1"
     assert run(project, "lock", "--quiet") == 0
     assert "2 sources; 1 new, 0 changed, 1 gone" in capsys.readouterr().out

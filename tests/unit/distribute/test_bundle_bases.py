@@ -197,13 +197,13 @@ def test_what_the_registry_gives_is_refused(fake: Fake, tmp_path: Path, capsys: 
     """Another architecture, an index, another layer: nothing is left of the archive."""
     target = tmp_path / "site.tar"
     assert bundled(project_on(tmp_path / "a", fake, push(fake, "ppc64le")), target) == 5
-    assert "this base is for 'ppc64le', and not for x86_64" in capsys.readouterr().err
+    assert "this base is for 'ppc64le', not for x86_64" in capsys.readouterr().err
 
     index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).encode()
     digest = f"sha256:{hashlib.sha256(index).hexdigest()}"
     fake.manifests[REPOSITORY, digest] = (index, INDEX)
     assert bundled(project_on(tmp_path / "b", fake, digest), target) == 5
-    assert "it is not the manifest of one architecture's image" in capsys.readouterr().err
+    assert "not the manifest of a single-architecture image" in capsys.readouterr().err
 
     project = project_on(tmp_path / "c", fake, push(fake))
     layer = f"sha256:{hashlib.sha256(LAYERS[1]).hexdigest()}"
@@ -228,8 +228,8 @@ def _shorter(files: Files) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
-    "a wrong byte": (_wrong_byte, "holds sha256:"),
-    "a missing blob": (_missing, "it lacks the blob sha256:"),
+    "a wrong byte": (_wrong_byte, "has the digest sha256:"),
+    "a missing blob": (_missing, "blob sha256:"),
     "a shorter blob": (_shorter, "bytes, expected"),
 }
 
@@ -263,11 +263,11 @@ def test_a_damaged_base_is_refused_in_one_error(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"arch": "ppc64le"}, "this base is for 'amd64', and not for ppc64le"),
-        ({"arch": "m68k"}, "it is no base image of a registry"),
-        ({"name": REFERENCE}, "it is no base image of a registry"),
-        ({"name": "../x@sha256:y"}, "it is no base image of a registry"),
-        ({"name": f"{REPOSITORY}@sha256:{'0' * 64}"}, "it is no base image of a registry"),
+        ({"arch": "ppc64le"}, "this base is for 'amd64', not for ppc64le"),
+        ({"arch": "m68k"}, "not a base image from a registry"),
+        ({"name": REFERENCE}, "not a base image from a registry"),
+        ({"name": "../x@sha256:y"}, "not a base image from a registry"),
+        ({"name": f"{REPOSITORY}@sha256:{'0' * 64}"}, "not a base image from a registry"),
     ],
 )
 def test_what_is_said_of_a_base_has_to_be_so(

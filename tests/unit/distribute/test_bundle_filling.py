@@ -99,7 +99,7 @@ def test_an_answer_is_named_by_what_it_holds(tmp_path: Path) -> None:
     fill_home(*archive_of(tmp_path / "good", file=f"answers/{SHA256}"), home)
     assert (home.packages / "answers" / SHA256).read_bytes() == SIGNED
     repository, inputs = archive_of(tmp_path / "bad", file=f"answers/{'0' * 64}")
-    with pytest.raises(WrongContent, match="it is not the answer answers/0000"):
+    with pytest.raises(WrongContent, match="content differs from answers/0000"):
         fill_home(repository, inputs, home)
     assert not (home.packages / "answers" / ("0" * 64)).exists()
 
@@ -193,7 +193,7 @@ def test_another_folder_is_refused_before_anything_is_brought(
     shutil.rmtree(tmp_path / "home")
     OTHERS[name](place)
     assert checked_out(archive, policy, place) == 2
-    assert f"{place} is there already" in capsys.readouterr().err
+    assert f"{place} is already there" in capsys.readouterr().err
     assert not (tmp_path / "home/sources").exists()
 
 

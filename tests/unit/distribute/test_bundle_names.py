@@ -54,9 +54,9 @@ def renamed(whole: Path, target: Path, repository: str, tag: str) -> Path:
         ("tools", f"sha256-{IMAGE}", "is a tag of proof"),
         ("tools", f"sha256-{IMAGE}.sig", "is a tag of proof"),
         ("tools", f"sha256-{IMAGE}.att", "is a tag of proof"),
-        ("../victim", "latest", "is of no repository"),
-        ("victim/tools", "latest", "is of no repository"),
-        ("tools\x1b[2J", "latest", "is of no repository"),
+        ("../victim", "latest", ": missing or invalid repository name"),
+        ("victim/tools", "latest", ": missing or invalid repository name"),
+        ("tools\x1b[2J", "latest", ": missing or invalid repository name"),
     ],
 )
 def test_a_name_that_leads_elsewhere_is_refused(

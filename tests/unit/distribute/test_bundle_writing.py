@@ -59,7 +59,7 @@ def test_of_two_that_write_at_once_one_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["/proc", "/sys"])
 def test_where_no_file_can_be_made_is_no_full_disk(folder: str) -> None:
-    with pytest.raises(BadInput, match=f"{folder}/x.tar: a file cannot be created there"):
+    with pytest.raises(BadInput, match=f"{folder}/x.tar: cannot create a file there"):
         write_archive(Path(folder) / "x.tar", ArchiveContents())
 
 

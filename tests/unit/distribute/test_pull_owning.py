@@ -170,5 +170,5 @@ def test_what_is_kept_is_out_of_others_reach(
             os.chown(one, 0, 0)
     (pulls / name).rename(tmp_path / "moved")
     (pulls / name).symlink_to(tmp_path / "moved")
-    with pytest.raises(Refused, match="is no folder"):
+    with pytest.raises(Refused, match="is not a folder"):
         use(pulls)

@@ -60,7 +60,7 @@ def test_too_many_claims_are_refused(
     monkeypatch.setattr(proof, "MAX_CLAIMS", 30)
     for number in range(3):
         attach(registry, made.image, [b"{}"] * 10, note=str(number))
-    with pytest.raises(Refused, match="more than 30 things are claimed of it"):
+    with pytest.raises(Refused, match="more than 30 claims"):
         judged(registry, made.image)
 
 

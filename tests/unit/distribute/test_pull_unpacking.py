@@ -112,7 +112,7 @@ GOOD: dict[str, list[list[M]]] = {
     "a link instead of a folder": [[d("a"), M("a/f")], [M("a", type=LINK, to="/nowhere")]],
     "a whiteout": [[d("a"), M("a/f"), M("a/g")], [M("a/.wh.f")]],
     "a whiteout of a folder": [[d("a"), d("a/b"), M("a/b/c"), M("a/g")], [M("a/.wh.b")]],
-    "a whiteout of nothing": [[d("a")], [M("a/.wh.b"), M(".wh.c")]],
+    "a whiteout without a name": [[d("a")], [M("a/.wh.b"), M(".wh.c")]],
     "an opaque folder": [[d("a"), M("a/f"), M("a/g")], [d("a"), M("a/.wh..wh..opq"), M("a/h")]],
     "opaque after its content": [
         [d("a"), M("a/f"), d("a/b"), M("a/b/c")],
@@ -199,7 +199,7 @@ HOSTILE: dict[str, tuple[list[M], str]] = {
     "through a link below": ([d("b"), M("a", type=LINK, to="b"), M("a/x", b"1")], "is a link"),
     "a folder through a link": ([M("a", type=LINK, to="/tmp"), d("a/b")], "is a link"),
     "a whiteout that goes up": ([M(".wh...", b"")], "whiteout of nothing"),
-    "a whiteout of nothing": ([M(".wh.", b"")], "whiteout of nothing"),
+    "a whiteout without a name": ([M(".wh.", b"")], "whiteout of nothing"),
     "a hard link that goes up": ([M("a", type=HARD, to="../x")], r"\.\. in a layer"),
     "an absolute hard link": ([M("a", type=HARD, to="/etc/passwd")], "absolute path"),
     "a hard link to nothing": ([M("a", type=HARD, to="b")], "no file that is there"),
@@ -270,7 +270,7 @@ def test_another_digest_is_refused(blobs: Path, target: Path) -> None:
     data = bytearray(made.read_bytes())
     data[9] ^= 1  # the system in the header: it unpacks as before
     made.write_bytes(data)
-    with pytest.raises(Refused, match="the blob holds sha256:"):
+    with pytest.raises(Refused, match="the blob has the digest sha256:"):
         unpack([(made, digest)], target)
 
 
@@ -318,7 +318,7 @@ def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> Non
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
-        ({"small": 1 << 20}, "bomb: .* bytes become more than"),
+        ({"small": 1 << 20}, "bomb: .* bytes expand to more than"),
         ({"plain": 1 << 20}, "bomb"),
         ({"entries": 49}, "more than 49 entries"),
         ({"entries": 100}, "more than 100 entries"),

@@ -42,8 +42,8 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"format": "directory"}, "pulled as a directory is not verified as one"),
-        ({"format": ["sif"]}, "is not verified as one"),
+        ({"format": "directory"}, "pulled as a directory cannot be verified"),
+        ({"format": ["sif"]}, "cannot be verified"),
         ({"run": None}, "pull the image again with this version"),
         ({"run": {"environment": ["A"], "directory": "/"}}, "it does not say what to verify"),
         ({"run": {"environment": [3], "directory": "/"}}, "it does not say what to verify"),

@@ -167,7 +167,7 @@ def test_a_helper_is_asked_by_standard_input(asked: Path) -> None:
 
 def test_what_a_failing_helper_prints_is_not_repeated(asked: Path) -> None:
     del asked
-    with pytest.raises(MissingPrerequisite, match=r"gives no credentials .*: exit status 3") as one:
+    with pytest.raises(MissingPrerequisite, match=r"returned no credentials .*: exit status 3") as one:
         user("broken.example")
     assert "hidden" not in str(one.value)
     with pytest.raises(MissingPrerequisite, match=r"docker-credential-nowhere, .* no such program"):

@@ -140,7 +140,7 @@ def test_a_blob_that_comes_steadily_has_a_time_in_all(
     head = HEAD + b"Content-Length: %d\r\n\r\n" % len(CONTENT)
     with serving(again(bytes(8000), head)) as host:
         start = time.monotonic()
-        with pytest.raises(RegistryFailed, match="it exceeds the time limit for all attempts"):
+        with pytest.raises(RegistryFailed, match="the time limit for all attempts is exceeded"):
             client(host).read_blob(BLOB, tmp_path / "blob")
         assert time.monotonic() - start < 3
     assert (tmp_path / "blob").stat().st_size > 0
@@ -182,7 +182,7 @@ def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         client(host, told).resolve("1.0")
     at = f"{host}/site/a: manifests/1.0"
     silence = f"{at}: no answer for 0.1 s; 0.5 s at most"
-    retried = f"{at}: no answer: no complete response within 0.5 s; attempt 2 of 2 in 0.5 s"
+    retried = f"{at}: no response: no complete response within 0.5 s; attempt 2 of 2 in 0.5 s"
     assert told == [silence, retried, silence]
 
 

@@ -59,7 +59,7 @@ def test_a_wrong_byte_in_a_manifest_is_refused(target: str, fake: Fake) -> None:
     if target == "1.0":  # nobody knows what is under a tag
         assert registry.resolve(target).digest != written.digest
         return
-    with pytest.raises(WrongContent, match="the registry gives sha256:") as caught:
+    with pytest.raises(WrongContent, match="the registry sent sha256:") as caught:
         registry.manifest(target)
     assert caught.value.exit_code == 5
     with pytest.raises(WrongContent):
@@ -83,7 +83,7 @@ def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
 def test_a_manifest_is_read_to_the_limit_alone(fault: Fault, size: str, fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b" " * (5 << 20), MANIFEST)
     fake.faults = [fault]
-    with pytest.raises(WrongContent, match=f"it has {size} bytes, at most 4194304 are read"):
+    with pytest.raises(WrongContent, match=f"it has {size} bytes; the limit is 4194304 are read"):
         client(fake).resolve("1.0")
 
 
@@ -140,7 +140,7 @@ def test_a_blob_that_breaks_off_goes_on_where_it_was(fake: Fake, tmp_path: Path)
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (CONTENT[:-1] + b"?", "the registry gives sha256:"),
+        (CONTENT[:-1] + b"?", "the registry sent sha256:"),
         (CONTENT + b"?", "it has more than 1024000 bytes"),
         (CONTENT * 9, "it has more than 1024000 bytes"),
         (CONTENT[:1000], "it ends after 1000 of 1024000 bytes"),
@@ -340,14 +340,14 @@ def test_tags_come_in_pages(fake: Fake) -> None:
 def test_a_registry_that_keeps_something_else_is_told(fake: Fake) -> None:
     headers = {"Docker-Content-Digest": digest(b"?")}
     fake.faults = [Fault(pattern="PUT .*manifests", status=201, headers=headers)]
-    with pytest.raises(WrongContent, match="the registry keeps it as sha256:"):
+    with pytest.raises(WrongContent, match="the registry stored it as sha256:"):
         client(fake).write_manifest(manifest(), MANIFEST, "1.0")
 
 
 def test_a_registry_that_is_away() -> None:
     waits: list[float] = []
     registry = connect(Reference.parse("127.0.0.1:9/a/b"), Credentials(files=()), wait=waits.append)
-    with pytest.raises(Unreachable, match=r"127.0.0.1:9/a/b: manifests/1: no answer: ") as caught:
+    with pytest.raises(Unreachable, match=r"127.0.0.1:9/a/b: manifests/1: no response: ") as caught:
         registry.resolve("1")
     assert caught.value.exit_code == 4
     assert len(waits) == 4

@@ -44,7 +44,7 @@ def test_a_registry_that_names_two_ways_is_asked_for_a_token(header: str, fake: 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_server_of_tokens_says_why_it_gives_none(status: int, fake: Fake) -> None:
-    """404 of it is no list of tags that is not there: that would be an empty one."""
+    """404 of not a list of tags that is not there: that would be an empty one."""
     why = b'{"errors": [{"code": "UNAUTHORIZED", "message": "incorrect password"}]}'
     fake.faults = [challenge(fake, "tags"), Fault(pattern="/token", status=status, body=why)]
     with pytest.raises(Denied, match=f"token server: .* answers {status} .*incorrect password"):

@@ -145,7 +145,7 @@ def test_a_mirror_can_have_a_path_and_content_must_be_what_was_asked(registry: T
     reference = f"both@{digest(BOTH)}"
     assert registries.digest(reference, "ppc64le") == digest(POWER)
     registry.files[f"/v2/hub/library/both/manifests/{digest(BOTH)}"] = (SINGLE, MANIFEST)
-    with pytest.raises(RegistryFails, match=f"the registry gives {digest(SINGLE)}"):
+    with pytest.raises(RegistryFails, match=f"the registry sent {digest(SINGLE)}"):
         registries.digest(reference, "ppc64le")
 
 
@@ -165,7 +165,7 @@ def test_a_namespaces_mirror_is_asked_before_its_registrys(
     )
     assert references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
     [failure] = failures
-    assert "not asked for: docker.io/library/a:1\n" in str(failure)
+    assert "not requested: docker.io/library/a:1\n" in str(failure)
     lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], registries)
     assert [one.server for one in lost] == ["127.0.0.1:9"]
 

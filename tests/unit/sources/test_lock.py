@@ -156,7 +156,7 @@ def test_locking_shows_no_user_name_and_no_password(tmp_path: Path) -> None:
 def test_a_url_without_a_file_name_cannot_be_locked(tmp_path: Path) -> None:
     how = locking(tmp_path, FakeNetwork({}))
     _, [failure] = lock_sources([wanted("https://up.example/get?id=1")], Lock(), how)
-    assert "is not the name of a file" in str(failure)
+    assert "is not a valid file name" in str(failure)
 
 
 # The text
@@ -263,7 +263,7 @@ def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
     assert [str(one) for one in failures] == [
         (
             "the registry gone.example cannot be reached\n"
-            "  not asked for: gone.example/a:1, gone.example/b:1"
+            "  not requested: gone.example/a:1, gone.example/b:1"
         ),
         "here.example/none: no such image for ppc64le",
     ]

@@ -271,7 +271,7 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     with pytest.raises(Unfetched) as caught:
         fetch_all(store, [there, *missing], downloader=downloader(), offline=True)
     text = str(caught.value)
-    assert "2 sources are not in the store, and --offline forbids to fetch:" in text
+    assert "2 sources are not in the store, and --offline forbids downloads:" in text
     assert all(one.url in text and one.sha256 in text for one in missing)
     assert there.url not in text
     assert caught.value.exit_code == 4
