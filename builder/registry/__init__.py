@@ -1,4 +1,4 @@
-"""A client of the OCI distribution specification 1.1: what comes is checked against its digest."""
+"""A client for OCI distribution specification 1.1; all content is checked against its digest."""
 
 from __future__ import annotations
 

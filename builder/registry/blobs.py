@@ -1,4 +1,4 @@
-"""Blobs of any size: transfers are resumed where they broke off.
+"""Transfers of blobs of any size; an interrupted transfer is resumed.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pushing-blobs
 """
@@ -25,8 +25,8 @@ from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 from builder.system.files import discard
 
-_READ = 1 << 16  # bytes of a download at once; a partial chunk is lost
-_PART = 32 << 20  # bytes of a request where a registry takes no larger ones (413)
+_READ = 1 << 16  # bytes of one read of a download; an interruption loses a partial chunk
+_PART = 32 << 20  # bytes of a request to a registry that refuses larger ones (413)
 _PIECE = 1 << 20  # bytes of an upload in one write
 _OCTETS = "application/octet-stream"
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
@@ -35,8 +35,8 @@ _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 def read_blob(registry: Repository, blob: Descriptor, path: Path) -> None:
     """Write a blob to a file, resuming after the bytes in it, and check its digest.
 
-    Never are more bytes written than the blob has. Raises `WrongContent` and removes the file;
-    after another failure, its bytes stay.
+    The file never gets more bytes than the blob has. If the content is wrong, the file is removed
+    and `WrongContent` is raised; after any other failure, its bytes stay.
     """
     try:
         with path.open("ab+") as file:
@@ -61,7 +61,7 @@ def _size_of(file: IO[bytes]) -> int:
 def _filled(registry: Repository, blob: Descriptor, file: IO[bytes]) -> str:
     """Fetch the missing end of a blob, in as many attempts as `Retries` allows; return its digest.
 
-    Raises `WrongContent` for one that has more bytes.
+    Raises `WrongContent` if the registry sends more bytes than the blob has.
     """
     retries, limits = registry.transport.retries(), BodyLimits.from_now(blob.size)
     while (before := _size_of(file)) < blob.size:
@@ -74,7 +74,7 @@ def _filled(registry: Repository, blob: Descriptor, file: IO[bytes]) -> str:
 
 
 def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: BodyLimits) -> None:
-    """Fetch the missing end of a blob, once. Raises `Transient` when that breaks off."""
+    """Fetch the missing end of a blob in one attempt; raises `Transient` if it breaks off."""
     size = _size_of(file)
     headers = {"Range": f"bytes={size}-"} if size else {}
     good = (200, 206, 416) if size else (200,)
@@ -108,9 +108,9 @@ def write_blob(
 ) -> Descriptor:
     """Upload a blob, unless the repository has it already.
 
-    `digest` is the expected one: a file is read only if the repository lacks it, and `WrongContent`
-    is raised if it holds something else. A file is never held in memory. With `missing`, the
-    repository is known not to have it.
+    `digest` is the expected one: a file is read only if the repository lacks the blob;
+    `WrongContent` is raised if the file's digest differs. A file is never held in memory. With
+    `missing`, the repository is known to lack the blob.
     """
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
     if digest and not missing and registry.has_blob(digest):
@@ -131,9 +131,9 @@ def write_blob(
 
 @dataclass(kw_only=True, slots=True)
 class _Upload:
-    """The upload of a blob: `location` is the registry's session, `offset` the bytes it has.
+    """The upload of a blob: `location` is the URL of the upload session.
 
-    `part` is the most bytes of a request, 0 without a limit.
+    `offset` counts the bytes that the registry has; `part` limits the bytes of a request (0: none).
     """
 
     registry: Repository
@@ -168,7 +168,7 @@ class _Upload:
             self.location, self.offset = self._location_in(response), 0
 
     def _send(self) -> None:
-        """Send the missing bytes: all with the digest, or parts first, and then the digest."""
+        """Send the missing bytes: in one request with the digest, or in parts before the digest."""
         size = self.blob.size
         if self.offset or self.part:
             while self.offset < size:
@@ -209,7 +209,7 @@ class _Upload:
                 yield piece
 
     def _find_offset(self) -> None:
-        """Ask for the offset after a request that broke off; if in doubt, begin again."""
+        """Ask for the offset after an interrupted request; if it is unclear, begin again."""
         location, offset = self.location, self.offset
         self.location, self.offset = "", 0
         if not location:
@@ -220,7 +220,7 @@ class _Upload:
         ):
             match = _RANGE.fullmatch(response.headers.get("Range", ""))
             last = int(match[1]) if match else 0
-            # Registries send `0-0` for no byte, and for one.
+            # Registries send `0-0` both for no byte and for one byte.
             if offset <= last + 1 and 0 < last < self.blob.size:
                 self.location = self._location_in(response, location)
                 self.offset = last + 1

@@ -20,7 +20,7 @@ from builder.system.process import Processes
 class Registry(Repository):
     """A repository, with blobs of any size and the referrers of its manifests.
 
-    `sibling` shares its connections and logins.
+    Repositories returned by `sibling` share its connections and logins.
     """
 
     read_blob = blobs.read_blob
@@ -34,7 +34,7 @@ class Registry(Repository):
         return Registry(self.transport, repository)
 
     def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
-        """Write a manifest that has a `subject`, so that `referrers` of that finds it."""
+        """Write a manifest that has a `subject`, so that the subject's `referrers` include it."""
         return self.attach_all([content], media_type)[0]
 
 
@@ -49,7 +49,7 @@ def connect(
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
-    `tell` gets a line for each wait: its reason and its length. All clients of a repository with
+    `tell` receives a line for each wait, with reason and length. All clients of a repository with
     the same credentials may share a `state`.
     """
     transport = Transport(
@@ -71,10 +71,10 @@ def namespace(
     processes: Processes | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Callable[[str], Registry]:
-    """Return what maps a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
+    """Return a function from a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
 
-    Only the command's `own` registry gets the login of the environment's variables. `processes`
-    start credential helpers. `tell` gets a line for each wait.
+    Only the command's `own` registry gets the login from the environment variables. `processes`
+    starts credential helpers. `tell` receives a line for each wait.
     """
     if "/" not in text.strip("/"):
         shown = "this" if "@" in text else text

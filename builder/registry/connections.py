@@ -1,4 +1,4 @@
-"""Connections to registries: their trust, and the pool of open ones."""
+"""Connections to registries: trusted certificates, time limits and connection pools."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from builder.registry.failures import TLS_HINT
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 LEAST_RATE = 1 << 10  # bytes a second, in each minute
-MEAN_RATE = 16 << 10  # bytes a second, over all of a blob
-ANY_S = 300.0  # for all that has no size, and beside what a size takes
+MEAN_RATE = 16 << 10  # bytes a second, on average over a blob
+ANY_S = 300.0  # limit for bodies of unknown size; added to the time for a body's size
 TOO_LONG = "the time limit for all attempts is exceeded"
 _POLL_S = 0.2
 _RATED_S = 60.0
-_REPORT_S = 5.0  # of silence, after which it is reported
-_LARGEST_HEAD = 1 << 20  # bytes; http.client has a limit for the number of headers alone
-_FRAMING = 16 << 20  # bytes beside a body: of chunks, of what comes after them
+_REPORT_S = 5.0  # silence that is reported
+_LARGEST_HEAD = 1 << 20  # bytes; http.client limits only the number of headers
+_FRAMING = 16 << 20  # bytes besides a body: chunk sizes and trailers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyLimits:
-    """The most bytes of a body, and the end of the last attempt at it.
+    """The largest size of a body in bytes, and the time limit for all attempts at it.
 
     `until` is a time of `time.monotonic`.
     """
@@ -56,7 +56,7 @@ class BodyLimits:
 
     @classmethod
     def from_now(cls, size: int) -> BodyLimits:
-        """Return the limits of all attempts at a body, from now on."""
+        """Return the limits for all attempts at a body that begin now."""
         return cls(size=size, until=time.monotonic() + ANY_S + size / MEAN_RATE)
 
 
@@ -67,8 +67,8 @@ SMALL_BODY = BodyLimits(size=4 << 20)
 class Watch:
     """The time limits of one request for a `resource`, and its progress.
 
-    `check` raises to end it; `tell` gets a line for a long silence. `until` is a time of
-    `time.monotonic`; a body has at most `size` bytes.
+    `check` raises to end the request; `tell` receives a line for a long silence. `until` is a time
+    of `time.monotonic`; a body has at most `size` bytes.
     """
 
     resource: str
@@ -77,22 +77,22 @@ class Watch:
     silence_s: float
     until: float
     size: int
-    _head_since: float = 0.0  # while the head of the response is awaited; it may trickle
+    _head_since: float = 0.0  # start of the wait for the response's head; 0 outside it
     _received: int = 0
     _rated: int = 0
     _waited_s: float = 0.0
     _is_reported: bool = False
 
     def send(self, sock: socket.socket, data: bytes | bytearray) -> None:
-        """Send all of some bytes; raises `TimeoutError` when that takes too long."""
-        self.check()  # to connect has taken its time
+        """Send all of `data`; raises `TimeoutError` if it takes too long."""
+        self.check()  # connecting took time
         sock.settimeout(_POLL_S)
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[self._wait(partial(sock.send, remaining)) :]
 
     def receive(self, sock: socket.socket, buffer: WriteableBuffer) -> int:
-        """Read some bytes, 0 at the end; raises `TimeoutError` when that takes too long."""
+        """Read bytes and return their number, 0 at the end; raises `TimeoutError` if too slow."""
         size = self._wait(partial(sock.recv_into, buffer))
         self._received += size
         most = _LARGEST_HEAD + (0 if self._head_since else 2 * self.size + _FRAMING)
@@ -101,20 +101,20 @@ class Watch:
         return size
 
     def begin_head(self) -> None:
-        """Begin to wait for the head of a response."""
+        """Note that the wait for the head of a response begins."""
         self._received = 0
         self._head_since = time.monotonic()
 
     def end_head(self) -> None:
-        """Note that the head of a response is read; its body follows."""
+        """Note that the head of a response has been read; its body follows."""
         self._head_since = self._waited_s = 0.0
         self._rated = 0
 
     def _wait(self, transfer: Callable[[], int]) -> int:
-        """Wait until some bytes went or came; what this machine does in between does not count."""
+        """Wait until bytes are sent or received; time between transfers does not count."""
         start = time.monotonic()
         while True:
-            with contextlib.suppress(TimeoutError):  # of a poll
+            with contextlib.suppress(TimeoutError):  # of the socket, after _POLL_S
                 size = transfer()
                 break
             self._check(silent_s=time.monotonic() - start)
@@ -149,9 +149,9 @@ _CURRENT: ContextVar[Watch] = ContextVar("watch")
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Make a watch that of this thread's request, until the head of its response is read.
+    """Use a watch for this thread's request, until the head of its response has been read.
 
-    The response keeps it for the body.
+    The response uses the same watch for its body.
     """
     token = _CURRENT.set(watch)
     try:
@@ -162,7 +162,7 @@ def watched(watch: Watch) -> Iterator[None]:
 
 
 class _WatchedSocket:
-    """A connected socket, with TLS or without; the watch of the current request limits it."""
+    """A connected socket, with or without TLS, limited by the watch of the current request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -171,10 +171,10 @@ class _WatchedSocket:
         return getattr(self._sock, name)
 
     def sendall(self, data: bytes | bytearray) -> None:
-        """Send all of some bytes.
+        """Send all of `data`.
 
-        A server that closes TLS while a body is sent may have answered why (401, 413). urllib3
-        reads that after a broken pipe, but not after what TLS makes of one.
+        A server that closes TLS while a body is sent may have answered with a reason (401, 413).
+        urllib3 reads that response after a broken pipe, but not after the error that TLS raises.
         """
         try:
             _CURRENT.get().send(self._sock, data)
@@ -188,7 +188,7 @@ class _WatchedSocket:
 
 
 class _ResponseFile(io.RawIOBase):
-    """The bytes of a socket, which stays open until this is closed."""
+    """The bytes of a socket, which stays open until this file is closed."""
 
     def __init__(self, sock: socket.socket, watch: Watch) -> None:
         super().__init__()
@@ -208,15 +208,15 @@ class _ResponseFile(io.RawIOBase):
 
 
 _OPENING = threading.Lock()
-_MOST_IDLE = 16  # connections to one server that wait to be used again
-# Files or folders of certificates, each with the variable that names it.
+_MOST_IDLE = 16  # idle connections to one server
+# Files or folders of certificates, each with the variable that sets it.
 _Authorities = tuple[tuple[str, str], ...]
 
 
 def connections(url: str) -> PoolManager:
-    """Return the pool of connections to a server, through its proxy if the environment names one.
+    """Return the pool of connections to a server, through the environment's proxy if it has one.
 
-    Raises `BadInput` for a file or folder in which no certificates can be read.
+    Raises `BadInput` for a file or folder without readable certificates.
     """
     proxies = requests.utils.get_environ_proxies(url, no_proxy=None)
     with _OPENING:
@@ -225,7 +225,7 @@ def connections(url: str) -> PoolManager:
 
 @functools.cache
 def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
-    """Return the pool of connections with the same trust: certificates are read once."""
+    """Return the pool for these certificates and proxy; certificates are read only once."""
     context = _context_that_trusts(authorities)
     pool: PoolManager
     if proxy:
@@ -252,11 +252,11 @@ class _Plain(HTTPConnection):
 
 class _Encrypted(HTTPSConnection):
     def _tunnel(self) -> None:
-        """Ask a proxy for the connection, under the watch of the request that needs it."""
+        """Request the connection from a proxy, within the limits of the current request."""
         sock = self.sock
         self.sock = cast("socket.socket", _WatchedSocket(sock))
         super()._tunnel()
-        sock.settimeout(self.timeout)  # TLS begins on it now
+        sock.settimeout(self.timeout)  # for the TLS handshake
         _CURRENT.get().end_head()
 
     def connect(self) -> None:
@@ -288,9 +288,9 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 
 
 def _authorities() -> _Authorities:
-    """Return the certificate files that a site names, with their variables; else the usual one.
+    """Return the certificate files that variables name, with the variables; else the default file.
 
-    Of requests' own variables the first counts, and SSL_CERT_FILE in any case.
+    The first variable that is set counts, as in requests, and SSL_CERT_FILE in any case.
     """
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")
@@ -300,7 +300,7 @@ def _authorities() -> _Authorities:
 
 
 def speaks_tls(host: str) -> bool:
-    """Return whether a local server speaks TLS; nothing is sent, so nothing is verified."""
+    """Return whether a local server speaks TLS; no data is sent, so no certificate is verified."""
     parts = urlsplit(f"//{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,10 +1,10 @@
-"""Logins for registries, and the Authorization header that is made of one: Basic, or a token.
+"""Logins for registries, and the Authorization headers made from them: Basic, or a token.
 
 The files: https://docs.docker.com/reference/cli/docker/login/ and containers-auth.json(5). Helpers:
 https://github.com/docker/docker-credential-helpers. Tokens:
 https://distribution.github.io/distribution/spec/auth/token/, and for identity tokens
-https://distribution.github.io/distribution/spec/auth/oauth/. A secret is never shown, never an
-argument.
+https://distribution.github.io/distribution/spec/auth/oauth/. A secret is never shown and never an
+argument of a program.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from builder.system.home import folder_of_user
 from builder.system.process import Processes
 from builder.system.web import LONGEST, joined
 
-NAMED = "BUILD_IMAGES_REGISTRY"  # whose those two are, for commands other than publish
+NAMED = "BUILD_IMAGES_REGISTRY"  # the registry of USER and PASSWORD, except for publish
 _HELPER_TIMEOUT_S = 30.0
 _HUB_KEY = "https://index.docker.io/v1/"
-_SHARED = Path("/run/containers")  # a folder for each user; only root can make one
-_TOKEN_USER = "<token>"  # noqa: S105 - what helpers write in the place of a name
+_SHARED = Path("/run/containers")  # has a folder for each user; only root can create one
+_TOKEN_USER = "<token>"  # noqa: S105 - helpers return it in place of a user name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Login:
-    """A user with a password, or an identity token that stands for both."""
+    """A user with a password, or an identity token in place of both."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -50,11 +50,11 @@ class Login:
 
 
 class Credentials:
-    """Logins by repository, looked for when a registry asks for one.
+    """Logins by repository, looked up when a registry asks for one.
 
-    `own` is the registry that the variables of the environment are for without being named: that
-    of `publish --to`. Any other has to be the host of BUILD_IMAGES_REGISTRY to get them. `logins`
-    come before all files.
+    The login from the environment variables is for the registry `own` (that of `publish --to`) and
+    for the host of BUILD_IMAGES_REGISTRY, and for no other. `logins` take precedence over all
+    files.
     """
 
     def __init__(
@@ -71,10 +71,9 @@ class Credentials:
         self._lock = threading.Lock()
 
     def login(self, registry: str, repository: str) -> Login | None:
-        """Return the login for a repository, None if there is none: then requests are anonymous.
+        """Return the login for a repository; None if there is none: requests are anonymous then.
 
-        Raises `BadInput` for a file that cannot be read, `MissingPrerequisite` for a helper that
-        fails.
+        Raises `BadInput` for an unreadable file, `MissingPrerequisite` for a failed helper.
         """
         if registry in self._logins:
             return self._logins[registry]
@@ -90,7 +89,7 @@ class Credentials:
         if helper := _by_name(content, "credHelpers").get(registry):
             return self._ask(str(helper), registry)
         entries, name = _by_name(content, "auths"), f"{registry}/{repository}"
-        while name:  # the narrowest first: containers-auth.json(5)
+        while name:  # the most specific name first: containers-auth.json(5)
             entry = entries.get(name)
             if isinstance(entry, dict) and (login := _login_of(entry, file, name)):
                 return login
@@ -100,7 +99,7 @@ class Credentials:
         return None
 
     def _ask(self, helper: str, registry: str) -> Login | None:
-        """Return a helper's login; run it once, as it may ask a person, or take long to fail."""
+        """Return a helper's login; run it only once: it may ask the user, or be slow to fail."""
         key, program = (helper, registry), f"docker-credential-{helper}"
         with self._lock:
             if key not in self._answers:
@@ -123,7 +122,7 @@ class Credentials:
                 check=False,
                 timeout_s=_HELPER_TIMEOUT_S,
             )
-        except (MissingPrerequisite, OSError, ValueError) as error:  # a name with a NUL is none
+        except (MissingPrerequisite, OSError, ValueError) as error:  # ValueError: NUL in the name
             why = error.strerror if isinstance(error, OSError) else "program not found"
             raise MissingPrerequisite(
                 f"cannot run the credential helper {program}: {why}",
@@ -139,22 +138,22 @@ class Credentials:
                 f"{program} returned no credentials for {registry}: {how}", hint=LOGIN_HINT
             )
         if not user and not secret:
-            return None  # so says docker-credential-pass of Debian 12 of what it does not have
+            return None  # docker-credential-pass of Debian 12 reports a missing login like this
         if user == _TOKEN_USER:
             return Login(identity_token=secret)
         return Login(user=user, password=secret)
 
 
 def auth_files() -> tuple[Path, ...]:
-    """Return the files of credentials by precedence; a named file replaces all others."""
+    """Return credential files by precedence; REGISTRY_AUTH_FILE replaces all others."""
     environment = os.environ
     if named := environment.get("REGISTRY_AUTH_FILE"):
         return (Path(named),)
-    home = folder_of_user() or Path("/")  # the home of who has none, in most containers
+    home = folder_of_user() or Path("/")  # most containers use / for users without a home
     config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
     run = environment.get("XDG_RUNTIME_DIR")
-    shared = _SHARED / str(os.getuid()) / "auth.json"  # where podman login writes without that
+    shared = _SHARED / str(os.getuid()) / "auth.json"  # podman login's file without XDG_RUNTIME_DIR
     return (
         *([docker / "config.json"] if environment.get("DOCKER_CONFIG") else []),
         *([Path(run) / "containers/auth.json"] if run else []),
@@ -165,7 +164,7 @@ def auth_files() -> tuple[Path, ...]:
 
 
 def variables_host() -> str:
-    """Return the host of BUILD_IMAGES_REGISTRY, without its namespace; empty without one."""
+    """Return the host of BUILD_IMAGES_REGISTRY, without its namespace; empty if it is not set."""
     return os.environ.get(NAMED, "").partition("/")[0]
 
 
@@ -204,7 +203,7 @@ def _by_name(content: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 def _normal(key: str) -> str:
-    """Return a key of `auths` as host and path; Docker writes docker.io as another URL."""
+    """Return a key of `auths` as host and path; Docker uses a different URL for docker.io."""
     name = (key.partition("://")[2] or key).rstrip("/")
     host, slash, path = name.partition("/")
     if host in {"index.docker.io", "registry-1.docker.io"}:
@@ -215,9 +214,9 @@ def _normal(key: str) -> str:
 
 
 def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None:
-    """Return the login of an entry; None for an empty one, whose login a helper has.
+    """Return the login of an entry; None for an empty one: a helper has its login.
 
-    Others write a name and a password side by side, or base64 in lines.
+    Some programs write name and password as two fields, or base64 in several lines.
     """
     if token := entry.get("identitytoken"):
         return Login(identity_token=str(token))
@@ -236,14 +235,14 @@ def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None
 
 PULL, PUSH, DELETE = "pull", "pull,push", "pull,push,delete"
 _BASIC_KEY = "basic"
-_TOKEN = re.compile(r"[!-~]+")  # what a header can hold
+_TOKEN = re.compile(r"[!-~]+")  # characters that a header may contain
 _BEARER = re.compile(r"(?:^|,)\s*bearer\s(.*)", re.IGNORECASE | re.DOTALL)
 _PAIR = re.compile(r'\b(\w+)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Actions on a repository; `also` are other repositories that are read with it."""
+    """Actions on a repository; `also` names further repositories that are read."""
 
     repository: str
     actions: str = PULL
@@ -261,10 +260,10 @@ TokenRequest = Callable[[str, Mapping[str, str], Mapping[str, str]], bytes]
 
 @dataclass(kw_only=True, slots=True)
 class RegistryState:
-    """Facts about a registry that all clients of one repository share, so that each is found once.
+    """Facts about a registry, shared by all clients of one repository and determined once.
 
-    `base` is its URL, empty if that is not known; `lists_referrers`, as far as is known. The locks
-    are held while the base is looked for, and while an authorization is requested.
+    `base` is its URL, empty until known; `lists_referrers` is false if it is known to have no
+    lists. The locks are held while the base is determined, and while an authorization is requested.
     """
 
     base: str = ""
@@ -284,14 +283,14 @@ class Authorization:
         self._known, self._lock = state.authorizations, state.authorization_lock
 
     def known(self, scope: Scope) -> str:
-        """Return the header's value if one is known: none before the registry requested it."""
+        """Return the header's value; empty until the registry has requested authorization."""
         with self._lock:
             return self._known.get(scope) or self._known.get(_BASIC_KEY, "")
 
     def answer(self, challenge: str, scope: Scope, *, stale: str) -> str:
         """Return the value that a 401 asks for, empty if there is none; `stale` was refused.
 
-        Raises `Denied` when the token server gives none.
+        Raises `Denied` if the token server returns no token.
         """
         if len(challenge) > LONGEST:
             problem = f"its authentication challenge is too long ({len(challenge)} characters)"
@@ -299,7 +298,7 @@ class Authorization:
         with self._lock:
             value = self._known.get(scope, "")
             if value and value != stale:
-                return value  # another thread asked meanwhile
+                return value  # another thread has requested it meanwhile
             login = self._credentials.login(self._registry, scope.repository)
             if bearer := _BEARER.search(challenge):
                 self._known[scope] = self._bearer(bearer[1], scope, login)
@@ -312,7 +311,7 @@ class Authorization:
     def _bearer(self, challenge: str, scope: Scope, login: Login | None) -> str:
         parameters: dict[str, str] = {}
         for name, quoted, plain in _PAIR.findall(challenge):
-            parameters.setdefault(name.lower(), quoted or plain)  # another way, Basic, may follow
+            parameters.setdefault(name.lower(), quoted or plain)  # another scheme may follow: Basic
         try:
             url = joined(parameters.get("realm", ""), "")
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Failures of registries, made of their responses: each names the request, the server, a remedy."""
+"""Failures of registries, from their responses: each names the request, the server and a remedy."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class RegistryFailed(BuildImagesError):
-    """A registry refused a request, and would refuse it again.
+    """A registry refused a request; repeating it does not help.
 
-    `code` is its own error code (`DENIED`), empty if it gave none; `status` the HTTP status, or 0.
+    `code` is the registry's error code (`DENIED`) or empty; `status` is the HTTP status or 0.
     """
 
     code, status = "", 0
@@ -61,7 +61,7 @@ class Denied(RegistryFailed):
 
 
 class Unreachable(RegistryFailed):
-    """A registry does not answer, or TLS cannot verify it."""
+    """A registry does not answer, or its TLS certificate cannot be verified."""
 
     exit_code = 4
 
@@ -77,7 +77,7 @@ class WrongContent(RegistryFailed):
 
 
 class Transient(Exception):
-    """A failure that may pass by itself; `wait_s` is the pause that the server asks for."""
+    """A failure that may be temporary; `wait_s` is the pause that the server asks for."""
 
     def __init__(self, failure: RegistryFailed, *, wait_s: float = 0.0) -> None:
         super().__init__(str(failure))
@@ -86,16 +86,16 @@ class Transient(Exception):
 
 
 ATTEMPTS = 5  # in a row without progress
-LEAST_GAIN = 64 << 10  # bytes of an attempt that broke off, for which it was not in vain
+LEAST_GAIN = 64 << 10  # bytes; an interrupted attempt with fewer counts as no progress
 _FIRST_S, _LONGEST_S = 0.5, 120.0
 _MOST = 40  # attempts at one transfer, with progress or without
 
 
 class Retries:
-    """The attempts at one transfer: a bounded number, with longer and longer waits between them.
+    """A counter of the attempts at one transfer: their number is limited, the waits grow.
 
-    `wait` sleeps for a number of seconds, and `tell` gets a line for each wait. A server that asks
-    for more than two minutes is not waited for.
+    `wait` sleeps for a number of seconds; `tell` receives a line for each wait. There is no further
+    attempt if the server asks for a pause of more than two minutes.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Retries:
     def wait(self, transient: Transient, *, gained: int = 0) -> None:
         """Wait until the next attempt; raise the failure after the last one.
 
-        Attempts are counted from one again where the last one `gained` enough bytes.
+        The count starts again at one if the last attempt `gained` enough bytes.
         """
         self._futile = 1 if gained >= LEAST_GAIN else self._futile + 1
         self._total += 1
@@ -123,7 +123,7 @@ class Retries:
 
 
 class Sleep:
-    """Sleeps that `stop` ends: then they raise `Interrupted`, and so does `check`."""
+    """Sleeps that `stop` ends; they and `check` raise `Interrupted` then."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -163,12 +163,12 @@ def no_response(error: Exception, at: str) -> Exception:
     hint = TLS_HINT if _went_away(cause) else ""
     failed = Unreachable(f"{at}: no response: {reason}", reason=reason, hint=hint)
     if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
-        return failed  # that name does not come to exist by waiting
+        return failed  # waiting does not help: the host name does not exist
     return Transient(failed)
 
 
 def _went_away(cause: BaseException) -> bool:
-    """Return whether the server closed the connection during TLS; urllib3 wraps that error."""
+    """Return whether the server closed the connection during TLS; urllib3 wraps this error."""
     ends = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
     return any(isinstance(link, ends) for link in (cause, *cause.args))
 
@@ -199,7 +199,7 @@ def _hint(response: HTTPResponse) -> str:
 
 
 def no_token(response: HTTPResponse, at: str) -> Denied | Transient:
-    """Return the failure for a missing token: never `NotThere`, which is for images."""
+    """Return the failure for a missing token; never `NotThere`, which concerns images."""
     error = failure(response, at)
     return error if isinstance(error, Transient) else Denied(str(error.args[0]), hint=LOGIN_HINT)
 
@@ -207,14 +207,14 @@ def no_token(response: HTTPResponse, at: str) -> Denied | Transient:
 def length_of(response: HTTPResponse) -> int:
     """Return Content-Length in bytes, -1 without one; raises `ValueError` for an invalid one."""
     stated = response.headers.get("Content-Length", "-1")[:_LONGEST_CODE]
-    length, *others = {part.strip() for part in stated.split(",")}  # the same one twice is one
+    length, *others = {part.strip() for part in stated.split(",")}  # equal values may be repeated
     if others or (length != "-1" and not _NUMBER.fullmatch(length)):
         raise ValueError("invalid Content-Length")
     return int(length)
 
 
 def _error_of(response: HTTPResponse) -> tuple[str, str]:
-    """Return code and message, in one line, of the first of a body's `errors`; empty without."""
+    """Return code and one-line message of the first of a body's `errors`; empty if it has none."""
     try:
         content = response.read(_LONGEST_ERROR, decode_content=False)
         error = json.loads(content)["errors"][0]

@@ -1,6 +1,6 @@
 """Media types of published artifacts, and manifests that refer to an image by `subject`.
 
-SIF: what `apptainer pull oras://` takes, a single layer of that type
+SIF: `apptainer pull oras://` requires a single layer of that type
 (https://github.com/apptainer/apptainer/blob/main/internal/pkg/client/oras/oras.go). The tarball's
 type is this project's own: no standard has one for a plain root file system.
 """
@@ -26,7 +26,7 @@ SIF = "application/vnd.sylabs.sif.layer.v1.sif"
 TARBALL = "application/vnd.build-images.charliecloud.v1.tar+gzip"
 STATEMENT = "application/vnd.in-toto+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
-# What an archive of `bundle` has besides images: docs/air-gap.md.
+# Files besides images in an archive of `bundle`: docs/air-gap.md.
 PROJECT = "application/vnd.build-images.project.v1"
 BASE = "application/vnd.build-images.base.v1"
 REGISTRY_BASE = "application/vnd.build-images.registry-base.v1"
@@ -40,7 +40,7 @@ TITLE = "org.opencontainers.image.title"
 def referrer(
     layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
 ) -> bytes:
-    """Return the manifest of one file that belongs to an image; equal files give equal bytes."""
+    """Return the manifest for one file of an image; equal files give equal bytes."""
     return as_bytes(
         {
             "schemaVersion": 2,
@@ -55,30 +55,30 @@ def referrer(
 
 
 def as_bytes(value: object) -> bytes:
-    """Return JSON that is the same for equal values."""
+    """Return a value as JSON; equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-LARGEST_MANIFEST = 4 << 20  # bytes; what the specification asks registries to take at least
+LARGEST_MANIFEST = 4 << 20  # bytes; the specification asks registries to accept at least this
 
 
 class Source(ABC):
-    """A repository that is read: manifests, blobs and referrers, each checked against its digest.
+    """A repository to read: manifests, blobs and referrers, each checked against its digest.
 
-    Every method may raise `NotThere`, `WrongContent`, and the errors of the place itself.
+    Every method may raise `NotThere`, `WrongContent`, and errors of the registry or folder.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Return the name in errors: `quay.io/site/pytorch`."""
+        """Return the name for error messages: `quay.io/site/pytorch`."""
 
     @abstractmethod
     def read(self, target: str | Descriptor) -> tuple[Descriptor, bytes]:
         """Return a manifest by tag, digest or descriptor, and its bytes.
 
-        Raises `WrongContent` when it has another digest or size than the one named, or more than
-        4 MiB.
+        Raises `WrongContent` if its digest or size differs from the requested one, or if it is
+        larger than 4 MiB.
         """
 
     @abstractmethod
@@ -87,11 +87,11 @@ class Source(ABC):
 
     @abstractmethod
     def read_blob(self, blob: Descriptor, path: Path) -> None:
-        """Write a blob to a file, and check its digest; raises `WrongContent` without the file."""
+        """Write a blob to a file; on a wrong digest, remove it and raise `WrongContent`."""
 
     @abstractmethod
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-        """Return the referrers of a manifest; of one artifact type, if one is named."""
+        """Return the referrers of a manifest, of all artifact types or of one."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -102,7 +102,7 @@ class Source(ABC):
         """Raise `Interrupted` after `stop`."""
 
     def resolve(self, target: str) -> Descriptor:
-        """Return what a tag or a digest is now, computed from the manifest's bytes."""
+        """Return the current descriptor of a tag or digest, computed from the manifest's bytes."""
         return self.read(target)[0]
 
     def manifest(self, target: str | Descriptor) -> bytes:
@@ -115,7 +115,7 @@ class Source(ABC):
         return descriptor, self.document_of(descriptor, content)
 
     def document_of(self, descriptor: Descriptor, content: bytes) -> dict[str, object]:
-        """Return a manifest or index that was read as JSON; see `document`."""
+        """Parse the bytes of a manifest or index; see `document`."""
         parsed = self.object_of(content, descriptor.digest)
         if parsed.get("mediaType", descriptor.media_type) != descriptor.media_type:
             raise self.wrong(descriptor.digest, "its media type differs from the Content-Type")
@@ -128,7 +128,7 @@ class Source(ABC):
         return json_object(content, f"{self.name}: {resource}", most)
 
     def wrong(self, resource: str, reason: str) -> WrongContent:
-        """Return the error that refuses a resource."""
+        """Return the error for a resource with wrong content."""
         return WrongContent(f"{self.name}: {resource}: {reason}")
 
 
@@ -144,7 +144,7 @@ def json_object(content: bytes, where: str, most: int | None = MOST_VALUES) -> d
 
 
 def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[Descriptor]:
-    """Return the descriptors that a manifest lists under a key: none without such a list."""
+    """Return the descriptors that a manifest lists under a key; none if the key is missing."""
     entries = manifest.get(key) or []
     if not isinstance(entries, list):
         raise WrongContent(f"{where}: {key} is not a list")

@@ -1,4 +1,4 @@
-"""References to images, as people write them, and descriptors, as registries do.
+"""References to images, as users write them, and descriptors, as registries write them.
 
 The grammar: https://pkg.go.dev/github.com/distribution/reference
 Descriptors: https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md
@@ -16,7 +16,7 @@ from builder.registry.failures import WrongContent
 from builder.system.terminal import printable
 
 DOCKER_HUB = "docker.io"
-LARGEST = 1 << 50  # bytes; a size that is larger is none
+LARGEST = 1 << 50  # bytes; a larger size is invalid
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::0*(?:{_PORT}))?")
@@ -47,8 +47,8 @@ def is_repository(text: str) -> bool:
 class Reference:
     """An image reference, in parts: `docker.io`, `library/ubuntu`, `22.04`.
 
-    `tag` and `digest` are empty where none is named. Parts that make none raise `BadInput`: they
-    become paths of folders and of requests.
+    `tag` and `digest` may be empty. Invalid parts raise `BadInput`, since the parts become paths of
+    folders and of requests.
     """
 
     registry: str
@@ -76,7 +76,7 @@ class Reference:
     def parse(cls, text: str) -> Reference:
         """Return the reference of a text; Docker Hub where no registry is named.
 
-        Raises `BadInput`, which never repeats a password.
+        Raises `BadInput`, whose message never contains a password.
         """
         if "://" in text or "@" in text.rpartition("/")[0]:
             problem = "a reference has no scheme, no user name and no password"
@@ -153,13 +153,13 @@ class Descriptor:
             digest=str(digest),
             size=size,
             artifact_type=_texts(value).get("artifactType", ""),
-            # What cannot be printed could steer a terminal.
+            # Control characters could manipulate a terminal.
             platform={k: v for k, v in _texts(value.get("platform")).items() if v.isprintable()},
             annotations=_texts(value.get("annotations")),
         )
 
     def bare(self) -> Descriptor:
-        """Return media type, digest and size alone, as a `subject` is written."""
+        """Return media type, digest and size only, as in a `subject`."""
         return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
 
     def as_json(self) -> dict[str, object]:

@@ -1,10 +1,9 @@
-"""Referrers, manifests with a `subject`: proof, SIF and tarball of an image.
+"""Referrers: manifests with a `subject`, such as the proof, SIF and tarball of an image.
 
-https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#listing-referrers. A
-registry without such a list has an index under the tag `sha256-...` in its place; so has one that
-does not say that it took note of a subject. Clients keep that up: a read and a write, so those of
-this machine take turns, and each looks whether others of other machines wrote over its entry
-meanwhile.
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#listing-referrers. If a
+registry has no such list, or does not confirm that it noted a subject, clients maintain an index
+under the tag `sha256-...` in its place. An update is a read and a write: clients on this machine
+take a lock, and each checks whether a client on another machine overwrote its entry.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from builder.registry.manifests import INDEX, MANIFEST, as_bytes, descriptors
 from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 
-MOST = 1000  # of one image; a longer list is not read to its end
+MOST = 1000  # referrers of one image; a longer list is refused
 
 
 def fallback_tag(digest: str) -> str:
-    """Return the tag that stands in for a registry's list of referrers: `sha256-...`."""
+    """Return the tag that replaces a registry's list of referrers: `sha256-...`."""
     return digest.replace(":", "-", 1)
 
 
 def referrers(registry: Repository, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-    """Return the referrers of a manifest; of one artifact type, if one is named.
+    """Return the referrers of a manifest, of all artifact types or of one.
 
-    From the registry's list, or from the tag `sha256-...` where it keeps none. A caller that takes
-    proof from it reads each manifest, and checks that its `subject` is the digest.
+    They come from the registry's list, or from the tag `sha256-...` if it has no list. A caller
+    that needs proof must read each manifest and check that its `subject` is the digest.
     """
     transport = registry.transport
     listed = _listed(registry, digest) if transport.state.lists_referrers else None
-    if not listed:  # or a list of nothing, of a registry that keeps none and does not say so
+    if not listed:  # some registries without lists return an empty one
         entries = _entries(registry, digest, _fallback(registry, digest) or {})
-        if entries and listed is None:  # the repository is there, and the registry has no lists
+        if entries and listed is None:  # the repository exists, so the registry has no lists
             transport.state.lists_referrers = False
         listed = entries
     return tuple(item for item in listed if artifact_type in {"", item.artifact_type})
 
 
 def _listed(registry: Repository, digest: str) -> list[Descriptor] | None:
-    """Return the registry's own list; None if it keeps none: only an index is one.
+    """Return the registry's own list; None if its response is not an index.
 
-    GHCR leads to a page of GitHub's, which answers 404 or 429
-    (https://github.com/artifacthub/hub/issues/4785); others answer 200 with a page of their own
+    GHCR redirects to a page of GitHub, which answers 404 or 429
+    (https://github.com/artifacthub/hub/issues/4785); others answer 200 with a web page
     (https://github.com/google/go-containerregistry/pull/1968).
     """
     path = f"/v2/{registry.repository}/referrers/{digest}"
@@ -60,7 +59,7 @@ def _listed(registry: Repository, digest: str) -> list[Descriptor] | None:
             if len(listed) > MOST:
                 raise WrongContent(f"{registry.name}: more than {MOST} referrers of {digest}")
     except NotThere:
-        if listed:  # a list that breaks off is not one that is not kept
+        if listed:  # an incomplete list does not mean that the registry has none
             raise
         return None
     return listed
@@ -74,12 +73,12 @@ def attach_all(
     unlisted: dict[str, list[Descriptor]] = {}
     for content in contents:
         parsed = json.loads(content)
-        subject = Descriptor.read(parsed.get("subject"), "what is attached").digest
+        subject = Descriptor.read(parsed.get("subject"), "the attached manifest").digest
         descriptor, noted = registry.put_manifest(content, media_type)
         kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
         notes = parsed.get("annotations") or {}
         written.append(dataclasses.replace(descriptor, artifact_type=kind, annotations=notes))
-        if not noted:  # the specification asks for the tag's list then, whatever lists there are
+        if not noted:  # the specification requires the tag's index then, even beside a list
             unlisted.setdefault(subject, []).append(written[-1])
     for subject, entries in unlisted.items():
         with _list_lock(registry, subject):
@@ -88,9 +87,9 @@ def attach_all(
 
 
 def detach(registry: Repository, digest: str, digests: Collection[str]) -> None:
-    """Remove referrers of a manifest, where the registry allows that.
+    """Remove referrers of a manifest, if the registry allows that.
 
-    First from the fallback's list: its entries always exist.
+    The fallback tag's index is changed first, so that all its entries always exist.
     """
     with _list_lock(registry, digest), contextlib.suppress(RegistryFailed, Transient):
         index = _fallback(registry, digest)
@@ -110,7 +109,7 @@ def _list_lock(registry: Repository, digest: str) -> AbstractContextManager[None
 
 
 def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> None:
-    """Add referrers to the index under the fallback's tag, until they stay in it."""
+    """Add referrers to the fallback tag's index; repeat if another client overwrites it."""
     retries, digests = registry.transport.retries(), {entry.digest for entry in entries}
     while True:
         index = _fallback(registry, subject)
@@ -131,9 +130,9 @@ def _add(registry: Repository, subject: str, entries: Sequence[Descriptor]) -> N
 
 
 def _fallback(registry: Repository, digest: str) -> dict[str, object] | None:
-    """Return the fallback tag's index, an empty one if there is none; None for anything else.
+    """Return the fallback tag's index, an empty one if it is missing; None if it is not an index.
 
-    GitLab's registry takes such a tag for the digest, and gives what is referred to
+    GitLab's registry interprets such a tag as the digest, and returns the subject itself
     (https://github.com/oras-project/oras-go/issues/1396).
     """
     try:

@@ -1,4 +1,4 @@
-"""Requests to one repository of a registry; each answer is checked against its digest.
+"""Requests to one repository of a registry; content is checked against its digest.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 """
@@ -29,18 +29,18 @@ DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 INDEXES = (INDEX, DOCKER_LIST)
 MANIFESTS = (MANIFEST, DOCKER_MANIFEST)
 _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
-# Error codes for blobs that exist, while another client writes the same ones; the registry of
-# Debian 12 sends the first for an entry that it reads half written.
+# Error codes that are temporary: another client is writing the same blobs. The registry of
+# Debian 12 sends the first one for an entry that is only partly written.
 _WRITTEN_NOW = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
 _MOST_PAGES = 1000
 _ACTIONS = {"GET": PULL, "HEAD": PULL, "DELETE": DELETE}
 
 
 class Repository(Source):
-    """A repository's manifests, tags and small blobs. One value serves all threads.
+    """A repository's manifests, tags and small blobs. All threads may share an instance.
 
-    Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures),
-    those that read `NotThere` and `WrongContent`, too.
+    Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures);
+    methods that read may also raise `NotThere` and `WrongContent`.
     """
 
     def __init__(self, transport: Transport, repository: str) -> None:
@@ -77,7 +77,7 @@ class Repository(Source):
     def put_manifest(
         self, content: bytes, media_type: str, target: str = ""
     ) -> tuple[Descriptor, bool]:
-        """Write a manifest; return also whether the registry noted its subject by itself.
+        """Write a manifest; return its descriptor, and whether the registry noted its subject.
 
         Raises `BadInput` for a target that is neither tag nor digest: it becomes part of a path.
         """
@@ -111,7 +111,7 @@ class Repository(Source):
             return stored, "OCI-Subject" in response.headers
 
     def tags(self) -> list[str]:
-        """Return all tags; none of a repository that does not exist."""
+        """Return all tags; none if the repository does not exist."""
         try:
             pages = [part(page, "tags") or [] for page in self.pages("tags/list", "tags/list")]
         except NotThere:
@@ -139,11 +139,11 @@ class Repository(Source):
         return content
 
     def mount_blob(self, digest: str, repository: str) -> bool:
-        """Mount a blob of another repository of the same registry; return whether that worked."""
+        """Mount a blob from another repository of the same registry; return whether it worked."""
         path = f"blobs/uploads/?{urlencode({'mount': digest, 'from': repository})}"
         scope = Scope(repository=self.repository, actions=PUSH, also=(repository,))
         session = ""
-        with contextlib.suppress(RegistryFailed, Transient):  # uploading it will raise the error
+        with contextlib.suppress(RegistryFailed, Transient):  # the upload will raise the error
             with self.request("POST", path, good=(201, 202), scope=scope) as response:
                 if response.status == HTTPStatus.CREATED:
                     return True
@@ -155,15 +155,15 @@ class Repository(Source):
     # Requests
 
     def request(self, method: str, path: str, **more: Any) -> HTTPResponse:
-        """Return the response of `request_once`, repeated as long as its failure may pass."""
+        """Return the response of `request_once`; temporary failures are retried."""
         return self.transport.retried(lambda: self.request_once(method, path, **more))
 
     def request_once(
         self, method: str, path: str, *, scope: Scope | None = None, **more: Any
     ) -> HTTPResponse:
-        """Return the response to a request that is made once; see `Transport.request_once`.
+        """Return the response to a single request; see `Transport.request_once`.
 
-        `path` is below the repository, or a URL of the registry's.
+        `path` is relative to the repository, or a URL of the registry.
         """
         actions = _ACTIONS.get(method, PUSH)
         label = path.partition("?")[0] if "://" not in path else "upload"
@@ -177,10 +177,10 @@ class Repository(Source):
     def pages(
         self, path: str, resource: str, *, media_type: str = ""
     ) -> Iterator[dict[str, object]]:
-        """Yield the JSON objects of a list that may come in pages.
+        """Yield the JSON objects of a list that may have several pages.
 
-        With a `media_type`, the list is one that a registry need not keep: raises `NotThere`
-        unless it answers with that type. Raises `WrongContent` for a list without an end.
+        With a `media_type`, the list is optional for a registry: raises `NotThere` if the response
+        has another type. Raises `WrongContent` for a list with too many pages.
         """
         for _ in range(_MOST_PAGES):
             content, headers = self._fetch(path, resource, optional=bool(media_type))
@@ -213,7 +213,7 @@ class Repository(Source):
         return self.transport.retried(attempt)
 
     def _read_limited(self, response: HTTPResponse, resource: str, limit: int) -> bytes:
-        """Return the body of a response; refuse one of more than `limit` bytes."""
+        """Return the body of a response; raise `WrongContent` above `limit` bytes."""
         with self.transport.reading(f"{self.name}: {resource}"):
             length = length_of(response)
             content = b"" if length > limit else response.read(limit + 1, decode_content=False)

@@ -50,20 +50,20 @@ from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
 
 T = TypeVar("T")
-TIMEOUT_S = (10.0, 60.0)  # to connect, and between two bytes
+TIMEOUT_S = (10.0, 60.0)  # for connecting, and for a pause between two bytes
 _REDIRECTS = 5
 _SMALL = 1 << 16
-_LARGEST_TOKEN = 1 << 20  # bytes of the answer that holds one
-# The status of requests that a registry does not know; others redirect to a web site.
+_LARGEST_TOKEN = 1 << 20  # bytes of a token server's response
+# The status of requests that a registry does not support; some redirect to a web site instead.
 _UNKNOWN = (400, 404, 405, 406)
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _DOCKER_HUB_AT = "registry-1.docker.io"
-# Digests are of bytes as registries have them.
+# Digests are of the stored bytes, so no compression on the way.
 _HEADERS = {"User-Agent": "build-images", "Accept-Encoding": "identity"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-# Makes the body of each attempt: bytes, or pieces whose length the headers have.
+# Returns the body for each attempt: bytes, or chunks whose total length is in the headers.
 Body = Callable[[], bytes | Iterator[bytes]]
 
 
@@ -72,8 +72,8 @@ class Request:
     """A request that redirects may repeat.
 
     `resource` names its object in errors: `quay.io/site/a: manifests/1.0`. Any status not in `good`
-    is a failure. A registry need not support an `optional` request. If it `stays`, a redirect to
-    another host is its response.
+    is a failure. A registry need not support an `optional` request. With `stays`, a redirect to
+    another host is not followed, but returned as the response.
     """
 
     method: str
@@ -89,9 +89,9 @@ class Request:
 class Transport:
     """Requests to one registry, from any number of threads.
 
-    `plain_http` are hosts without TLS. A loopback address is one, too, unless it answers that it
-    wants TLS. `sleep.stop` ends all requests. Clients of one repository may share a `state`.
-    `tell` gets a line for each wait, with its length. See `builder.registry.connections`.
+    `plain_http` are hosts without TLS. Loopback addresses are used without TLS, too, unless the
+    server requires it. `sleep.stop` ends all requests. Clients of one repository may share a
+    `state`. `tell` receives a line for each wait. See `builder.registry.connections`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Transport:
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
-        """Let all requests of all threads fail after that time, until the context ends."""
+        """Within the context, make the requests of all threads fail after that time."""
         self._until = time.monotonic() + seconds
         try:
             yield
@@ -128,7 +128,7 @@ class Transport:
             self._until = math.inf
 
     def write_lock(self, label: str) -> AbstractContextManager[None]:
-        """Lock what `label` names against writes by other clients of this home."""
+        """Lock the object named `label` against writes by other clients with the same home."""
         return locked(
             Home.of_environment().path / "registries",
             hashlib.sha256(label.encode()).hexdigest(),
@@ -137,7 +137,7 @@ class Transport:
         )
 
     def retried(self, attempt: Callable[[], T]) -> T:
-        """Return the result of `attempt`, repeated as long as its failure may pass."""
+        """Return the result of `attempt`; temporary failures are retried."""
         retries = self.retries()
         while True:
             try:
@@ -146,9 +146,9 @@ class Transport:
                 retries.wait(transient)
 
     def request_once(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
-        """Return the response to a request; `path` begins with /v2/, or is a URL of the registry's.
+        """Return the response to a request; `path` begins with /v2/, or is a URL of the registry.
 
-        Raises `Transient` for failures that may pass, and `NotThere`, `Denied`, `Unreachable` or
+        Raises `Transient` for temporary failures, and `NotThere`, `Denied`, `Unreachable` or
         `RegistryFailed` for others; each refusal of an `optional` request raises `NotThere`.
         """
         at = request.resource
@@ -168,11 +168,11 @@ class Transport:
             raise failure(response, at)
 
     def _answer(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
-        """Return the response, whatever its status; a 401 is followed by an authorized request."""
+        """Return the response with any status; after a 401, repeat the request with a token."""
         url = self._joined(self.base(), path, request.resource)
         known = self._authorization.known(scope)
         response = self._follow(request, url, known)
-        # A token that another thread got meanwhile may have expired, too; one of our own has not.
+        # A token that another thread requested may have expired; the one requested here has not.
         for _ in range(2 if self._authorization.known(scope) != known else 1):
             is_challenge = response.status == HTTPStatus.UNAUTHORIZED
             if not (is_challenge and self._is_home(str(response.url))):
@@ -187,7 +187,7 @@ class Transport:
         return response
 
     def unreachable_reason(self) -> str:
-        """Return why the registry does not answer, empty if it does: a refusal is an answer."""
+        """Return why the registry does not answer; empty if it answers, even with a refusal."""
         try:
             self._send(self._ping, f"{self.base()}/v2/").close()
         except Transient as transient:
@@ -211,7 +211,7 @@ class Transport:
         return f"{'http' if is_plain else 'https'}://{host}"
 
     def _wants_tls(self, host: str) -> bool:
-        """Return whether a local registry speaks TLS: servers answer 400 to plain HTTP then."""
+        """Return whether a local registry requires TLS: such servers answer 400 to plain HTTP."""
         try:
             response = self._send(self._ping, f"http://{host}/v2/")
         except (Transient, RegistryFailed) as error:
@@ -222,7 +222,7 @@ class Transport:
             return response.status == HTTPStatus.BAD_REQUEST
 
     def _follow(self, request: Request, url: str, authorization: str = "") -> HTTPResponse:
-        """Follow the redirects of GET and HEAD; only the registry's host gets `authorization`."""
+        """Follow redirects of GET and HEAD; send `authorization` only to the registry's host."""
         for _ in range(_REDIRECTS):
             known = authorization and self._is_home(url)
             response = self._send(request, url, {"Authorization": authorization} if known else {})
@@ -240,7 +240,7 @@ class Transport:
     def _send(
         self, request: Request, url: str, extra: Mapping[str, str] = MappingProxyType({})
     ) -> HTTPResponse:
-        """Return the response to one request with `extra` headers, whatever its status."""
+        """Return the response, with any status, to one request with `extra` headers."""
         watch = Watch(
             resource=request.resource,
             check=self.sleep.check,
@@ -266,11 +266,11 @@ class Transport:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise no_response(error, request.resource) from error
         assert isinstance(response, HTTPResponse)
-        response.url, response.auto_close = url, False  # it can be closed again by `with`
+        response.url, response.auto_close = url, False  # so that `with` closes it
         return response
 
     def _is_home(self, url: str) -> bool:
-        """Return whether a URL is the registry's own: no other host gets the authorization."""
+        """Return whether a URL is the registry's own; no other host gets the authorization."""
         return origin(url) == origin(self.base())
 
     def _joined(self, base: str, address: str, resource: str) -> str:
@@ -285,7 +285,7 @@ class Transport:
 
     @contextlib.contextmanager
     def reading(self, resource: str) -> Iterator[None]:
-        """Raise `Transient` for a response that broke off, `RegistryFailed` for an invalid one."""
+        """Raise `Transient` for a truncated response, `RegistryFailed` for an invalid one."""
         try:
             yield
         except (ValueError, OverflowError, RecursionError) as error:
@@ -305,7 +305,7 @@ class Transport:
             resource=f"{self.registry}/token of {server_of(url)}",
             headers={**headers, **(_FORM if form else {})},
             body=(lambda: body) if form else None,
-            stays=True,  # that server sees the login
+            stays=True,  # the request carries the login
         )
 
         def attempt() -> bytes:
@@ -317,7 +317,7 @@ class Transport:
         return self.retried(attempt)
 
     def _allows_clear(self, url: str) -> bool:
-        """Return whether a token server may get a login without TLS, as the registry may."""
+        """Return whether a token server may get a login without TLS: a host used without TLS."""
         server, base = urlsplit(url), urlsplit(self.base())
         named = {server.netloc, server.hostname} & set(self._plain_http)
         same = server.hostname == base.hostname
@@ -325,6 +325,6 @@ class Transport:
 
 
 def _drain(response: HTTPResponse) -> None:
-    """Read the unused rest of a response: else its connection cannot be used again."""
+    """Read the unused rest of a response, so that its connection can be used again."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
         response.read(_SMALL)
