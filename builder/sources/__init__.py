@@ -1,1 +1,1 @@
-"""Sources: files that builds need from elsewhere, pinned by checksum and kept in a store."""
+"""Sources: external files that builds need, pinned by checksum and stored locally."""

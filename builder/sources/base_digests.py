@@ -1,4 +1,4 @@
-"""Current digests of references to registries, for one architecture."""
+"""Current digests of base images in registries, for one architecture."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from builder.system.threads import in_threads
 
 
 class RegistryFails(MissingPrerequisite):
-    """A registry cannot be reached, or has no such image."""
+    """A registry cannot be reached, or lacks the image."""
 
 
 class RegistryUnreachable(RegistryFails):
-    """A registry does not answer: `lost` names it, and the reason."""
+    """A registry does not answer; `lost` is a text with its name and the reason."""
 
     def __init__(self, message: str, *, lost: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -40,7 +40,7 @@ class RegistryUnreachable(RegistryFails):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentRegistry:
-    """A registry that does not answer: `server` is itself or its mirror."""
+    """A registry that does not answer; `server` is the registry itself or its mirror."""
 
     registry: str
     server: str
@@ -59,10 +59,10 @@ MIRROR_HINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Registries:
-    """Registries as a site sees them: `mirrors` maps one to the server that stands in for it.
+    """The registries of a site; `mirrors` maps a registry to the server that replaces it.
 
-    A namespace (`docker.io/nvidia`) can have a mirror of its own. A mirror is a host, with a port
-    and a path where it has them. Only a server on this machine is used without TLS.
+    A namespace (`docker.io/nvidia`) can have its own mirror. A mirror is a host, optionally with a
+    port and a path. Only servers on this machine are used without TLS.
     """
 
     mirrors: Mapping[str, str] = field(default_factory=dict)
@@ -70,10 +70,10 @@ class Registries:
     wait: Callable[[float], object] = time.sleep
 
     def digest(self, reference: str, arch: str) -> str:
-        """Return the digest of the manifest of one architecture, `sha256:...`.
+        """Return the digest of one architecture's manifest, `sha256:...`.
 
-        Raises `RegistryUnreachable`, or `RegistryFails` when there is no such image for it, or the
-        registry's manifest is invalid.
+        Raises `RegistryUnreachable`, or `RegistryFails` if the image does not exist for this
+        architecture, or its manifest is invalid.
         """
         image, oci = Reference.parse(reference), ARCHITECTURES[arch].oci
         registry = self._connected(image)
@@ -96,11 +96,11 @@ class Registries:
         raise RegistryFails(f"{reference}: no image for {arch} (linux); available: {others}")
 
     def server(self, image: Reference) -> str:
-        """Return the server that is used for a reference, as people write it."""
+        """Return the server that is used for a reference, as users write it."""
         return self._place(image).registry
 
     def probe(self, image: Reference) -> SilentRegistry | None:
-        """Return the registry of a reference if it does not answer; a refusal is an answer."""
+        """Return the registry of a reference if it does not answer, not even with a refusal."""
         reason = self._connected(image).transport.unreachable_reason()
         return self._silent(image, reason) if reason else None
 
@@ -112,7 +112,7 @@ class Registries:
 
     @contextlib.contextmanager
     def _reported_failures(self, shown: str, image: Reference) -> Iterator[None]:
-        """Name the reference in the failures of its registry."""
+        """Add the reference to the failures of its registry."""
         try:
             yield
         except Unreachable as error:
@@ -123,17 +123,17 @@ class Registries:
             raise RegistryFails(f"{shown}: {error.args[0]}", hint=error.hint) from error
 
     def _place(self, image: Reference) -> Reference:
-        """Return the repository that stands in for a reference's."""
+        """Return the repository to use for a reference: on a mirror if there is one."""
         return Reference.parse(at_mirror(image.name, self.mirrors))
 
 
 def registry_of(reference: str) -> str:
-    """Return the registry of an image, as `docker.io`."""
+    """Return the registry of an image, such as `docker.io`."""
     return Reference.parse(reference).registry
 
 
 def unreachable(references: Iterable[str], registries: Registries) -> list[SilentRegistry]:
-    """Return the servers of references that do not answer, each once."""
+    """Return the servers of references that do not answer, without duplicates."""
     images = map(Reference.parse, sorted(references))
     by_server = {(image.registry, registries.server(image)): image for image in images}
     silent = [registries.probe(by_server[key]) for key in sorted(by_server)]
@@ -146,10 +146,10 @@ Key = tuple[str, str]  # reference and architecture
 def pin_references(
     requested: Iterable[Key], known: Mapping[Key, str], registries: Registries, *, update: bool
 ) -> tuple[dict[Key, str], list[BuildImagesError]]:
-    """Return digests, and an error for each registry or image without.
+    """Return digests, and an error for each registry or image that failed.
 
-    Locked ones stay as they are without `update`. A server that cannot be reached is tried once:
-    all its references fail then.
+    Locked digests are changed only with `update`. An unreachable server is tried only once; all its
+    references fail then.
     """
 
     def server(name: str) -> tuple[str, str]:
@@ -187,9 +187,9 @@ def mismatches(
     *,
     everything: bool,
 ) -> list[Fault]:
-    """Return the missing sources of partly locked recipes; with `everything`, needless ones, too.
+    """Return missing sources of partly locked recipes; with `everything`, also unused entries.
 
-    `files` are the files of the recipes, by name.
+    `files` maps recipes to their files.
     """
     faults = [
         Fault(

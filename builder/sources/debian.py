@@ -1,10 +1,10 @@
-"""Upstream's tarballs in Debian's source packages: signed, on every mirror.
+"""Upstream tarballs in Debian's source packages, which are signed and on every mirror.
 
-`debian-source:PACKAGE/VERSION` names the `.orig.tar.*` of a package; the version is upstream's as
-Debian writes it, without epoch and revision: `openmpi/5.0.7`, `ucx/1.18.1+ds`. Debian often packs
-upstream's files anew, so the file is a source of its own, with a checksum of its own.
+`debian-source:PACKAGE/VERSION` is the `.orig.tar.*` of a package. VERSION is the upstream version
+as Debian writes it, without epoch and revision: `openmpi/5.0.7`, `ucx/1.18.1+ds`. Debian often
+repacks the upstream files, so this file is a separate source with its own checksum.
 
-The checksum comes from a suite's index of sources, whose own checksum stands in the suite's
+The checksum comes from a suite's index of sources. The checksum of this index is in the suite's
 signed Release file: https://wiki.debian.org/DebianRepository/Format
 """
 
@@ -29,7 +29,7 @@ from builder.system.web import server_of
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _INDEX = "main/source/Sources.xz"
-_UPSTREAM = re.compile(r"^[0-9]+:|-[^-]*$")  # all else of a version is upstream's
+_UPSTREAM = re.compile(r"^[0-9]+:|-[^-]*$")  # epoch and revision: the rest is upstream's version
 _ORIG = r"{package}_{version}\.orig\.tar\.(?:xz|gz|bz2|lzma|zst)"
 _RELEASE_LIMIT = 16 << 20
 _GPGV_TIMEOUT_S = 60.0
@@ -37,10 +37,10 @@ _GPGV_TIMEOUT_S = 60.0
 
 @dataclass(kw_only=True)
 class DebianSources:
-    """The indices of source packages of suites, each read from a mirror when first needed.
+    """The source package indices of suites, each read from a mirror when first needed.
 
-    `store.debian` is the mirror's URL. Raises `Unfetched` (exit code 4) when the mirror cannot be
-    reached or has no such package, `Refused` (5) when a signature or a checksum is wrong.
+    `store.debian` is the mirror's URL. Raises `Unfetched` (exit code 4) if the mirror cannot be
+    reached or lacks the package, `Refused` (5) if a signature or a checksum is wrong.
     """
 
     store: SourceStore
@@ -53,7 +53,7 @@ class DebianSources:
     _reading: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self, url: str) -> LockedSource:
-        """Return the source that a `debian-source:` URL names, without recipes and mirrors."""
+        """Return the source for a `debian-source:` URL, without recipes and mirrors."""
         package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
         versions: set[str] = set()
         for suite in self.suites:
@@ -75,7 +75,7 @@ class DebianSources:
             return self._indices[suite]
 
     def _fetch_index(self, suite: str) -> str:
-        """Return the text of a suite's index of sources; check its signature and checksum."""
+        """Return the text of a suite's source index; check its signature and checksum."""
         if not self.store.debian:
             raise Unfetched(f"no Debian mirror is known for the sources of {suite}")
         self.say(f"reading Debian's index of sources of {suite}")
@@ -92,7 +92,7 @@ class DebianSources:
         return lzma.decompress(packed.read_bytes()).decode()
 
     def _release(self, suite: str) -> str:
-        """Return the part of a suite's InRelease that Debian's keys signed."""
+        """Return the part of a suite's InRelease file that Debian's keys signed."""
         url = f"{self.store.debian}/dists/{suite}/InRelease"
         self.store.path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(".partial", ".debian-", self.store.path) as folder:
@@ -120,7 +120,7 @@ class DebianSources:
 
 
 def _listed_index(release: str, suite: str) -> tuple[str, int]:
-    """Return SHA-256 and size of the index from the Release file of that suite."""
+    """Return SHA-256 and size of the source index from a suite's Release file."""
     names = set(re.findall(r"^(?:Suite|Codename): (\S+)$", release, re.MULTILINE))
     if suite not in names:
         raise Refused(f"the mirror's Release file of {suite} is for {', '.join(sorted(names))}")
@@ -132,7 +132,7 @@ def _listed_index(release: str, suite: str) -> tuple[str, int]:
 
 
 def _source_packages(index: str, name: str) -> Iterator[Message]:
-    """Yield the fields of the source packages of a name."""
+    """Yield the fields of each source package with this name."""
     for paragraph in index.split("\n\n"):
         if paragraph.startswith(f"Package: {name}\n"):
             yield message_from_string(paragraph)

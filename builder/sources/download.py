@@ -1,6 +1,6 @@
-"""Downloads over HTTP: streamed to disk, resumed where they broke off, retried if that can help.
+"""Downloads over HTTP: streamed to disk, resumed after interruptions, retried if that can help.
 
-The bytes are never trusted: callers compare the checksum.
+The bytes are not trusted: callers must compare the checksum.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from builder.model.errors import Interrupted
 from builder.system.web import TRANSIENT, cause_of, innermost, retry_after, server_of
 
 ATTEMPTS = 4
-TIMEOUT_S = (10.0, 60.0)  # to connect, and between two chunks
+TIMEOUT_S = (10.0, 60.0)  # for connecting, and for a pause between two chunks
 _CHUNK = 1 << 17
 _REDIRECTS = 10
 _LONGEST_WAIT_S = 30.0
-# Uncompressed: a file that the server compresses on the way has another checksum.
+# No compression: a file that the server compresses has a different checksum.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "build-images"}
 
 OnBytes = Callable[[int], object]
 
 
 class NotFetched(Exception):
-    """A URL gave no file; the message is the reason, in one line."""
+    """A URL returned no file; the message is the reason, in one line."""
 
 
 class _Retry(Exception):
-    """A failure that may pass: `wait_s` is the least pause that the server asks for."""
+    """A temporary failure; `wait_s` is the shortest pause that the server asks for."""
 
     def __init__(self, reason: str, *, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ class Fetched:
 
 @dataclass(kw_only=True)
 class _Transfer:
-    """A transfer of a URL's file to `target`; `validator` names the state of the part in it."""
+    """A transfer of a URL's file to `target`; `validator` is the ETag of the part in `target`."""
 
     url: str
     target: Path
@@ -69,7 +69,7 @@ class _Transfer:
         with _response(session, self.url, self._headers(offset)) as response:
             if offset and response.status_code == requests.codes.requested_range_not_satisfiable:
                 if _complete_length(response) == offset:
-                    return  # all of it had come, and only the end of the connection was missing
+                    return  # the file is complete; only the end of the transfer was missing
                 self.target.unlink()
                 raise _Retry(f"{server} has fewer bytes than already fetched")
             _check_status(response, self.url)
@@ -85,7 +85,7 @@ class _Transfer:
         if offset:
             headers["Range"] = f"bytes={offset}-"
             if self.validator:
-                headers["If-Range"] = self.validator  # else all of the file, should it have changed
+                headers["If-Range"] = self.validator  # if the file has changed, all of it is sent
         return headers
 
     def _write(self, response: requests.Response, size: int) -> None:
@@ -104,16 +104,16 @@ class _Transfer:
             yield from response.raw.stream(_CHUNK, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             tag: str = response.headers.get("ETag", "")
-            if tag and not tag.startswith("W/"):  # If-Range takes a strong tag: RFC 9110, 13.1.5
+            if tag and not tag.startswith("W/"):  # If-Range needs a strong tag: RFC 9110, 13.1.5
                 self.validator = tag
             reason = f"{server_of(response.url)} broke off: {innermost(error)}"
             raise _Retry(reason) from error
 
 
 class Downloader:
-    """Fetches URLs; tries a server only once more after it could not be reached.
+    """Fetches URLs; retries an unreachable server only once.
 
-    `wait` sleeps for a number of seconds. One value serves all threads of a run.
+    `wait` sleeps for a number of seconds. All threads of a run share one instance.
     """
 
     def __init__(self, *, wait: Callable[[float], object] = time.sleep) -> None:
@@ -130,8 +130,8 @@ class Downloader:
     ) -> Fetched:
         """Write the file of a URL to `target`, resuming after the bytes in it.
 
-        `limit` is the most bytes that it may have. Raises `NotFetched`; the fetched bytes stay in
-        `target`, so that the next call resumes there.
+        `limit` is the largest accepted size in bytes. Raises `NotFetched`; the fetched bytes stay
+        in `target`, so that the next call resumes there.
         """
 
         def seen(size: int) -> None:
@@ -163,7 +163,7 @@ def digest_of(path: Path) -> Fetched:
 
 
 def _copied(url: str, target: Path, seen: OnBytes) -> Fetched:
-    """Copy from a folder of this machine, as a site's mirror may be one."""
+    """Copy from a local folder: a site's mirror may be one."""
     try:
         shutil.copyfile(unquote(urlsplit(url).path), target)
     except OSError as error:
@@ -180,7 +180,7 @@ def _complete_length(response: requests.Response) -> int:
 
 
 def _response(session: requests.Session, url: str, headers: Mapping[str, str]) -> requests.Response:
-    """Follow redirects to the last response; never from https to an unencrypted scheme."""
+    """Return the response after redirects; never redirect from https to an unencrypted scheme."""
     for _ in range(_REDIRECTS):
         response = _request(session, url, headers)
         if not response.is_redirect:
@@ -206,7 +206,7 @@ def _request(session: requests.Session, url: str, headers: Mapping[str, str]) ->
         reason = f"{server_of(url)} cannot be reached: {innermost(error)}"
         cause = cause_of(error)
         if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
-            raise NotFetched(reason) from error  # that name does not come to exist by waiting
+            raise NotFetched(reason) from error  # waiting does not help: the host does not exist
         raise _Retry(reason) from error
     except requests.exceptions.RequestException as error:
         raise NotFetched(f"{server_of(url)}: {innermost(error)}") from error

@@ -1,4 +1,4 @@
-"""Locking: what images need from elsewhere becomes entries of lock.yaml."""
+"""Locking: write sources and base images of recipes to lock.yaml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HEADER = """\
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceRequest:
-    """A source that `recipes` ask for: at the first of `urls`, or else the next."""
+    """A source that `recipes` need; `urls` are alternatives, in order of preference."""
 
     urls: tuple[str, ...]
     recipes: tuple[str, ...]
@@ -37,9 +37,9 @@ class SourceRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locking:
-    """The parts of locking. `resolve` finds a `debian-source:` URL in Debian's indices.
+    """The settings of locking. `resolve` looks up a `debian-source:` URL in Debian's indices.
 
-    With `update`, locked sources are looked up anew, and changes are accepted.
+    With `update`, locked sources are looked up again, and changes are accepted.
     """
 
     store: SourceStore
@@ -52,9 +52,9 @@ class Locking:
 def lock_sources(
     requests: Iterable[SourceRequest], known: Lock, locking: Locking
 ) -> tuple[list[LockedSource], list[BuildImagesError]]:
-    """Return an entry for each source, and an error for each that could not be locked.
+    """Return an entry for each source, and an error for each source that could not be locked.
 
-    Locked ones stay as they are without `update`.
+    Locked entries are changed only with `update`.
     """
     failures: list[BuildImagesError] = []
 
@@ -63,14 +63,14 @@ def lock_sources(
             return _locked(request, known.sources, locking)
         except (Unfetched, Refused) as error:
             failures.append(error)
-            return chosen(request.urls, known.sources)  # the locked entry is not lost
+            return chosen(request.urls, known.sources)  # keep the locked entry
 
     entries = in_threads(locked_entry, requests, stop=locking.downloader.stop)
     return [entry for entry in entries if entry], failures
 
 
 def chosen(urls: Sequence[str], known: Mapping[str, LockedSource]) -> LockedSource | None:
-    """Return the entry of the first alternative that is locked."""
+    """Return the entry of the first locked alternative."""
     return next((known[url] for url in urls if url in known), None)
 
 
@@ -107,7 +107,7 @@ def _report(
 
 
 def _looked_up(url: str, locking: Locking) -> LockedSource:
-    """Return the entry for a URL, after its file was fetched into the store."""
+    """Return the entry for a URL; its file is fetched into the store."""
     if url.startswith(DEBIAN_SOURCE):
         source = locking.resolve(url)
         locking.store.ensure(source, downloader=locking.downloader)
@@ -123,7 +123,7 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     store, digest = locking.store, hashlib.sha256(url.encode()).hexdigest()
     partial = store.path / f".{digest}.new"
     reasons = []
-    with locked(store.path, digest), contextlib.ExitStack() as stack:  # another run may lock it
+    with locked(store.path, digest), contextlib.ExitStack() as stack:  # one run at a time
         stack.callback(partial.unlink, missing_ok=True)
         mirrored = (f"{mirror.rstrip('/')}/{name}" for mirror in store.mirrors)
         for place in (store.origin(url), *mirrored):
@@ -145,9 +145,9 @@ def merged(
     everything: bool,
     recipes: Collection[str],
 ) -> Lock:
-    """Return the lock to write. With `everything`, it is `new` alone: nobody needs the rest.
+    """Return the lock to write. With `everything`, it is `new`: other entries are unused.
 
-    Else entries of other recipes than `recipes` stay, and each keeps the recipes that it had.
+    Otherwise all known entries stay; recipes that are not in `recipes` keep their sources.
     """
     if everything:
         return new
@@ -160,7 +160,7 @@ def merged(
 
 
 def lock_text(lock: Lock) -> str:
-    """Return the text of lock.yaml: equal locks give equal bytes."""
+    """Return the text of lock.yaml; equal locks give equal bytes."""
     lines = [f"{_HEADER}schema: {SCHEMA}"]
     sources = sorted(lock.sources.values(), key=lambda source: source.url)
     references = sorted(lock.references.items())
@@ -181,6 +181,6 @@ def _source_fields(source: LockedSource) -> dict[str, object]:
 
 
 def _entry(fields: Mapping[str, object]) -> list[str]:
-    """Return an entry in JSON, which is YAML, and quotes all texts."""
+    """Return the lines of an entry; values are in JSON, which is valid YAML."""
     texts = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     return [f"  - {texts[0]}", *(f"    {text}" for text in texts[1:])]

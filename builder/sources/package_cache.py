@@ -1,6 +1,6 @@
-"""Packages that are downloaded once: the folder of cached files, and its use by a run.
+"""The package cache: its folder of downloaded files, and its use by a run.
 
-`builder.sources.package_proxy` answers build steps from it.
+`builder.sources.package_proxy` serves build steps from it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from builder.sources.journals import RUN, Journals, ServedFile
 from builder.sources.suites import Suites
 
 _CACHED = (".deb", ".udeb", ".rpm", ".whl")
-_SOURCES = (".tar.gz", ".zip")  # of Python packages: an index never changes what it lists
-_BY_APT = ("apt-get", "mmdebstrap")  # one of them is in what a step says that apt ended
+_SOURCES = (".tar.gz", ".zip")  # Python source packages: an index never changes listed files
+_BY_APT = ("apt-get", "mmdebstrap")  # the error of a step that apt ended names one of them
 _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 
 
@@ -30,11 +30,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.+_~-]")
 class PackageCache:
     """The folder of cached files, and its use in this run.
 
-    `address` is the proxy's; it requires the `secret`, which other users of the machine do not
-    have. A build has a name and a key of its own (`builder.sources.journals.as_build`), and does
-    not know the secret. `shared` is a folder of several users: its files are used, too. `logins`
-    are names and passwords of package indices, by scheme and host: those for HTTPS are never sent
-    in the clear. `suites` chooses the name under which a mirror's suite is requested.
+    `address` is the proxy's URL. The proxy requires the `secret`, so other users of the machine
+    cannot use it. A build has its own name and key (`builder.sources.journals.as_build`), and does
+    not know the secret. Files in `shared`, a folder for several users, are used, too. `logins` are
+    user names and passwords for package indices, by scheme and host; logins for HTTPS are never
+    sent unencrypted. `suites` chooses the name under which a mirror's suite is requested.
     """
 
     folder: Path
@@ -51,15 +51,15 @@ class PackageCache:
     _indices: dict[str, set[IndexState]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _busy: dict[Path, threading.Lock] = field(default_factory=dict)
-    _served: dict[Path, float] = field(default_factory=dict)  # when, by `time.monotonic`
+    _served: dict[Path, float] = field(default_factory=dict)  # times of `time.monotonic`
 
     @property
     def url(self) -> str:
-        """The proxy's address with the secret, and the user that is no build."""
+        """The proxy's URL with the login for requests that belong to no build."""
         return self.address.replace("//", f"//{RUN}:{self.secret}@")
 
     def place(self, url: str, *, listed: bool = False) -> Path | None:
-        """Return the path of a cached file, `listed` by an index or not; None if never cached."""
+        """Return the cache path for a URL, or None. An index `listed` it: more types are cached."""
         name = unquote(urlsplit(url).path).rpartition("/")[2]
         if not name.endswith((*_CACHED, *_SOURCES) if listed else _CACHED):
             return None
@@ -71,17 +71,17 @@ class PackageCache:
         return Journals(cache=self.folder, shared=self.shared)
 
     def file_at(self, place: Path) -> Path:
-        """Return the file of a place in the folder, or else in the shared one."""
+        """Return the file of a place: in the folder, or if missing there, in the shared one."""
         if self.shared and not place.is_file():
             return self.shared / place.relative_to(self.folder)
         return place
 
     def noted(self, build: str, url: str) -> ServedFile | None:
-        """Return the file that a build got for a URL before; None unless offline."""
+        """Return the file that a build received for a URL earlier; None unless offline."""
         return self._first_at(url, [self.journals.of(build)]) if self.offline else None
 
     def newest(self, url: str) -> ServedFile | None:
-        """Return the file that any build got last for a URL; for use without a server."""
+        """Return the file that any build received last for a URL; used if no server answers."""
         return self._first_at(url, self.journals.newest_first()) if self.offline else None
 
     def _first_at(
@@ -93,7 +93,7 @@ class PackageCache:
 
     @contextlib.contextmanager
     def alone(self, place: Path) -> Iterator[None]:
-        """Hold a lock, so that no other thread fetches the same file."""
+        """Hold a lock so that no other thread fetches the same file."""
         with self._lock:
             lock = self._busy.setdefault(place, threading.Lock())
         with lock:
@@ -101,12 +101,12 @@ class PackageCache:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Run a step that may install packages; suspect the files that it got if it fails.
+        """Run a step that may install packages; if it fails, mark the served files as suspect.
 
-        A package manager that refuses a file ends its step, and would get the same file again for
-        ever: a suspected file is fetched anew, and stays until then, since other builds used it.
-        Requests do not name their step, so the files of concurrent steps are suspected, too: that
-        costs a download. Offline no file is suspected.
+        A package manager that refuses a file ends its step, and would get the same file from the
+        cache each time. A suspect file is fetched again; it stays until then, since other builds
+        used it. Requests do not name their step, so files of concurrent steps are marked, too,
+        which costs only a download. Offline, no file is marked.
         """
         begun = time.monotonic()
         try:
@@ -119,7 +119,7 @@ class PackageCache:
             raise
 
     def _suspect(self, since: float) -> None:
-        """Mark the files that were served since that time, or are still being sent."""
+        """Mark the files that were served since that time or are being sent now."""
         with self._lock:
             for place in [file for file, when in self._served.items() if when >= since]:
                 del self._served[place]
@@ -128,16 +128,16 @@ class PackageCache:
                 self.suspected += 1
 
     def is_good(self, place: Path) -> bool:
-        """Return whether a cached file may be served: it is not suspected, or this is offline."""
+        """Return whether a cached file may be served: it is not suspect, or the run is offline."""
         return self.offline or not _mark(place).exists()
 
     def begin(self, place: Path) -> None:
-        """Note that a file is about to be served."""
+        """Note that sending a file begins."""
         with self._lock:
             self._served[place] = time.monotonic()
 
     def keep(self, partial: Path, place: Path) -> None:
-        """Cache a fetched file; if a step failed meanwhile, it stays suspected."""
+        """Cache a fetched file; if a step has failed meanwhile, it stays suspect."""
         with self._lock:
             partial.chmod(0o644)
             place.parent.mkdir(exist_ok=True)
@@ -147,22 +147,22 @@ class PackageCache:
                 self.fetched += 1
 
     def note_index(self, build: str, state: IndexState) -> None:
-        """Note the state of a suite that a build, or the run itself, saw."""
+        """Note a suite's state that a build, or the run itself, saw."""
         with self._lock:
             self._indices.setdefault(build, set()).add(state)
         self.journals.note_state(build, state)
 
     def index_states(self, build: str) -> tuple[IndexState, ...]:
-        """Return the states of suites that a build saw in this run."""
+        """Return the suite states that a build saw in this run."""
         with self._lock:
             return distinct(self._indices.get(build, ()))
 
     def count(self, taken: int) -> None:
-        """Count a file that was served from the folder, by its size."""
+        """Count a file of `taken` bytes that was served from the folder."""
         with self._lock:
             self.taken, self.taken_bytes = self.taken + 1, self.taken_bytes + taken
 
 
 def _mark(place: Path) -> Path:
-    """Return the file that marks another as suspected, in this run and in later ones."""
+    """Return the path that marks a file as suspect, in this run and in later ones."""
     return place.with_name(f"{place.name}.suspected")

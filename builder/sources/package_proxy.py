@@ -1,18 +1,18 @@
-"""Packages that are downloaded once: a caching HTTP proxy for the time of one run.
+"""A caching HTTP proxy for packages, which runs for the duration of one run.
 
-Build steps of every image and architecture, and mmdebstrap, use it by `http_proxy`. It caches files
-that never change under one name (`.deb`, `.rpm`, `.whl`) and forwards everything else: indices and
-their signatures are always the mirror's own, so package managers verify each file as they always
-do. Files that a failed step got are fetched anew: the package manager may have refused one.
+Build steps of all images and architectures, and mmdebstrap, use it through `http_proxy`. It caches
+files that never change under one name (`.deb`, `.rpm`, `.whl`) and forwards everything else:
+indices and signatures always come from the mirror, so package managers verify each file as usual.
+Files served to a failed step are fetched again: the package manager may have refused one.
 
-HTTPS does not go through it, except for pip: build steps find a configuration of pip at
-`/.packages` that names an index on the cache's own address,
-`http://127.0.0.1:PORT/via/https/HOST/simple`. It passes the pages of this machine's own index on,
-with links that lead through it too. pip compares each file with the checksum in the page as always
-(https://peps.python.org/pep-0503/).
+HTTPS does not go through the proxy, except for pip: build steps find a pip configuration in
+`/.packages` with an index at the proxy's own address,
+`http://127.0.0.1:PORT/via/https/HOST/simple`. The proxy forwards the pages of this machine's pip
+index, with links changed to lead through the proxy. pip compares each file with the checksum in the
+page as usual (https://peps.python.org/pep-0503/).
 
 The files of each build are noted (`builder.sources.journals`). With `offline`, a known build gets
-the same files again, and any other the newest ones where no server answers.
+the same files again; if no server answers, any other build gets the newest ones.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def package_cache(
 ) -> Iterator[PackageCache]:
     """Run a proxy on loopback that caches packages in `folder`, until the end of the context.
 
-    Files of a `shared` folder are not fetched.
+    Files in a `shared` folder are used and not fetched.
     """
     cache = PackageCache(
         folder=folder,
@@ -76,7 +76,7 @@ def package_cache(
         suites=suites or Suites(),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    for partial in folder.glob("partial-*"):  # of a killed run, and not of another one
+    for partial in folder.glob("partial-*"):  # of a killed run
         with contextlib.suppress(FileNotFoundError):
             if partial.stat().st_mtime < time.time() - _LONG_S:
                 partial.unlink()
@@ -95,9 +95,9 @@ def package_cache(
 
 @contextlib.contextmanager
 def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -> Iterator[str]:
-    """Create a folder, in `folder`, with a configuration that leads pip through the cache.
+    """Yield a folder below `folder` with a pip configuration for the proxy.
 
-    Empty on a machine without a pip that knows its index.
+    Yields an empty text if this machine has no pip that knows its index.
     """
     index = (cache.offline and cache.journals.index) or own_index(processes)
     if not index:
@@ -116,16 +116,16 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD requests for absolute URLs, as proxies do."""
+    """Answers requests for absolute URLs, as HTTP proxies do."""
 
     cache: PackageCache
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body would wait 40 ms for its headers
+    disable_nagle_algorithm = True  # else a body waits 40 ms after its headers
 
     def do_GET(self) -> None:
         via_url = target(self.path, self.cache.address)
         self._url = via_url or self.path
-        # pip sends what its index's URL has, and perhaps past the proxy.
+        # pip sends the login in its index's URL, and may bypass the proxy.
         names = ("Proxy-Authorization", "Authorization")[: 2 if via_url else 1]
         keys = [user_and_key(self.headers.get(name, "")) for name in names]
         secret = self.cache.secret
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST, "this proxy supports only http:// URLs")
             return
         if "Transfer-Encoding" in self.headers:
-            self.send_error(HTTPStatus.LENGTH_REQUIRED)  # and ends the connection
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)  # this ends the connection
             return
         if via_url:
             del self.headers["Authorization"]
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_OPTIONS = do_GET  # noqa: N815 - as http.server calls them
 
     def _request_key(self) -> None:
-        """Request the run's key: apt and pip send it at once, dnf after this response."""
+        """Request the run's key: apt and pip send it unasked, dnf after this response."""
         self.send_response(HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
         # https://www.rfc-editor.org/rfc/rfc9110#section-11.7.1
         self.send_header("Proxy-Authenticate", 'Basic realm="one run"')
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _forward(self, place: Path | None) -> None:
-        """Answer as the server does; cache the file at `place` if all of it came."""
+        """Forward the request and the server's answer; cache a complete file at `place`."""
         headers = {
             name: value
             for name, value in self.headers.items()
@@ -201,10 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
         }
         headers["Accept-Encoding"] = "identity"
         if self._is_via:
-            headers["Accept"] = "text/html, */*;q=0.1"  # pages whose links can be led through here
+            headers["Accept"] = "text/html, */*;q=0.1"  # the proxy can rewrite links only in HTML
         address = self._url if self.cache.offline else self.cache.suites.address(self._url)
         try:
-            # To an index alone, whose login no build step knows: others get what the step sent.
+            # Only an index gets a login: build steps do not know it. Others get the step's headers.
             response = request(
                 self.command,
                 address,
@@ -217,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.command == "GET" and (last := self.cache.newest(self._url)):
                 self._serve(self.cache.folder / last.file, last.kind)
                 return
-            # Offline that is the last word: package managers do without what they need not have.
+            # Offline, 404 is final: package managers go on without optional files.
             status = HTTPStatus.NOT_FOUND if self.cache.offline else HTTPStatus.BAD_GATEWAY
             self.send_error(status, f"{type(error).__name__} at the server")
             return
@@ -225,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._copy(response, place, address)
 
     def _note_index(self, address: str, content: bytes) -> None:
-        """Note the state of a suite if this is its Release file."""
+        """Note the state of a suite if `content` is its Release file."""
         behind = self.cache.suites.behind_days(self._url)
         if state := state_of(self._url, address, content, behind):
             self.cache.note_index(self._user, state)
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._url != self.path
 
     def _body(self) -> Body | None:
-        """Return the request's body, read as it is forwarded; servers may answer before its end."""
+        """Return the request's body, which is read while it is forwarded."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             return None
@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in _HOP_BY_HOP | {"date", "server"}:
                 self.send_header(name, value)
         if has_body and not length:
-            self.send_header("Connection", "close")  # the end of the body is that of the stream
+            self.send_header("Connection", "close")  # the body ends with the connection
             self.close_connection = True
         self.end_headers()
         if not has_body:
@@ -263,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = response.headers.get("Content-Type", "")
         place = None if _is_page(response) else place
         release = bytearray() if is_ok and is_release(self._url) else None
-        # The last chunk is sent after the answer is noted: a client that has all of it may end.
+        # The answer is noted before the last chunk is sent: with all of it, a client may end.
         last = b""
         try:
             with self._cached_copy(place, int(length) if has_size else -1, kind) as copy:
@@ -279,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(last)
 
     def _copy_page(self, response: requests.Response) -> None:
-        """Answer with an index's page, whose links lead through this proxy."""
+        """Answer with an index page whose links lead through this proxy."""
         theirs = page_of(response)
         if theirs is None:
             self.send_error(HTTPStatus.BAD_GATEWAY, "the server's page is too long")
@@ -295,10 +295,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     @contextlib.contextmanager
     def _cached_copy(self, place: Path | None, size: int, kind: str) -> Iterator[IO[bytes] | None]:
-        """Yield a file that is moved to `place` and noted if it gets `size` bytes long.
+        """Yield a file that is moved to `place` and noted once it has `size` bytes.
 
-        Without a place it is cached by its SHA-256, for a build that is noted; not without a size.
-        A disk that is full, or a server that breaks off, costs the copy and nothing else.
+        Without a place it is cached by SHA-256 if the request belongs to a build. Without a size,
+        nothing is cached. If the disk is full or the server breaks off, only the copy is lost.
         """
         if size < 0 or not (place or self._is_noted):
             yield None
@@ -318,21 +318,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _is_noted(self) -> bool:
-        """Return whether the answer is for a build, and the same for every client."""
+        """Return whether the request belongs to a build, and every client gets the same answer."""
         return self.command == "GET" and is_build_id(self._user) and not self._is_own
 
     @property
     def _is_own(self) -> bool:
-        """Return whether the answer is for one client alone."""
+        """Return whether the answer is specific to one client."""
         return any(map(self.headers.get, ("Range", "Authorization", "Cookie")))
 
     def handle(self) -> None:
-        # A client that goes away, or a server that breaks off, ends this connection alone.
+        # If a client or a server breaks off, only this connection ends.
         with contextlib.suppress(Exception):
             super().handle()
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Log nothing: clients report errors."""
+        """Log nothing: the clients report errors."""
 
 
 def _is_page(response: requests.Response) -> bool:
@@ -340,7 +340,7 @@ def _is_page(response: requests.Response) -> bool:
 
 
 def _copy_chunk(chunk: bytes, copy: IO[bytes] | None) -> None:
-    """Write a chunk to a copy; what a full disk lacks makes the copy too short to be kept."""
+    """Write a chunk to a copy; if the disk is full, the copy is too short and is dropped."""
     if copy:
         with contextlib.suppress(OSError):
             copy.write(chunk)
@@ -350,25 +350,25 @@ def _copy_chunk(chunk: bytes, copy: IO[bytes] | None) -> None:
 
 _VIA = "/via/"
 _TARGET = re.compile(rf"{_VIA}(?P<scheme>https?)/(?P<host>[^/]+)(?P<path>/.*)")
-# No < in a tag: a page of anchors without an end is read once, and PEP 503 writes &lt; there.
+# No < inside a tag, so a page of unclosed tags takes linear time; PEP 503 writes &lt; there.
 _ABSOLUTE = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])(?P<scheme>https?)://""", re.I)
 _ROOTED = re.compile(rb"""(?P<start><a\s[^<>]*?href\s*=\s*["'])/(?!/|via/)""", re.I)
 
 
 def target(url: str, address: str) -> str:
-    """Return the real URL of one on the cache's own address, or of its path; else empty."""
+    """Return the real URL for a URL or path on the cache's own address; empty for others."""
     match = _TARGET.fullmatch(url.removeprefix(address))
     return f"{match['scheme']}://{unquote(match['host'])}{match['path']}" if match else ""
 
 
 def via(url: str, address: str) -> str:
-    """Return the URL on the cache's address that stands for another, without its login."""
+    """Return the URL on the cache's address for an external URL, whose login is removed."""
     parts = urlsplit(url)
     return f"{address}{_VIA}{parts.scheme}/{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def rewrite_links(page: bytes, url: str) -> bytes:
-    """Let the links of an index's page lead through the cache. `url` is the page's own."""
+    """Rewrite the links of an index page to lead through the cache; `url` is the page's own."""
     parts = urlsplit(url)
     here = f"{_VIA}{parts.scheme}/{parts.netloc}/".encode()
     page = _ABSOLUTE.sub(rb"\g<start>" + _VIA.encode() + rb"\g<scheme>/", page)

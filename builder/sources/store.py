@@ -1,4 +1,4 @@
-"""The local store of sources: files by their SHA-256, each complete or absent."""
+"""The local store of source files, named by SHA-256; each is complete or absent."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ OnProgress = Callable[[LockedSource, int], object]
 
 
 class Unfetched(MissingPrerequisite):
-    """A source that no URL gave."""
+    """A source could not be fetched from any URL."""
 
 
 class Changed(Refused):
-    """A URL has another file than the locked one."""
+    """The file at a URL differs from the locked one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceStore:
-    """The folder of sources. `mirrors` are URLs of a site's own folders of source files.
+    """The folder of source files. `mirrors` are URLs of a site's folders of source files.
 
-    `debian` is the URL of a Debian archive, for sources that come from one; empty if none is
-    known. `project` is the folder of the project, for files that lie in it.
+    `debian` is the URL of a Debian archive, for `debian-source:` URLs; empty if none is known.
+    `project` is the project's folder, for files in it.
     """
 
     path: Path
@@ -43,12 +43,12 @@ class SourceStore:
         return self.path / "sha256" / sha256
 
     def holds(self, source: LockedSource) -> Path | None:
-        """Return the file, if one of its size exists; its bytes are not read."""
+        """Return the file if it exists with the right size; its bytes are not read."""
         path = self.place(source.sha256)
         return path if path.is_file() and path.stat().st_size == source.size else None
 
     def urls(self, source: LockedSource) -> tuple[str, ...]:
-        """Return the URLs to try: the site's mirrors, the URL itself, the lock's mirrors."""
+        """Return the URLs to try: the site's mirrors, the URL itself, then the lock's mirrors."""
         origin = self.origin(source.url)
         if origin.startswith(DEBIAN_SOURCE):
             origin = f"{self.debian}/{source.path}" if self.debian else ""
@@ -56,7 +56,7 @@ class SourceStore:
         return tuple(dict.fromkeys(url for url in (*near, origin, *source.mirrors) if url))
 
     def origin(self, url: str) -> str:
-        """Return the URL that a source is fetched by: a project's file by its path."""
+        """Return the URL to fetch a source from: a file:// URL for a file of the project."""
         if not url.startswith(LOCAL_SOURCE):
             return url
         path = url.removeprefix(LOCAL_SOURCE)
@@ -72,8 +72,8 @@ class SourceStore:
     ) -> Path:
         """Return the file, from the store or fetched into it; its SHA-256 is the locked one.
 
-        Raises `Unfetched` when no URL has it (or `offline` forbids requests), `Changed` when one
-        has another file and none the right one.
+        Raises `Unfetched` if no URL has the file (or `offline` forbids requests), `Changed` if a
+        URL has a different file and none has the right one.
         """
         place = self.place(source.sha256)
         if _is(place, source):
@@ -82,12 +82,12 @@ class SourceStore:
             raise Unfetched(_missing(source))
         with locked(self.path, source.sha256):
             if not _is(place, source):
-                place.unlink(missing_ok=True)  # not the file that its name says: damaged since
+                place.unlink(missing_ok=True)  # damaged: its SHA-256 differs from its name
                 self._fetch(source, downloader, partial(on_progress, source))
         return place
 
     def take(self, file: Path, fetched: Fetched) -> Path:
-        """Move a file that was fetched and digested into the store."""
+        """Move a fetched file into the store."""
         place = self.place(fetched.sha256)
         place.parent.mkdir(parents=True, exist_ok=True)
         file.chmod(0o644)
@@ -126,9 +126,9 @@ def _locked(source: LockedSource) -> Fetched:
 def _fetched(
     source: LockedSource, url: str, target: Path, downloader: Downloader, on_bytes: OnBytes
 ) -> Fetched:
-    """Fetch; once more from the start if the partial file belonged to another file.
+    """Fetch a file; start again once if the partial file belonged to a different file.
 
-    A file that is longer than the locked one is another file: all of it is read, for its checksum.
+    A file that is larger than the locked one is read to its end, to report its checksum.
     """
     resumed = target.exists() and 0 < target.stat().st_size <= source.size
     if not resumed:
@@ -145,7 +145,7 @@ def _is(place: Path, source: LockedSource) -> bool:
 
 
 def shown(text: str, source: LockedSource, debian: str) -> str:
-    """Return a text for people and logs: a Debian mirror is local, and is not named."""
+    """Return a text for messages and logs: the local Debian mirror is not named."""
     if not debian:
         return without_users(text)
     text = text.replace(f"{debian}/{source.path}", source.url) if source.path else text
@@ -178,10 +178,10 @@ def fetch_all(
     offline: bool = False,
     on_progress: OnProgress = lambda _source, _bytes: None,
 ) -> dict[str, Path]:
-    """Return all of the files, by URL; fetch several at once.
+    """Return all files by URL; several are fetched at once.
 
-    Raises one error for all that failed: `Changed` if there is another file among them, else
-    `Unfetched`, which names each one that is missing.
+    Raises one error for all failures: `Changed` if a file differs from the locked one, else
+    `Unfetched`, which lists all missing files.
     """
     paths: dict[str, Path] = {}
     failures: list[BuildImagesError] = []

@@ -1,11 +1,11 @@
-"""Suites of a mirror that is amid a sync, and the name under which a suite is complete.
+"""Suites on a mirror during its sync, and the name under which a suite is complete.
 
-The new Release file of such a mirror names an index that has not arrived yet, and apt refuses the
-suite ("File has unexpected size. Mirror sync in progress?"), or the index has arrived and names
-packages that have not: for days where an architecture has few users. A suite has two names, as
-`trixie` and `stable`, and a mirror may hold it in two states. If the requested one is incomplete
-and the other complete, all requests go to the other. apt checks signatures, names, dates and
-checksums as always. https://wiki.debian.org/DebianRepository/Format
+During a sync, a mirror's Release file may list an index that is still missing, and apt refuses the
+suite ("File has unexpected size. Mirror sync in progress?"). Or the index lists packages that are
+still missing, for days on architectures with few users. A suite has two names, such as `trixie` and
+`stable`, and a mirror may have a different state under each. If the requested state is incomplete
+and the other one complete, all requests use the other name. apt checks signatures, names, dates and
+checksums as usual. https://wiki.debian.org/DebianRepository/Format
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from builder.sources.upstream import page_of, request
 
 _OF_A_SUITE = re.compile(r"(http://[^?#]+/dists/)([A-Za-z0-9][A-Za-z0-9.+_~-]*)(/[^?#]+)")
 _INDEX = r"^ ([0-9a-f]{{64}}) +([0-9]+) +({}/binary-{}/Packages\.xz)$"
-_COMPARED = 1 << 20  # bytes of two indices: some thousand packages
+_COMPARED = 1 << 20  # bytes read of each index: some thousand packages
 _PACKAGE = r"^Package: (\S+)\n(?:\S.*\n|[ \t].*\n)*?Filename: (\S+_{}\.deb)$"
 _TIMEOUT_S = 10.0  # apt waits for 30 s
 MOST_BEHIND = dt.timedelta(days=14)
@@ -40,10 +40,10 @@ _ABSENT = {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 class Suites:
     """The names under which suites are requested, each determined once.
 
-    `architectures` are those of the packages, as Debian names them; without any, every suite is
-    requested by its own name. `say` gets a line for each other name that is used. A state that is
-    more than `most_behind` older than the incomplete one, or that apt would refuse for its age, is
-    not used; `refused` lists those, with the remedy.
+    `architectures` are Debian's names for the packages' architectures; without any, every suite is
+    requested by its own name. `say` receives a line for each replaced name. A state that is more
+    than `most_behind` older than the incomplete one, or too old for apt, is not used; `refused`
+    lists such states with the remedy.
     """
 
     architectures: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class Suites:
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
 
     def address(self, url: str) -> str:
-        """Return the URL to request for `url`: another one only for an incomplete suite."""
+        """Return the URL to request for `url`; it differs only for an incomplete suite."""
         match = _OF_A_SUITE.fullmatch(url)
         if not (match and self.architectures):
             return url
@@ -66,15 +66,15 @@ class Suites:
         return f"{archive}{self._names[folder][0]}{path}"
 
     def behind_days(self, url: str) -> int:
-        """Return the days by which the served state is older than the one at the URL."""
+        """Return by how many days the served state is older than the one at the URL."""
         match = _OF_A_SUITE.fullmatch(url)
         return self._names.get(match[1] + match[2], ("", 0))[1] if match else 0
 
     def _complete_name(self, archive: str, suite: str) -> tuple[str, int]:
-        """Return the name of a suite's complete state, and the days that it is behind.
+        """Return the name of a suite's complete state, and by how many days it is older.
 
-        That is the suite's own name if there is no such state, or no response: apt gets the error
-        for its request.
+        Without a complete state or a response, it is the suite's own name: apt then reports the
+        error.
         """
         with contextlib.suppress(requests.RequestException, ValueError, lzma.LZMAError):
             release = _release(archive + suite)
@@ -99,7 +99,7 @@ class Suites:
         return suite, 0
 
     def _refusal(self, release: str, behind: int) -> str:
-        """Return why a complete state is not used, with the remedy; empty if it is used."""
+        """Return why a complete state is not used, and the remedy; empty if it is used."""
         until = _field(release, "Valid-Until")  # of security updates
         if until and parsedate_to_datetime(until) < dt.datetime.now(tz=dt.timezone.utc):
             return f"it has expired; {_OTHER_MIRROR}, or {_WITHOUT}"
@@ -108,17 +108,17 @@ class Suites:
         return f"it is {behind} days older; --max-index-age {behind} accepts it, or {_OTHER_MIRROR}"
 
     def _missing(self, folder: str, release: str) -> str:
-        """Return the first index of a Release file that the mirror does not have; or nothing."""
+        """Return the first index of a Release file that is missing on the mirror, or nothing."""
         for _, index in self._indices(release):
             if not _is_available(folder, *index.groups()):
                 return index[3]
         return ""
 
     def _missing_package(self, archive: str, suite: str, other: str, release: str) -> str:
-        """Return a package in a suite's index that the mirror does not have; or nothing.
+        """Return a package of a suite's index that is missing on the mirror, or nothing.
 
-        Two that the suite's other state has in another version are looked for: the packages of an
-        architecture arrive together.
+        Only two packages whose version differs in the suite's other state are looked for: the
+        packages of an architecture arrive together.
         """
         for arch, index in self._indices(release):
             new, old = (_packages(f"{archive}{name}/{index[3]}", arch) for name in (suite, other))
@@ -130,7 +130,7 @@ class Suites:
         return ""
 
     def _indices(self, release: str) -> Iterator[tuple[str, re.Match[str]]]:
-        """Yield each architecture's index in a Release file: its SHA-256, size and path."""
+        """Yield architecture, and match with SHA-256, size and path, for each listed index."""
         # Debian's security archive names its first component updates/main.
         component = (_field(release, "Components") or "main").split()[0].rpartition("/")[2]
         for arch in sorted(self.architectures):
@@ -140,7 +140,7 @@ class Suites:
 
 
 def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
-    """Return whether apt would find an index; assumed if the server's response is unclear."""
+    """Return whether apt would find an index; true if the server's response is unclear."""
     for place in (f"{path.rpartition('/')[0]}/by-hash/SHA256/{sha256}", path):
         with _response("HEAD", f"{folder}/{place}") as response:
             is_other = response.ok and response.headers.get("Content-Length", size) != size
@@ -150,9 +150,9 @@ def _is_available(folder: str, sha256: str, size: str, path: str) -> bool:
 
 
 def _packages(url: str, arch: str) -> dict[str, str]:
-    """Return the paths of an architecture's first packages in an index, by name.
+    """Return the paths of an index's first packages for an architecture, by name.
 
-    Raises `lzma.LZMAError` for what is no index.
+    Raises `lzma.LZMAError` if the file is not an index.
     """
     with _response("GET", url) as response:
         start = next(response.iter_content(_COMPARED), b"") if response.ok else b""
@@ -166,7 +166,7 @@ def _release(folder: str) -> str:
         page = page_of(response) if response.ok else None
     if page is None:
         raise ValueError(f"{folder} has no Release file")
-    return page.decode("latin-1")  # each byte stays as it is
+    return page.decode("latin-1")  # which preserves every byte
 
 
 def _field(release: str, name: str) -> str:
@@ -187,9 +187,9 @@ def _response(method: str, url: str) -> requests.Response:
 
 
 def state_beside(archive: str, suite: str) -> IndexState | None:
-    """Return the current state of a suite on a mirror; None if it has none.
+    """Return the current state of a suite on a mirror; None if it has no such suite.
 
-    For mirrors to which requests do not go through the proxy: https.
+    This is for HTTPS mirrors, whose requests do not pass through the proxy.
     """
     folder = f"{archive}/dists/{suite}"
     url = f"{folder}/InRelease"

@@ -1,7 +1,7 @@
-"""Requests of the cache of packages to servers: each origin gets its own login alone.
+"""Requests of the package cache to servers: each origin gets only its own login.
 
-A login is for one origin (scheme, host and port), and nothing else is sent there: neither what the
-user's .netrc, nor the headers that a client sent to a server that redirects.
+A login is for one origin (scheme, host and port). No other credentials are sent there: neither
+those in the user's .netrc, nor the headers that a client sent to a server that redirects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_REDIRECTS = 10
 
 
 def origin_of(url: str) -> Origin:
-    """Return the origin of a URL, to which a login belongs, without a login in the URL."""
+    """Return the origin of a URL: scheme, and host with port, without a login."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.rpartition("@")[2]
 
@@ -36,17 +36,17 @@ def request(
     follow: bool,
     timeout_s: float = _TIMEOUT_S,
 ) -> requests.Response:
-    """Return a server's response, whose body is still to be read.
+    """Return a server's response, with its body still unread.
 
-    With `follow`, redirects of GET and HEAD are followed; each request has the login of its own
-    origin alone. Raises `requests.RequestException`.
+    With `follow`, redirects of GET and HEAD are followed; each request has only the login of its
+    own origin. Raises `requests.RequestException`.
     """
     session = _Session(logins, follow=follow and method in {"GET", "HEAD"})
     return session.request(method, url, headers=headers, data=body, stream=True, timeout=timeout_s)
 
 
 class _Session(requests.Session):
-    """A session that sends each origin its own login, and never one of a URL or of .netrc."""
+    """A session that sends each origin its own login, never one from a URL or .netrc."""
 
     def __init__(self, logins: Mapping[Origin, Login], *, follow: bool) -> None:
         super().__init__()
@@ -55,16 +55,16 @@ class _Session(requests.Session):
         self.auth = self._add_login
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return the target of a redirect that is followed; the body of others is still unread."""
+        """Return the target of a redirect to follow, else None; no other body is read."""
         target = super().get_redirect_target(resp) if self._follow else None
         if target:
-            resp.close()  # requests would read all of its body, whatever its size
+            resp.close()  # else requests reads the whole body, whatever its size
         return target
 
     def rebuild_auth(
         self, prepared_request: requests.PreparedRequest, response: requests.Response
     ) -> None:
-        """Keep the client's own login only for requests to the same origin."""
+        """Keep the client's own login only for a redirect to the same origin."""
         if origin_of(prepared_request.url or "") != origin_of(response.url):
             prepared_request.headers.pop("Authorization", None)
         self._add_login(prepared_request)
@@ -79,7 +79,7 @@ _CHUNK = 1 << 16
 
 
 class Body:
-    """A request's body of a known size, read from a connection on demand."""
+    """A request's body of known size, read from a connection on demand."""
 
     def __init__(self, file: io.BufferedIOBase, size: int) -> None:
         self._file, self._size = file, size
@@ -92,13 +92,13 @@ class Body:
         while remaining:
             chunk = self._file.read(min(remaining, _CHUNK))
             if not chunk:
-                raise EOFError("the response body is truncated")
+                raise EOFError("the request body is truncated")
             remaining -= len(chunk)
             yield chunk
 
 
 def page_of(response: requests.Response) -> bytes | None:
-    """Return a page, unpacked; None for one of more than 64 MiB."""
+    """Return a page, decompressed; None if it is larger than 64 MiB."""
     page = bytearray()
     for chunk in response.iter_content(_CHUNK):
         page += chunk
