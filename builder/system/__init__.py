@@ -1,1 +1,1 @@
-"""This machine, which knows nothing of images: processes, locks, files, the home."""
+"""Helpers for this machine, independent of images: processes, locks, files, the home."""

@@ -1,8 +1,8 @@
-"""Inflates layers and tarballs: gzip by ISA-L where Python has it, else by zlib; Zstandard.
+"""Decompress layers and tarballs: gzip with ISA-L if installed, else with zlib; Zstandard.
 
-ISA-L takes half of zlib's time, and what both take comes to the same bytes. It is no check: some
-damage that zlib refuses it does not see, so readers compare digests. It is used for reading only:
-what it would compress is not what zlib does, and images are the same wherever they are made.
+ISA-L takes half of zlib's time and returns the same bytes. It is not a check: it misses some damage
+that zlib detects, so readers compare digests. It is not used for writing: its compressed output
+differs from zlib's, and an image must have the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import zstandard
 gzip_library: Any
 try:
     from isal import isal_zlib as gzip_library
-except ImportError:  # ppc64le: it has no wheels there
+except ImportError:  # there are no wheels for ppc64le
     gzip_library = zlib
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # https://www.rfc-editor.org/rfc/rfc8878#section-3.1.1
 # https://www.rfc-editor.org/rfc/rfc1952#section-2.3
 _HEADER, _FLAGS, _NAME = 10, 3, 0x08
-_WITH_HEADER = 16 + zlib.MAX_WBITS  # gzip's header and checksum, too
+_WITH_HEADER = 16 + zlib.MAX_WBITS  # with gzip's header and checksum
 # Exceptions for damaged data.
 DAMAGED = (zlib.error, cast("type[Exception]", gzip_library.error), zstandard.ZstdError)
 
 
 class Inflater(Protocol):
-    """One member of a gzip file, or one frame of Zstandard; as `zlib.decompressobj` gives them."""
+    """A decompressor for one gzip member or Zstandard frame, like `zlib.decompressobj`."""
 
     @property
     def eof(self) -> bool: ...
@@ -40,9 +40,9 @@ class Inflater(Protocol):
 
 
 def inflater(begin: bytes) -> Inflater:
-    """Return an inflater for the next member of a gzip file, which begins so.
+    """Return an inflater for the next member of a gzip file; `begin` are its first bytes.
 
-    ISA-L loses its place where a header with several optional parts comes in pieces; few have one.
+    ISA-L fails if a header with several optional parts arrives in pieces; such headers are rare.
     """
     plain = len(begin) >= _HEADER and not begin[_FLAGS] & ~_NAME
     library = gzip_library if plain else zlib
@@ -50,7 +50,7 @@ def inflater(begin: bytes) -> Inflater:
 
 
 class StreamInflater:
-    """Inflates all of a file: members of gzip or frames of Zstandard, one after the other."""
+    """Decompresses a whole file: consecutive gzip members or Zstandard frames."""
 
     def __init__(self, *, zstd: bool) -> None:
         self._zstd = zstd
@@ -58,11 +58,11 @@ class StreamInflater:
 
     @property
     def eof(self) -> bool:
-        """True if the last member that began has ended."""
+        """True if the last member or frame is complete."""
         return self._inflater is not None and self._inflater.eof
 
     def decompress(self, data: bytes) -> bytes:
-        """Inflate the next bytes; raises one of `DAMAGED`."""
+        """Decompress the next bytes; raises one of `DAMAGED`."""
         inflated = bytearray()
         while data:
             if self._inflater is None or self._inflater.eof:

@@ -1,14 +1,14 @@
-"""A process with everything that it started: found in /proc, described, and ended together.
+"""Find, describe and end a process together with everything that it started, by /proc.
 
-A process that forks twice, or that makes a session of its own, is no descendant of a command any
-more once its parent is gone. `main` runs one command and adopts such orphans, as init would: so
-everything that the command ever started stays below it, and is found and ended. It runs as the
-caller also when the command runs as another user, so that it may.
+A process that forks twice, or that creates its own session, is not a descendant of a command any
+more once its parent has ended. `main` runs one command and adopts such orphans as init does, so all
+processes that the command ever started are found and ended. `main` runs as the caller even if the
+command runs as another user, so that it may end them.
 
 usage: python -c 'from builder.system.descendants import main; main()' USER COMMAND [ARGUMENT...]
 
-USER is a name of passwd(5), or `-` for the caller. The exit status is the command's; a command
-that a signal ended is followed by that signal. Only modules of the standard library are imported.
+USER is a name of passwd(5), or `-` for the caller. The exit status is the command's; if a signal
+ended the command, the same signal ends `main`. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-_KILLED_S = 5.0  # how long what was killed may take to go: a kernel that writes to a slow disk
+_KILLED_S = 5.0  # for killed processes to end; the kernel may still write to a slow disk
 _SHOWN = 5
 _LONGEST = 120  # characters of a command line
-# Letters of proc(5) that say more than where a process sleeps.
+# States of proc(5) that say more than where a process sleeps.
 _STATES = {"R": "running", "T": "stopped", "t": "stopped by a tracer"}
 _EMULATORS = "qemu-"
 _SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -39,7 +39,7 @@ _NO_SUCH_PROGRAM = 127  # what a shell reports
 def end_tree(pid: int, *, grace_s: float) -> None:
     """End a process and all of its descendants: SIGTERM, then SIGKILL after `grace_s` seconds.
 
-    The process goes last: as long as it exists, its descendants are known.
+    The process itself is ended last: while it exists, its descendants can be found.
     """
     victims = [pid, *descendants(pid)]
     signal_all(victims, signal.SIGTERM)
@@ -51,7 +51,7 @@ def end_tree(pid: int, *, grace_s: float) -> None:
 
 
 def end_all_below(pid: int, *, known: Sequence[int] = ()) -> None:
-    """End all descendants of a process with SIGKILL, and those that they start meanwhile."""
+    """End all descendants of a process with SIGKILL, including those started meanwhile."""
     deadline = time.monotonic() + _KILLED_S
     while time.monotonic() < deadline:
         alive = [one for one in dict.fromkeys([*known, *descendants(pid)]) if is_alive(one)]
@@ -62,14 +62,14 @@ def end_all_below(pid: int, *, known: Sequence[int] = ()) -> None:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes; those that are gone, or another user's, do not matter."""
+    """Send a signal to processes; ignore those that have ended or belong to another user."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below `pid`: by parent, and by session for those re-parented."""
+    """Return the processes below `pid`: by parent, or by session if they were re-parented."""
     children: dict[int, list[int]] = {}
     session: list[int] = []
     for entry in Path("/proc").iterdir():
@@ -88,20 +88,20 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process exists, and not only waits for its parent to notice its end."""
+    """Return whether a process exists and is not a zombie."""
     return _fields(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def waiting_below(pid: int) -> tuple[str, ...]:
-    """Return what the processes below one wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
+    """Return what the processes below `pid` wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
 
-    Those that wait for others of them are left out, and so is what comes after the fifth.
+    Processes that wait for others of them are left out, and all after the fifth.
     """
     return waiting([one for one in descendants(pid) if is_alive(one)])
 
 
 def waiting(pids: Sequence[int]) -> tuple[str, ...]:
-    """Return what processes wait for; see `waiting_below`."""
+    """Return what these processes wait for; see `waiting_below`."""
     parents = {int(fields[1]) for one in pids if (fields := _fields(one))}
     lines = [_waiting_for(one) for one in pids if one not in parents]
     more = len(lines) - _SHOWN
@@ -109,7 +109,7 @@ def waiting(pids: Sequence[int]) -> tuple[str, ...]:
 
 
 def _waiting_for(pid: int) -> str:
-    """Return a command, and the kernel's function in which it sleeps: proc(5), `wchan`."""
+    """Return a command line, and the kernel function in which it sleeps: proc(5), `wchan`."""
     words = [word for word in _text(pid, "cmdline").split("\0") if word]
     if len(words) > 1 and os.path.basename(words[0]).startswith(_EMULATORS):  # noqa: PTH119
         words = words[1:]
@@ -124,7 +124,7 @@ def _waiting_for(pid: int) -> str:
 
 
 def _fields(pid: int) -> list[str]:
-    """Return the fields of a process's `stat` after its name, which may hold anything."""
+    """Return the fields of a process's `stat` after its name, which may contain any character."""
     return _text(pid, "stat").rpartition(")")[2].split()
 
 
@@ -136,11 +136,11 @@ def _text(pid: int, name: str) -> str:
 
 
 def main() -> NoReturn:
-    """Run the command that `sys.argv` holds, to its end and that of all that it started."""
+    """Run the command in `sys.argv`; end all that it started when it ends."""
     user, command = sys.argv[1], sys.argv[2:]
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # This process ends with the command: a request to end goes to all that run below, too.
-    # A handler, unlike SIG_IGN, is not inherited by the command.
+    # This process ends with the command, so signals to end are sent to all processes below it.
+    # Unlike SIG_IGN, a handler is not inherited by the command.
     for request in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(request, lambda *_: None)
     entry = None if user == "-" else pwd.getpwnam(user)
@@ -162,7 +162,7 @@ def main() -> NoReturn:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
     if os.WIFSIGNALED(status):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core, if any, is the command's
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the command may dump core
         if (number := os.WTERMSIG(status)) != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

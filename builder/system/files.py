@@ -21,7 +21,7 @@ from builder.system.process import Processes
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file atomically: all of it or none; nobody else writes it meanwhile."""
+    """Write a file atomically; no other process may write it meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.partial")
     try:
@@ -36,12 +36,12 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
-    """Write a file so that a reader sees all of it or the one before; others may write it, too.
+    """Write a file atomically: readers see the old or the new text. Others may write it, too.
 
-    `errors` says, as `str.encode` takes it, what comes of what is no Unicode. After a power cut the
-    file may be as it was before.
+    `errors` is that of `str.encode`, for text that is not valid Unicode. After a power failure the
+    old file may be there again.
     """
-    partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # its own name may be a long one
+    partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
     try:
         partial.write_text(text, encoding="utf-8", errors=errors)
         partial.replace(file)
@@ -50,7 +50,7 @@ def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A second name for a file, or a copy of it on another file system."""
+    """Create a hard link to a file, or a copy on another file system."""
     try:
         os.link(source, target)
     except OSError:
@@ -58,7 +58,7 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk even if the power fails."""
+    """Write a file, or the names in a folder, to disk, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -67,7 +67,7 @@ def fsync(path: Path) -> None:
 
 
 def fsync_files(folder: Path) -> None:
-    """Have the files right in a folder on disk, and their names: before it gets its own name."""
+    """Write the files in a folder (not below) and their names to disk, before it is renamed."""
     for file in folder.iterdir():
         if file.is_file() and not file.is_symlink():
             fsync(file)
@@ -78,24 +78,24 @@ def fsync_files(folder: Path) -> None:
 def unnamed(folder: Path) -> Iterator[Path]:
     """Yield the path of an empty file without a name, on the file system of a folder.
 
-    It is gone when it is closed, also if nobody is left to remove it.
+    The file disappears when it is closed, even if the process is killed.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
 def discard(file: Path) -> None:
-    """Remove a file, if it is there; an `unnamed` one goes by itself."""
+    """Remove a file if it exists; an `unnamed` file disappears by itself."""
     with contextlib.suppress(PermissionError):
         file.unlink(missing_ok=True)
 
 
 def note_use(record: Path) -> None:
-    """Note that something is of use: `gc` leaves what was so lately.
+    """Note that something was used now: `gc` spares what was used recently.
 
-    What another user shares is that one's to note, and to remove.
+    Files that another user shares are not touched: that user notes their use and removes them.
     """
-    with contextlib.suppress(OSError):  # gone, another's, or on a file system that is read-only
+    with contextlib.suppress(OSError):  # removed, of another user, or on a read-only file system
         os.utime(record)
 
 
@@ -103,10 +103,10 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read_regular(path: Path, limit: int | None = None, *, follow: bool = False) -> bytes:
-    """Return the bytes of a regular file, of which there are at most `limit`.
+    """Return the bytes of a regular file, at most `limit`.
 
-    Raises `OSError` for anything else at that path: no pipe is waited for, and no link followed,
-    unless asked to `follow`.
+    Raises `OSError` for a larger file and for any other kind of file: it does not wait for a pipe,
+    and follows a link only with `follow`.
     """
     flags = _FLAGS if follow else _FLAGS | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags), "rb") as file:
@@ -119,7 +119,7 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = False) 
 
 
 def irregular(path: Path) -> Iterator[Path]:
-    """Yield a path, and those below it, that lead neither to regular files nor to folders."""
+    """Yield those of a path and all paths below it that are neither regular files nor folders."""
     paths = [path, *(path.rglob("*") if path.is_dir() else ())]
     yield from (one for one in paths if not (one.is_file() or one.is_dir()))
 
@@ -130,25 +130,25 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def mounted_below(folder: Path, *, mounts: Path = _MOUNTS) -> list[Path]:
-    """Return where something is mounted at `folder` or below it, the last one mounted first.
+    """Return the mount points at or below `folder`, the most recent mount first.
 
-    `folder` is a real path, without links; `mounts` is in the format of `/proc/PID/mountinfo`.
+    `folder` is a path without symbolic links; `mounts` has the format of `/proc/PID/mountinfo`.
     """
     targets = [target for target, _ in _mounts(mounts)]
     return [one for one in reversed(targets) if one == folder or folder in one.parents]
 
 
 def type_of(folder: Path) -> str:
-    """Return the type of the file system that a folder is on, as `tmpfs`; empty if unknown."""
+    """Return the type of a folder's file system, such as `tmpfs`; empty if unknown."""
     real = folder.resolve()
     ways = {real, *real.parents}
     above = [(len(target.parts), kind) for target, kind in _mounts(_MOUNTS) if target in ways]
-    above.reverse()  # of several mounts in one place, the last one counts
+    above.reverse()  # the last of several mounts in one place counts
     return max(above, key=lambda mount: mount[0])[1] if above else ""
 
 
 def _mounts(file: Path) -> Iterator[tuple[Path, str]]:
-    """Yield where something is mounted, and its type."""
+    """Yield each mount point, with the type of its file system."""
     for line in file.read_bytes().splitlines():
         fields, _, rest = line.partition(b" - ")
         name = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), fields.split(b" ")[_TARGET])
@@ -156,17 +156,17 @@ def _mounts(file: Path) -> Iterator[tuple[Path, str]]:
 
 
 def as_root_of_own() -> tuple[str, ...]:
-    """Return the words before a command that is to be root and to mount, visible to nobody else.
+    """Return a prefix for commands that need root's rights and private mounts.
 
-    `buildah unshare` reads sub-ids as newuidmap does, and is there wherever images are built.
+    `buildah unshare` reads sub-ids as newuidmap does, and is installed wherever images are built.
     """
     return ("unshare", "--mount") if os.geteuid() == 0 else ("buildah", "unshare")
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder if it is there, also with what sub-ids own in it.
+    """Remove a folder if it exists, including files owned by sub-ids.
 
-    Processes of a run that was interrupted start nothing more, so these are others.
+    This uses new `Processes`, since those of an interrupted run start no more commands.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if os.geteuid() != 0 and os.path.lexists(folder):
@@ -174,11 +174,11 @@ def remove_tree(folder: Path) -> None:
             Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)
 
 
-_NOT_BOUND = "build the image again; build-images verify renews evidence alone"
+_NOT_BOUND = "build the image again; build-images verify renews only evidence"
 
 
 def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
-    """Return the bytes of a file that a manifest binds; raises `BadInput` if they are others."""
+    """Return a file's bytes; raise `BadInput` if the digest in the manifest differs."""
     try:
         content = read_regular(folder / name, follow=True)
     except OSError as error:
@@ -187,14 +187,14 @@ def read_bound(folder: Path, manifest: Manifest, name: str) -> bytes:
         ) from error
     digest = manifest.digests.get(name)
     if digest is None:
-        raise BadInput(f"{folder / name}: manifest.json has no digest of it", hint=_NOT_BOUND)
+        raise BadInput(f"{folder / name}: manifest.json has no digest for it", hint=_NOT_BOUND)
     if digest_of(content) != digest:
-        raise BadInput(f"{folder / name}: not the file that manifest.json names", hint=_NOT_BOUND)
+        raise BadInput(f"{folder / name}: its digest differs from manifest.json", hint=_NOT_BOUND)
     return content
 
 
 def table_beside(module: str, name: str) -> Any:
-    """Return what a YAML file beside a module (`__file__`) of this package holds."""
+    """Return the content of a YAML file beside a module (`__file__`) of this package."""
     import yaml  # noqa: PLC0415 - few commands need a table
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -210,7 +210,7 @@ def text_of(file: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """The JSON object in a file; empty if the file cannot be read or holds none."""
+    """Return the JSON object in a file; empty if the file is unreadable or not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError):

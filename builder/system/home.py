@@ -1,4 +1,4 @@
-"""The builder's home: the folders of what it makes and fetches on this machine."""
+"""The builder's home: the folders for its tools, caches and records on this machine."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SHARED_HOME = Path("/var/lib/build-images")
 SHARED = "/opt/build-images"
 SHARED_VARIABLE = "BUILD_IMAGES_SHARED"
 ORDINARY_USER = "build-images"
-LENT_AT = "/.native"  # where build steps are shown the native tools that they are lent
-PIP_AT = "/.packages"  # and a configuration of pip
-PIP_CONFIG = f"{PIP_AT}/pip.conf"  # specs name it; pip goes without if it is not there
-NATIVE_LABEL = "build-images.native"  # which tools those are, said in stages, not in images
+LENT_AT = "/.native"  # where native tools are mounted in build steps
+PIP_AT = "/.packages"  # where pip's configuration is mounted in build steps
+PIP_CONFIG = f"{PIP_AT}/pip.conf"  # named in specs; pip ignores it if it is missing
+NATIVE_LABEL = "build-images.native"  # label of stages, not of images: their native tools
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Home:
-    """The folders of one builder; `ci/setup` follows the same rule.
+    """The folders of one builder; `ci/setup` uses the same rule.
 
-    `$BUILD_IMAGES_HOME`, else for root `/var/lib/build-images` (an ordinary user must be able to
-    reach it: Apptainer runs as one), else `$XDG_DATA_HOME/build-images`. `shared` is another home,
-    of a site's administrator: tools, bases, native tools, packages and sources in it are taken as
+    The path is `$BUILD_IMAGES_HOME`, else for root `/var/lib/build-images` (ordinary users must be
+    able to reach it: Apptainer runs as one), else `$XDG_DATA_HOME/build-images`. `shared` is the
+    home of a site's administrator: its tools, bases, native tools, packages and sources are used as
     they are, and nothing is written there.
     """
 
@@ -39,7 +39,7 @@ class Home:
 
     @property
     def tools(self) -> Path:
-        """Programs that set-up brought, before those of PATH."""
+        """Programs that set-up installed; they come before those on PATH."""
         return self.path / "tools" / "bin"
 
     @property
@@ -62,22 +62,22 @@ class Home:
         return self.path / "sources"
 
     def source(self, sha256: str) -> Path:
-        """Return where the source file of a SHA-256 (hexadecimal) is, if it is there."""
+        """Return the path for the source file with a SHA-256 (hexadecimal)."""
         return self.sources / "sha256" / sha256
 
     @property
     def storage(self) -> Path:
-        """The builder's own container storage: nothing of the user's is in it."""
+        """The builder's own container storage; the user's storage is a different one."""
         return self.path / "storage"
 
     @property
     def pulls(self) -> Path:
-        """The cache of `pull`: `blobs` to go on with, and `last`, the last pulls."""
+        """The cache of `pull`: `blobs` to resume from, and `last`, the last pulls."""
         return self.path / "pulls"
 
     @property
     def work(self) -> Path:
-        """Half-made things, by image and content key; a rerun goes on from here."""
+        """Unfinished work, by image and content key; a rerun continues from it."""
         return self.path / "work"
 
     @property
@@ -87,31 +87,31 @@ class Home:
 
     @property
     def stages(self) -> Path:
-        """Records of the stages that an engine has: a folder a stage, a record a key."""
+        """Records of an engine's stages: a folder per stage, a record per key."""
         return self.path / "stages"
 
     @property
     def temporary(self) -> Path:
-        """A folder for engines to mount and unpack; its content belongs to a living builder."""
+        """A folder where engines mount and unpack; its content belongs to a running builder."""
         return self.path / "tmp"
 
     @property
     def builders(self) -> Path:
-        """The locks of the builders that are at work."""
+        """The locks of running builders."""
         return self.path / "builders"
 
     def search_path(self) -> str:
-        """PATH with the builder's own tools first, and the system's administration programs."""
+        """PATH with the builder's tools first, and with the folders for system administration."""
         shared = [str(self.shared / "tools/bin")] if self.shared else []
         system = ["/usr/local/sbin", "/usr/sbin", "/sbin"]
         return os.pathsep.join([str(self.tools), *shared, os.environ.get("PATH", ""), *system])
 
 
 def shared_folder() -> Path | None:
-    """The folder that this machine's users share: `$BUILD_IMAGES_SHARED`, else `/opt/build-images`.
+    """Return the folder shared by all users: `$BUILD_IMAGES_SHARED`, else `/opt/build-images`.
 
-    None if the variable is empty, or nothing is there. Programs of it are run, so it has to be
-    root's or the caller's own, and closed to changes by others: raises `BadInput`.
+    Returns None if the variable is empty, or the folder does not exist. Programs in it are run:
+    raises `BadInput` unless root or the caller owns it, and no other user can change it.
     """
     named = os.environ.get(SHARED_VARIABLE)
     if named == "":
@@ -141,7 +141,7 @@ def _own_path() -> Path:
 
 
 def folder_of_user() -> Path | None:
-    """The user's own folder; None for a user id without a name where `$HOME` is not set either."""
+    """Return the user's home folder; None for a user id without a name if `$HOME` is not set."""
     try:
         return Path.home()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Facts of the host that evidence rests on."""
+"""Facts about the host that are recorded in evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from builder.system.process import Processes
 
 
 def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostFacts:
-    """Read this machine's facts; nothing is started."""
+    """Return this machine's facts; no program is started."""
     return HostFacts(
         arch=platform.machine(),
         kernel=platform.release(),
@@ -28,7 +28,7 @@ def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostF
 
 
 def lost_gpus(before: HostFacts, after: HostFacts) -> str:
-    """Return a text about GPUs that disappeared; empty if there are as many as before."""
+    """Return a text about GPUs that disappeared; empty if none did."""
     if len(after.gpus) >= len(before.gpus):
         return ""
     remaining = ", ".join(after.gpus) or "none"
@@ -44,7 +44,7 @@ def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:
 
 
 def own_index(processes: Processes) -> str:
-    """Return the index of this machine's pip: a configured one, else its default; or nothing."""
+    """Return the package index of this machine's pip; empty if pip has no answer."""
     for arguments, pattern in (
         (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
         (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),

@@ -1,4 +1,4 @@
-"""Locks between builders that share a store: held by the kernel, so none outlives its holder."""
+"""Locks between builders that share a store; the kernel releases a dead builder's locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.model.errors import Interrupted
 
 _POLL_S = 0.1
 _MOMENT_S = 1.0
-# For writing: NFS hands only locks of such files to its server (flock(2)).
+# Opened for writing: only then does NFS forward the lock to its server (flock(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -26,10 +26,10 @@ def locked(
     waiting: Callable[[], object] = lambda: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Hold the lock of one thing in a folder; waits while another process or thread holds it.
+    """Hold the lock `name` in a folder; wait while another process or thread holds it.
 
-    `waiting` is called once if that takes more than a moment. Raises `Interrupted` when it is
-    `stopped` meanwhile. Its file is gone with the lock: there are as many names as blobs.
+    `waiting` is called once if that takes more than a second. Raises `Interrupted` if `stopped`
+    returns true meanwhile. The lock's file is removed at the end: each blob has a lock of its own.
     """
     path = _path(folder, name)
     with contextlib.ExitStack() as held:
@@ -38,7 +38,7 @@ def locked(
             _take(file, fcntl.LOCK_EX, waiting, stopped)
             if is_at(file.fileno(), path):
                 break
-            held.close()  # who held it has removed the file, and another may be locked by now
+            held.close()  # the last holder removed this file; others may lock a new one
         try:
             yield
         finally:
@@ -46,16 +46,16 @@ def locked(
 
 
 class Turn:
-    """A place in a folder's lock that many hold together, or one alone."""
+    """A lock in a folder that is held shared with others, or exclusively."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """A time in which nobody else has a place, if that is so now.
+        """Hold the lock exclusively if no one else holds it; yield whether it is exclusive.
 
-        Only for when nothing is under way: another may be alone for a moment before and after it.
+        Only between units of work: another holder may be exclusive just before or after it.
         """
         alone = _try(self._file, fcntl.LOCK_EX)
         try:
@@ -72,7 +72,7 @@ def together(
     waiting: Callable[[], object] = lambda: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Turn]:
-    """A place among those who hold a lock together; waits while one holds it alone."""
+    """Hold a shared lock; wait while another holds it exclusively."""
     with _opened(folder, name) as file:
         _take(file, fcntl.LOCK_SH, waiting, stopped)
         yield Turn(file)
@@ -80,7 +80,7 @@ def together(
 
 @contextlib.contextmanager
 def locked_now(folder: Path, name: str) -> Iterator[bool]:
-    """Hold a lock alone if nobody holds it now; whether that is so. Does not wait."""
+    """Hold a lock exclusively if it is free; yield whether it was. Does not wait."""
     with _opened(folder, name) as file:
         yield _try(file, fcntl.LOCK_EX)
 
@@ -113,7 +113,7 @@ def is_at(handle: int, path: Path) -> bool:
     """Return whether an open file is still the one at a path, not removed or replaced."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
-    except OSError:  # it is gone; a server of files may say that the handle is stale
+    except OSError:  # the file was removed, or NFS reports a stale handle
         return False
 
 

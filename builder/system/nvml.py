@@ -1,8 +1,8 @@
-"""NVIDIA's driver and GPUs on this host: from its management library (NVML) and from the kernel.
+"""NVIDIA's driver and GPUs on this host, read from the driver's library (NVML) and the kernel.
 
-The library comes with the driver. A process of its own calls it (`nvml_reader`), since a sick GPU
-can end or block the caller: `ask` returns one reading, `watcher` is the command that samples GPUs.
-No value here is a judgement: `builder.host.doctor` judges.
+A separate process calls the library (`nvml_reader`), since a sick GPU can end or block the caller.
+`ask` returns one reading, `watcher` the command of a process that samples GPUs. Values are not
+judged here, but in `builder.host.doctor`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARY_NOT_FOUND = "NVML_ERROR_LIBRARY_NOT_FOUND"
 NO_ANSWER = "NO_ANSWER"
 WATCHED_EVERY_S = 0.5
 TIMEOUT_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
-_ABANDONED_S = 10.0  # in a call of the kernel that never returns, a process cannot be ended either
+_ABANDONED_S = 10.0  # for a killed process to end; in a system call that hangs, it never ends
 _PACKAGES = Path(__file__).resolve().parents[2]
 _VERSION = re.compile(r"Kernel Module\D*?\s(?:for \S+\s+)?(?P<version>\d+(?:\.\d+)+)")
 _MODEL = re.compile(r"^Model:\s*(?P<model>.+)$", re.MULTILINE)
@@ -33,10 +33,10 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI vendor and class: VGA and 3D control
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NvmlFault:
-    """A call that failed: `number` and `name` of nvmlReturn_t, and what the library says of it.
+    """A failed call: `number` and `name` of nvmlReturn_t, and the library's text for it.
 
-    Two are of this package's own: NVML_ERROR_LIBRARY_NOT_FOUND (12) where there is no library to
-    call, and NO_ANSWER (-1) where nobody came back.
+    This package sets two itself: NVML_ERROR_LIBRARY_NOT_FOUND (12) if the library is missing, and
+    NO_ANSWER (-1) if the process did not answer.
     """
 
     call: str
@@ -47,7 +47,7 @@ class NvmlFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EccErrors:
-    """Memory errors: `volatile` since the driver was loaded, `aggregate` in the GPU's life."""
+    """Memory errors: `volatile` since the driver was loaded, `aggregate` in the GPU's lifetime."""
 
     volatile_corrected: int | None = None
     volatile_uncorrected: int | None = None
@@ -57,7 +57,7 @@ class EccErrors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetiredPages:
-    """Pages of memory that are used no more (Pascal to Volta); `pending` ones wait for a reboot."""
+    """Retired pages of memory (Pascal to Volta); `pending` ones are retired at the next reboot."""
 
     single_bit: int
     double_bit: int
@@ -66,7 +66,7 @@ class RetiredPages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemappedRows:
-    """Rows of memory replaced by spare ones (Ampere and newer); `pending` wait for a reset."""
+    """Memory rows replaced by spare ones (Ampere and newer); `pending` ones wait for a reset."""
 
     correctable: int
     uncorrectable: int
@@ -76,9 +76,9 @@ class RemappedRows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuLink:
-    """The way from GPU `a` to GPU `b`: `nvlinks` direct links, and the PCIe level between them.
+    """The connection of GPUs `a` and `b`: `nvlinks` direct links, and the PCIe level between them.
 
-    `pcie` is PIX, PXB, PHB, NODE or SYS as `nvidia-smi topo -m` writes it; empty if not told.
+    `pcie` is PIX, PXB, PHB, NODE or SYS as in `nvidia-smi topo -m`; empty if unknown.
     """
 
     a: int
@@ -89,12 +89,12 @@ class GpuLink:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU. None is what it does not say: most fields depend on model and driver.
+    """One GPU. None means not reported: most fields depend on model and driver.
 
     `index` is NVML's, in the order of the PCI bus. Temperatures are in degrees Celsius, power in
     watts, clocks in MHz, memory in bytes. `throttling` holds the bits of nvmlClocksEventReasons.
     `nvlinks` counts links that are up, `nvlinks_down` those that are not. `mig_devices` is None
-    where MIG is off. `fault` is the first call that failed otherwise than by not being supported.
+    where MIG is off. `fault` is the first failed call, not counting unsupported ones.
     """
 
     index: int
@@ -132,12 +132,12 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NvmlReading:
-    """This host's driver and GPUs. What could not be read is empty, and `fault` says why.
+    """This host's driver and GPUs. Values that could not be read are empty; `fault` is the reason.
 
-    `library` is the file that was loaded; `driver` the version that the library is of and
-    `kernel_driver` the one of the loaded kernel module, from /proc/driver/nvidia/version; `cuda`
-    the newest CUDA that the driver supports (12.4). `pci_gpus` are the addresses of NVIDIA's GPUs
-    on the PCI bus, whether the driver shows them or not.
+    `library` is the loaded file, `driver` its version, `kernel_driver` the version of the loaded
+    kernel module, from /proc/driver/nvidia/version; `cuda` is the newest CUDA that the driver
+    supports (12.4). `pci_gpus` are the addresses of all NVIDIA GPUs on the PCI bus, even if the
+    driver does not show them.
     """
 
     library: str = ""
@@ -151,28 +151,28 @@ class NvmlReading:
 
     @property
     def driver_version(self) -> str:
-        """The kernel module's version, or where /proc does not tell it (as in gVisor) NVML's."""
+        """The kernel module's version; NVML's if /proc does not have it, as in gVisor."""
         return self.kernel_driver or self.driver
 
     def as_json(self) -> str:
-        """Everything, as one JSON document; `reading_of` reads it."""
+        """Return the reading as JSON; `reading_of` reads it."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def reading_of(text: str) -> NvmlReading:
-    """Return the reading that `NvmlReading.as_json` wrote; raises ValueError for anything else."""
+    """Return the reading in the JSON of `NvmlReading.as_json`; raises ValueError for other text."""
     document = json.loads(text)
     if not document:
-        raise ValueError("no reading of NVML")
+        raise ValueError("not a reading of NVML")
     return read(NvmlReading, document, "reading")
 
 
 def ask(
     processes: Processes, *, library: str = LIBRARY, timeout_s: float = TIMEOUT_S
 ) -> NvmlReading:
-    """Return this host's driver and GPUs, read by a process of its own in `timeout_s` seconds.
+    """Return this host's driver and GPUs, read by a separate process within `timeout_s` seconds.
 
-    Without an answer, the reading's fault is NO_ANSWER and says what happened.
+    Without an answer, the reading's fault is NO_ANSWER, with the reason as text.
     """
     answer = Daemons(1).begin(
         lambda: processes.capture(_reader("read_once", library), check=False, timeout_s=timeout_s)
@@ -190,7 +190,7 @@ def ask(
 
 
 def watcher(library: str = LIBRARY) -> tuple[str, ...]:
-    """Return the command line of a process that prints what GPUs do, again and again."""
+    """Return the command line of a process that repeatedly prints the use of the GPUs."""
     return _reader("watch", library)
 
 
@@ -208,25 +208,25 @@ def _no_answer(text: str) -> NvmlReading:
 
 
 def is_loaded(proc: Path = Path("/proc")) -> bool:
-    """Return whether NVIDIA's kernel module is loaded; it need not say its version."""
+    """Return whether NVIDIA's kernel module is loaded, even if its version is unknown."""
     return (proc / "driver/nvidia/version").is_file()
 
 
 def kernel_driver(proc: Path = Path("/proc")) -> str:
-    """Return the version of NVIDIA's loaded kernel module (535.104.05); empty without one."""
+    """Return the version of NVIDIA's loaded kernel module (535.104.05); empty if none is."""
     match = _VERSION.search(text_of(proc / "driver/nvidia/version"))
     return match["version"] if match else ""
 
 
 def gpu_models(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Return the models of the GPUs that the kernel module has; empty for one that has no name."""
+    """Return the models of the kernel module's GPUs; an empty text for a GPU without a name."""
     files = sorted((proc / "driver/nvidia/gpus").glob("*/information"))
     matches = [_MODEL.search(text_of(file)) for file in files]
     return tuple(match["model"].strip() if match else "" for match in matches)
 
 
 def pci_gpus(sys: Path = Path("/sys")) -> tuple[str, ...]:
-    """Return the PCI addresses of NVIDIA's GPUs, with or without a driver."""
+    """Return the PCI addresses of NVIDIA GPUs, with or without a driver."""
     return tuple(
         folder.name
         for folder in sorted((sys / "bus/pci/devices").glob("*"))

@@ -1,9 +1,9 @@
-"""Calls into libnvidia-ml.so.1, by NVIDIA's nvidia-ml-py; only the processes that ask import this.
+"""Calls into libnvidia-ml.so.1 with NVIDIA's nvidia-ml-py; only separate processes import this.
 
-`read_once` prints a reading as JSON. `watch` prints twice a second what GPUs do, a line of JSON
-each time: a list with an object for each GPU, of `index`, `busy` (the share of the time, 0 to 1),
-`memory_bytes` and `power_w`; null is what a GPU does not report. With the first fault it ends, and
-names it on standard error. It also ends when its output is not read any more.
+`read_once` prints a reading as JSON. `watch` prints the use of the GPUs twice a second, as a line
+of JSON: a list with an object for each GPU, of `index`, `busy` (the share of the time, 0 to 1),
+`memory_bytes` and `power_w`; null means not reported. It ends at the first fault, which it prints
+on standard error, and when its output is not read any more.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from builder.system.nvml import (
     pci_gpus,
 )
 
-_HANGS_S = 40  # then nobody waits any more; longer than a GPU takes to wake up
+_HANGS_S = 40  # after which no caller waits; longer than a GPU takes to wake up
 # nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _ERRORS = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
-# A question that a model, a driver or an ordinary user does not get answered, or one about a link
-# or a MIG device that the GPU does not have: no fault.
+# Not a fault: a query that the model, the driver or an ordinary user's rights do not support, or
+# that is about a link or MIG device that the GPU does not have.
 _NOT_ANSWERED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_NO_PERMISSION,
@@ -55,7 +55,7 @@ _NOT_ANSWERED = {
 
 
 class _CallFailed(Exception):
-    """A call of the library failed, with `fault`."""
+    """A call of the library failed; `fault` describes the failure."""
 
     def __init__(self, fault: NvmlFault) -> None:
         super().__init__(f"{fault.call}: {fault.name}")
@@ -63,12 +63,12 @@ class _CallFailed(Exception):
 
 
 def read_once(library: str) -> None:
-    """Print a reading of this host, by a library's name or path."""
+    """Print a reading of this host; `library` is a name or a path."""
     print(read(library=library).as_json())
 
 
 def watch(library: str) -> None:
-    """Print what GPUs do until somebody ends it."""
+    """Print the use of the GPUs until the process is ended."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         _watch(library)
@@ -77,7 +77,7 @@ def watch(library: str) -> None:
 
 
 def _watch(library: str) -> None:
-    signal.alarm(_HANGS_S)  # ends this process, also within a call into the library
+    signal.alarm(_HANGS_S)  # ends this process, even during a call into the library
     _load(library)
     _call("nvmlInit")
     gpus = [
@@ -105,9 +105,9 @@ def _use(index: int, gpu: object) -> dict[str, object]:
 def read(
     *, library: str = LIBRARY, proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> NvmlReading:
-    """Read this host's driver and GPUs. It raises nothing: what failed is in the reading.
+    """Return this host's driver and GPUs. It raises nothing: failures are in the reading.
 
-    A GPU that is lost or asks for a reset has an entry with its fault and what it still reports.
+    A GPU that is lost or needs a reset has an entry with its fault and all that it still reports.
     """
     host = NvmlReading(kernel_driver=kernel_driver(proc), pci_gpus=pci_gpus(sys))
     try:
@@ -135,12 +135,12 @@ def read(
 
 
 def _load(library: str) -> None:
-    """Have calls go to a library, by its name or path; raises OSError if it cannot be loaded."""
+    """Load a library, by name or path, for all calls; raises OSError if that fails."""
     pynvml.nvmlLib = ctypes.CDLL(library)
 
 
 def _loaded_file(library: str, proc: Path) -> str:
-    """Return the file that the loader took for a library, from this process's memory map."""
+    """Return the file that was loaded for a library, from this process's memory map."""
     with contextlib.suppress(OSError):
         for line in (proc / "self/maps").read_text(errors="replace").splitlines():
             path = line.partition("/")[2]
@@ -163,7 +163,7 @@ def _call(name: str, *arguments: object) -> Any:
 
 
 def _query(name: str, *arguments: object) -> Any:
-    """Call a function, and return its value; None if it is not answered."""
+    """Call a function, and return its value; None if the query is not supported."""
     try:
         return _call(name, *arguments)
     except _CallFailed as failed:
@@ -173,7 +173,7 @@ def _query(name: str, *arguments: object) -> Any:
 
 
 def _cuda() -> str:
-    """Return the newest CUDA of the driver; the second call is for drivers older than 440."""
+    """Return the newest CUDA of the driver; drivers older than 440 need the second call."""
     for name in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
         with contextlib.suppress(_CallFailed):
             if number := _query(name):
@@ -182,7 +182,7 @@ def _cuda() -> str:
 
 
 def _links(gpus: Sequence[tuple[Gpu, object]]) -> Iterator[GpuLink]:
-    """Yield a link for each two GPUs that answer, from the GPUs with their handles."""
+    """Yield the link of each pair of GPUs that answer."""
     sound = [(gpu, handle) for gpu, handle in gpus if handle is not None and not gpu.fault]
     for position, (a, handle) in enumerate(sound):
         direct = _peers(handle) if a.nvlinks else []
@@ -198,7 +198,7 @@ def _peers(gpu: object) -> list[str]:
     """Return the PCI addresses that a GPU's NVLinks lead to: GPUs, switches, or a POWER9."""
     peers = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        with contextlib.suppress(_CallFailed):  # a link that is down has no other end
+        with contextlib.suppress(_CallFailed):  # a link that is down has no peer
             peers.append(_pci_address(_query("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)))
     return peers
 
@@ -209,14 +209,14 @@ def _pci_address(info: pynvml.nvmlPciInfo_t) -> str:
 
 
 class _Questions:
-    """Asks one GPU, and notes the first fault: the questions after it may still have answers."""
+    """Queries one GPU and notes the first fault; later queries may still succeed."""
 
     def __init__(self, gpu: object) -> None:
         self._gpu = gpu
         self.fault: NvmlFault | None = None
 
     def __call__(self, name: str, *arguments: object) -> Any:
-        """Return the answer of nvmlDeviceGet...; None if there is none."""
+        """Return the result of nvmlDeviceGet...; None if there is none."""
         try:
             return _query(f"nvmlDeviceGet{name}", self._gpu, *arguments)
         except _CallFailed as failed:
@@ -233,7 +233,7 @@ def _read_gpu(index: int) -> tuple[Gpu, object]:
     ask = _Questions(handle)
     memory, rates = ask("MemoryInfo"), ask("UtilizationRates")
     throttling = ask("CurrentClocksEventReasons")
-    if throttling is None:  # its name before driver 535
+    if throttling is None:  # the function's name before driver 535
         throttling = ask("CurrentClocksThrottleReasons")
     is_divided = _first_flag(ask("MigMode"))
     links = [ask("NvLinkState", link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)]
@@ -277,7 +277,7 @@ def _thousandth(value: int | None) -> float | None:
 
 
 def _first_flag(modes: Sequence[int | None] | None) -> bool | None:
-    """Return whether a mode is on: the first number, before what comes with the next reset."""
+    """Return whether a mode is on now; the second number is the mode after the next reset."""
     return None if not modes or modes[0] is None else bool(modes[0])
 
 
@@ -315,9 +315,9 @@ def _remapped(rows: Sequence[int] | None) -> RemappedRows | None:
 
 
 def _mig_devices(ask: _Questions) -> int | None:
-    """Return how many devices a GPU in MIG mode is divided into: without any, CUDA finds none.
+    """Return the number of a GPU's MIG devices; without any, CUDA finds no device.
 
-    None if a question failed: then it is not known.
+    None if a query failed.
     """
     fault_before = ask.fault
     numbers = range(ask("MaxMigDeviceCount") or 0)

@@ -1,9 +1,9 @@
-"""Processes of builders that were killed: found by a mark in their environment, and ended.
+"""Find and end processes of builders that were killed, by a mark in their environment.
 
-A builder holds a lock of its own for as long as it lives, and every program that it starts has
-the lock's name in its environment, as have the programs that these start. What runs inside a
-container has another environment: it is found as a descendant, by its session, or, when no other
-builder works on the same home, by a root folder in it.
+A builder holds its own lock while it runs. All programs that it starts, and their descendants,
+have the lock's name in their environment. Processes in containers have a different environment:
+they are found as descendants, by their session, or, if no other builder uses the same home, by
+their root folder in it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GONE_S = 10.0
 
 @contextlib.contextmanager
 def living(folder: Path) -> Iterator[str]:
-    """Hold a builder's lock while it works; yield the mark for the programs that it starts."""
+    """Hold a builder's lock while it runs; yield the mark for the programs that it starts."""
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     with contextlib.ExitStack() as stack:
         path = Path()
-        while not path.is_file():  # another may have taken a lock for a dead one's, and removed it
+        while not path.is_file():  # another builder may have removed the lock as a dead builder's
             stack.close()
             name = f"builder-{secrets.token_hex(8)}"
             stack.enter_context(locked(folder, name))
@@ -47,10 +47,10 @@ def living(folder: Path) -> Iterator[str]:
 
 
 def end_orphans(folder: Path, *, home: Path | None = None) -> int:
-    """End the processes of dead builders of this folder, and return their number.
+    """End the processes of dead builders in this folder, and return their number.
 
-    With `home`, whose builders must all be dead, processes with their root in the containers there
-    are ended too.
+    With `home`, whose builders must all be dead, processes with a root folder in its containers are
+    ended, too.
     """
     folder, home = folder.resolve(), home and home.resolve()
     victims: dict[int, int] = {}
@@ -58,7 +58,7 @@ def end_orphans(folder: Path, *, home: Path | None = None) -> int:
         if entry.name.isdigit() and (_is_orphan(entry, folder) or (home and _runs_in(entry, home))):
             for pid in (int(entry.name), *descendants(int(entry.name))):
                 if pid not in victims and pid != os.getpid():
-                    # A handle: the number cannot come to mean another process then.
+                    # A handle, since the process number may be reused for another process.
                     with contextlib.suppress(OSError):
                         victims[pid] = os.pidfd_open(pid)
     for handle in victims.values():
@@ -87,7 +87,7 @@ def _is_orphan(process: Path, folder: Path) -> bool:
 
 
 def _is_dead(path: Path, *, remove: bool = False) -> bool:
-    """Return whether nobody holds a builder's lock; it is removed only while it is held here."""
+    """Return whether no process holds a builder's lock; with `remove`, remove it then."""
     if not path.exists():
         return True
     name = path.name.removeprefix(".").removesuffix(".lock")
@@ -109,9 +109,9 @@ R = TypeVar("R")
 
 
 class Daemons:
-    """A few threads at most that work on what they are handed, first come first.
+    """At most `most` daemon threads that do work in the order of its arrival.
 
-    One may wait for a server that says nothing.
+    The program can end while a thread still waits for a silent server.
     """
 
     def __init__(self, most: int) -> None:
@@ -120,7 +120,7 @@ class Daemons:
         self._todo: deque[Callable[[], object]] = deque()
 
     def begin(self, work: Callable[[], R]) -> Future[R]:
-        """Have something worked on; it may be cancelled until that begins."""
+        """Queue work and return its future, which can be cancelled until the work begins."""
         future: Future[R] = Future()
         with self._lock:
             self._todo.append(functools.partial(_settle, future, work))
@@ -144,5 +144,5 @@ def _settle(future: Future[R], work: Callable[[], R]) -> None:
         return
     try:
         future.set_result(work())
-    except BaseException as error:  # whoever takes the result is told
+    except BaseException as error:  # raised again where the result is used
         future.set_exception(error)

@@ -1,8 +1,8 @@
 """Subprocesses: only this module starts them.
 
-Commands are argument lists, never shell strings. Each one leads a session of its own, so that
-it can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the
-run fails. Output goes to a log file, or is kept up to a limit; its end is quoted in the error.
+Commands are argument lists, never shell strings. Each command leads its own session, so that it
+can be ended with everything it started: on a timeout, on Ctrl-C, or when another part of the run
+fails. Output goes to a log file, or is kept up to a limit; errors quote its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from builder.system.terminal import Reader, lines_of
 
 TAIL_LINES = 30
 GRACE_S = 5.0
-_BREAK_OFF_S = 0.5  # how long a command whose output broke off may take to end
+_BREAK_OFF_S = 0.5  # for a command to end after its output broke off
 
 _PACKAGE = Path(__file__).parents[1]
 _SUPERVISOR = (
@@ -41,9 +41,9 @@ Argument = str | os.PathLike[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """A finished command. Its output is text of bounded size (builder.system.terminal).
+    """A finished command. Its output is text of limited size (builder.system.terminal).
 
-    If it was ended for taking too long, `waiting` has a line for each process that it waited for.
+    After a timeout, `waiting` has a line for each process that the command waited for.
     """
 
     argv: tuple[str, ...]
@@ -56,11 +56,11 @@ class Completed:
 
 
 class Processes:
-    """Starts subprocesses and can end all of those that are still running.
+    """Starts subprocesses, and can end all that are still running.
 
-    `echo` receives each line of output of logged commands as it comes (`--verbose`). `mark` is put
-    into the environment of every command, where `builder.system.orphans` looks for it.
-    One value of this class serves a whole run and all of its threads.
+    `echo` receives each output line of logged commands as it arrives (`--verbose`). `mark` is added
+    to the environment of every command, where `builder.system.orphans` looks for it.
+    One instance serves a whole run and all of its threads.
     """
 
     def __init__(self, *, echo: Callable[[str], None] | None = None) -> None:
@@ -85,7 +85,7 @@ class Processes:
     ) -> Completed:
         """Run a command with both of its streams appended to `log`; raise `StepFailed` on failure.
 
-        `what` names the step in the error. `on_line` sees each line as it comes.
+        `what` names the step in the error. `on_line` receives each line as it arrives.
         """
         words = tuple(os.fspath(word) for word in argv)
         name = what or words[0]
@@ -132,10 +132,10 @@ class Processes:
         """Run a command and return its two streams.
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
-        `timed_out`. A `supervised` command is ended with everything it started, also with what
-        left its session and its parent (builder.system.descendants). `look` says what is being
-        waited for, from the command's process id, when its time is over. `input_text` is what it
-        can read: at most some kB, and the place for a secret, which arguments are not.
+        `timed_out`. A `supervised` command is ended with everything it started, even processes that
+        left its session and parent (builder.system.descendants). On a timeout, `look` returns from
+        the command's process id what it waits for. `input_text` (some kB at most) is its standard
+        input; secrets go there, and never into arguments.
         """
         words = tuple(os.fspath(word) for word in argv)
         start = time.monotonic()
@@ -148,7 +148,7 @@ class Processes:
                         child.stdin.write(input_text.encode())
                 stderr, stdout = Reader(child.stderr), Reader(child.stdout)
                 returncode = child.wait()
-                # What it left behind in its session may hold the pipes open.
+                # Processes that it left in its session may hold the pipes open.
                 signal_all(descendants(child.pid), signal.SIGKILL)
                 output, errors = stdout.text(GRACE_S), stderr.text(GRACE_S)
         self._raise_if_stopping()
@@ -168,7 +168,7 @@ class Processes:
 
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
-        """Open the standard output of a command, as a stream to be read to its end."""
+        """Open the standard output of a command as a stream; the caller must read it to its end."""
         words = tuple(os.fspath(word) for word in argv)
         with self._started(words) as child:
             assert child.stdout is not None
@@ -177,7 +177,7 @@ class Processes:
             try:
                 yield child.stdout
                 child.stdout.read()
-            except Exception as error:  # perhaps the output broke off because the command failed
+            except Exception as error:  # the output may have broken off because the command failed
                 failure = error
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=_BREAK_OFF_S)
@@ -190,7 +190,7 @@ class Processes:
 
     @property
     def stopping(self) -> bool:
-        """True if `stop` was called."""
+        """True after `stop`."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
@@ -202,7 +202,7 @@ class Processes:
             threading.Thread(target=end_tree, args=(child.pid,), kwargs={"grace_s": GRACE_S})
             for child in running
         ]
-        for ender in enders:  # all at once: they share one time of grace
+        for ender in enders:  # all at once, to share one grace period
             ender.start()
         for ender in enders:
             ender.join()
@@ -223,14 +223,14 @@ class Processes:
         stderr: int = subprocess.PIPE,
         supervised: bool = False,
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a command, and end what still runs of it at the end."""
+        """Start a command; at the end, end all that still runs of it."""
         self._raise_if_stopping()
         environment = {**os.environ, **self.mark, **(env or {})}
         entry = None if user is None else _entry(user)
         if entry:
             names = {"USER": entry.pw_name, "LOGNAME": entry.pw_name, "HOME": entry.pw_dir}
             environment |= names
-        if supervised:  # the supervisor stays the caller, so that it may end what the user runs
+        if supervised:  # the supervisor runs as the caller, who may end the user's processes
             words, entry = (
                 (sys.executable, "-I", "-S", "-c", _SUPERVISOR, user or "-", *words),
                 None,
@@ -256,7 +256,7 @@ class Processes:
         with self._lock:
             self._running.add(child)
         try:
-            self._raise_if_stopping()  # `stop` may have looked before this child existed
+            self._raise_if_stopping()  # `stop` may have run before this child existed
             yield child
         finally:
             if child.poll() is None:
@@ -267,7 +267,7 @@ class Processes:
 
 
 class _Deadline:
-    """Ends a child when its time is over: it has `expired`, and `waiting` for some processes."""
+    """Ends a child at a timeout: `expired` is true then, `waiting` what it waited for."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _Deadline:
 
     def _expire(self) -> None:
         self.expired = True
-        with contextlib.suppress(Exception):  # whatever /proc holds: the child is ended
+        with contextlib.suppress(Exception):  # the child is ended in any case
             self.waiting = self._look(self._child.pid)
         end_tree(self._child.pid, grace_s=1.0)
 
@@ -307,6 +307,6 @@ def _entry(user: str) -> pwd.struct_passwd:
         return pwd.getpwnam(user)
     except KeyError as error:
         raise MissingPrerequisite(
-            f"user {user}, who runs what root must not run, is missing on this machine",
+            f"user {user} is missing: root runs Apptainer and Charliecloud as this user",
             hint="build-images setup creates it",
         ) from error

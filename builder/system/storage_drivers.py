@@ -1,4 +1,4 @@
-"""The drivers of Buildah's storage, and what a trial of one came to."""
+"""The drivers of Buildah's storage, and the result of trying one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OVERLAY, VFS = "overlay", "vfs"
-# The most that one image takes while it is built and packed: `hpc-base` takes 1.3 GB of a storage
-# with overlay, and 8.3 GB with vfs.
+# The largest space for one image while it is built and packed. `hpc-base` takes 1.3 GB in a
+# storage with overlay, and 8.3 GB with vfs.
 _NEEDED_BYTES = 3 << 30
 _NEEDED_BY_VFS = 12 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Driver:
-    """A storage driver. `program` mounts where the kernel does not.
+    """A storage driver. `program` mounts overlay if the kernel does not.
 
-    `why` says why it is not overlay. `options` are Buildah's and Podman's.
+    `why` is the reason if it is not overlay. `options` are those of Buildah and Podman.
     """
 
     name: str
@@ -32,18 +32,18 @@ class Driver:
 
     @property
     def title(self) -> str:
-        """`overlay`, `overlay by fuse-overlayfs`, `vfs`."""
+        """The driver for messages: `overlay`, `overlay by fuse-overlayfs`, `vfs`."""
         return f"{self.name} by {Path(self.program).name}" if self.program else self.name
 
 
 def needed_bytes(driver: Driver) -> int:
-    """The bytes that one image takes at most, while it is built and packed."""
+    """Return the largest size in bytes of one image while it is built and packed."""
     return _NEEDED_BY_VFS if driver.name == VFS else _NEEDED_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageTrial:
-    """The driver for a folder; `problem` is why it does not work there, or empty."""
+    """The driver for a folder; `problem` is empty, or the reason why it does not work there."""
 
     driver: Driver
     problem: str = ""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def printable(text: str, *, most: int | None = None) -> str:
-    """Return one line of foreign text, in which characters that could steer a terminal are escaped.
+    """Return untrusted text as one line; characters that could control a terminal are escaped.
 
-    A text that is longer than `most` letters is cut.
+    A text longer than `most` characters is cut.
     """
     shown = "".join(
         letter if letter.isprintable() else repr(letter)[1:-1] for letter in text[:most]
@@ -27,17 +27,17 @@ def printable(text: str, *, most: int | None = None) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the same for several lines: ends of lines and tabs stay."""
+    """Return untrusted text like `printable`, but keep line ends and tabs."""
     return "".join(letter if letter in "\n\t" else printable(letter) for letter in text)
 
 
 def in_colour() -> bool:
-    """Return whether standard output is a terminal with colours; NO_COLOR: no-color.org."""
+    """Return whether standard output is a terminal with colours and NO_COLOR is not set."""
     return sys.stdout.isatty() and is_capable() and not os.environ.get("NO_COLOR")
 
 
 def is_capable() -> bool:
-    """Return whether the terminal can do more than print one line below the other."""
+    """Return whether the terminal can do more than print lines one below the other."""
     return os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -45,7 +45,7 @@ GREEN, RED, YELLOW, DIM, BOLD = "32", "31", "33", "2", "1"
 
 
 class Paint:
-    """Puts the terminal's colours around a text, or leaves it as it is."""
+    """Adds terminal colours to a text, or returns it unchanged without `colour`."""
 
     def __init__(self, colour: bool) -> None:
         self._colour = colour
@@ -54,19 +54,19 @@ class Paint:
         return f"\033[{code}m{text}\033[0m" if self._colour else text
 
 
-CAPTURE_LIMIT = 1 << 20  # bytes of a stream: half of them from its beginning, half from its end
+CAPTURE_LIMIT = 1 << 20  # bytes kept of a stream: half from its beginning, half from its end
 _HALF = CAPTURE_LIMIT // 2
 _LONGEST_LINE = 1 << 16
 
 
 def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a stream as they come; of very long lines, pieces."""
+    """Yield the lines of a stream as they arrive; very long lines in pieces."""
     while piece := stream.readline(_LONGEST_LINE):
         yield piece
 
 
 class Reader:
-    """Reads a stream to its end in a thread; of what is over `CAPTURE_LIMIT`, keeps both ends."""
+    """Reads a stream to its end in a thread; above `CAPTURE_LIMIT`, keeps beginning and end."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         assert stream is not None
@@ -91,19 +91,19 @@ class Reader:
         self._dropped += over
 
     def text(self, wait_s: float) -> str:
-        """Return the output as text, when the stream ended or `wait_s` seconds went by."""
+        """Return the output as text, once the stream has ended or after `wait_s` seconds."""
         self._thread.join(timeout=wait_s)
         self._shorten()
         head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
         return head + (f"\n[{self._dropped} bytes left out]\n" if self._dropped else "") + tail
 
 
-_STEP = 1 << 30  # bytes after which it is told how far an archive is
+_STEP = 1 << 30  # bytes between two progress lines of an archive
 _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
 
 class Progress:
-    """Plain lines, each with the time since the start. `level` 0 is quiet, 1 normal, 2 verbose."""
+    """Prints lines with the time since the start. `level`: 0 is quiet, 1 normal, 2 verbose."""
 
     def __init__(self, *, level: int = 1, stream: IO[str] | None = None) -> None:
         self.level = level
@@ -113,32 +113,32 @@ class Progress:
 
     @contextlib.contextmanager
     def running(self, identifiers: list[str]) -> Iterator[None]:
-        """The time in which images are worked on."""
+        """Show the progress of these images while the context lasts."""
         del identifiers
         yield
 
     def step(self, identifier: str, text: str) -> None:
-        """An image has come to a new step."""
+        """Show that an image has reached a new step."""
         if self.level:
             self._print(f"{identifier}: {text}")
 
     def detail(self, identifier: str, text: str) -> None:
-        """A line of what goes on within a step."""
+        """Show a detail of the current step."""
         if self.level > 1:
             self._print(f"{identifier}: {text}")
 
     def finish(self, identifier: str, outcome: str, text: str) -> None:
-        """An image is done: verified, built, unchanged or failed."""
+        """Show that an image is done: verified, built, unchanged or failed."""
         if self.level or outcome == "failed":
             self._print(f"{_MARKS.get(outcome, ' ')} {identifier}: {outcome}{text and ', ' + text}")
 
     def say(self, text: str) -> None:
-        """A line that belongs to no image."""
+        """Print a line that belongs to no image."""
         if self.level:
             self._print(text)
 
     def echo(self, line: str) -> None:
-        """A line of a subprocess's output."""
+        """Print a line of a subprocess's output."""
         if self.level > 1:
             self._print(f"  {line}")
 
@@ -152,14 +152,14 @@ class Progress:
 
 
 class ByteProgress:
-    """Says how far the bytes of an archive are, now and then."""
+    """Reports from time to time how many bytes of an archive are done."""
 
     def __init__(self, say: Callable[[str], object], total: int, verb: str) -> None:
         self._say, self._total, self._verb = say, total, verb
         self._done = self._reported = 0
 
     def __call__(self, size: int) -> None:
-        """Count bytes that are done."""
+        """Count bytes that have been processed."""
         self._done += size
         if self._done - self._reported >= _STEP:
             self._reported = self._done
@@ -167,11 +167,11 @@ class ByteProgress:
 
 
 class LiveProgress(Progress):
-    """A table of images and what each is at, for terminals."""
+    """Shows a live table of images with the current step of each, for terminals."""
 
     def __init__(self, *, level: int = 1) -> None:
         super().__init__(level=level)
-        from rich import progress  # noqa: PLC0415 - only terminals pay for it
+        from rich import progress  # noqa: PLC0415 - slow, and only needed on terminals
         from rich.console import Console  # noqa: PLC0415
 
         self._table = progress.Progress(
@@ -204,7 +204,7 @@ class LiveProgress(Progress):
         style = "red" if outcome == "failed" else "green" if outcome in _MARKS else "none"
         self._show(identifier, f"{_MARKS.get(outcome, ' ')} {outcome} {first}", style)
         self._table.stop_task(self._rows[identifier])
-        if outcome == "failed" or more:  # a row is too short for what went wrong
+        if outcome == "failed" or more:  # a row is too short for an error
             self._print(f"{_MARKS.get(outcome, ' ')} {identifier}: {outcome}, {text}")
 
     def _show(self, identifier: str, text: str, style: str = "none") -> None:
@@ -221,7 +221,7 @@ class LiveProgress(Progress):
 
 
 def progress_for(level: int) -> Progress:
-    """The live table on a terminal (unless verbose), plain lines elsewhere."""
+    """Return the live table on a terminal (unless verbose), plain lines elsewhere."""
     if level == 1 and sys.stderr.isatty() and is_capable():
         return LiveProgress(level=level)
     return Progress(level=level)
@@ -232,11 +232,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptions(note: Callable[[], object]) -> Iterator[None]:
-    """Call `note` for each interruption, in place of an exception at an arbitrary point.
+    """Call `note` for each interruption, instead of raising an exception at an arbitrary point.
 
-    An exception that is raised inside the locks of `threading` leaves them in a state in which the
-    next use of them fails. `note` must be reentrant, as `queue.SimpleQueue.put` is. A signal that
-    is ignored, as `nohup` does with SIGHUP, stays so; outside the main thread nothing changes.
+    An exception raised inside a lock of `threading` can break it, so that its next use fails.
+    `note` must be reentrant, as `queue.SimpleQueue.put` is. Ignored signals stay ignored (`nohup`
+    ignores SIGHUP); outside the main thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -251,5 +251,5 @@ def interruptions(note: Callable[[], object]) -> Iterator[None]:
 
 
 def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """Disregard interruptions: the end is under way already."""
+    """Ignore interruptions while the program is already ending."""
     return interruptions(lambda: None)

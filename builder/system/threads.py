@@ -1,4 +1,4 @@
-"""Work in a few threads, with results in order, and work that several want, done once."""
+"""Work in a few threads, with results in order; shared work that is done only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from builder.system.orphans import Daemons
 AT_ONCE = 4  # threads
 T = TypeVar("T")
 R = TypeVar("R")
-_END_S = 2.0  # for stopped work to end; a connection that is being opened takes longer
+_END_S = 2.0  # for stopped work to end; opening a connection may take longer
 
 
 def in_threads(
@@ -24,10 +24,10 @@ def in_threads(
     jobs: int = AT_ONCE,
     stop: Callable[[], object] | None = None,
 ) -> list[R]:
-    """Return the result of `work` for each item, in their order.
+    """Return the results of `work` for all items, in their order.
 
-    The first failure, or Ctrl-C, calls `stop`, which has to end what is under way; nothing new is
-    begun then, and the failure is raised, at once or very soon.
+    After the first failure or Ctrl-C, no new work begins, `stop` is called to end the running work,
+    and the failure is raised within a short time.
     """
     threads = Daemons(jobs)
     futures = [threads.begin(partial(work, item)) for item in items]
@@ -51,9 +51,9 @@ class _Asked(Generic[R]):
 
 
 class Coming(Generic[R]):
-    """Work by name that several takers want: done once, a few at a time, first come first.
+    """Named work that several takers request: done once, by a few threads, in order of requests.
 
-    A failure is raised for the taker that asked first; another one does the work itself then.
+    A failure is raised for the taker that asked first; any other taker then does the work itself.
     """
 
     def __init__(self, threads: int = AT_ONCE) -> None:
@@ -62,21 +62,21 @@ class Coming(Generic[R]):
         self._asked: dict[str, _Asked[R]] = {}
 
     def ask(self, name: str, work: Callable[[], R], taker: object) -> _Asked[R]:
-        """Have work begun, unless it is under way or done."""
+        """Begin the work, unless it is running or done."""
         with self._lock:
             if name not in self._asked:
                 self._asked[name] = _Asked(taker=taker, future=self._threads.begin(work))
             return self._asked[name]
 
     def get(self, name: str, work: Callable[[], R], taker: object) -> R:
-        """Return the result of some work, when it is done."""
+        """Return the result of the work, once it is done."""
         asked = self.ask(name, work, taker)
         wait([asked.future])
         has_failed = asked.future.cancelled() or asked.future.exception() is not None
         return work() if has_failed and asked.taker is not taker else asked.future.result()
 
     def forget(self, taker: object) -> None:
-        """Cancel the requests of a taker that nobody works on yet."""
+        """Cancel a taker's requests whose work has not begun."""
         with self._lock:
             for asked in self._asked.values():
                 if asked.taker is taker:

@@ -1,4 +1,4 @@
-"""Helpers for all HTTP requests: transient status, the text of errors, URLs and headers."""
+"""Helpers for all HTTP requests: temporary failures, error texts, URLs and headers."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from urllib3.util import parse_url
 
 from builder.system import terminal
 
-# Failures that may pass by themselves; any other status is final.
+# The status of failures that may be temporary; any other status is final.
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-_SHOWN = 200  # letters
-_DATE = 64  # letters, at most, of a time as headers write it
-_DIGITS = 9  # of a number of seconds; what has more is longer than anybody waits
+_SHOWN = 200  # characters
+_DATE = 64  # characters of the longest accepted date in a header
+_DIGITS = 9  # digits of the longest accepted number of seconds
 _USER = re.compile(r"://[^/?#\s]*@")
 
 
 def server_of(url: str) -> str:
-    """Return host and port, without a user name and a password."""
+    """Return host and port of a URL, without user name and password."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def without_users(text: str) -> str:
-    """Return a text for people and logs: its URLs without user names and passwords."""
+    """Return a text for messages and logs: its URLs have no user names and passwords."""
     return _USER.sub("://", text)
 
 
 def printable(text: str) -> str:
-    """Return an untrusted text for people and logs: control characters are escaped."""
+    """Return untrusted text for messages and logs: control characters are escaped."""
     return terminal.printable(text, most=_SHOWN)
 
 
 def innermost(error: BaseException) -> str:
-    """Return the innermost reason: the errors around it repeat host, port and URL."""
+    """Return the innermost reason: the outer errors repeat host, port and URL."""
     inner = cause_of(error)
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
@@ -45,7 +45,7 @@ def innermost(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the first of a chain of errors."""
+    """Return the original error of a chain."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return error
@@ -64,37 +64,37 @@ def retry_after(headers: Mapping[str, str]) -> float:
         return 0.0
 
 
-LONGEST = 8 << 10  # characters of an address, and of a header that is taken apart
+LONGEST = 8 << 10  # characters of a URL, and of a header that is parsed
 _PORTS = {"http": 80, "https": 443}
 _ODD = re.compile(r"[\\\x00-\x1f]")
-# A link and its parameters (RFC 8288). No part of it can be passed over by another one, so that
-# searching a header takes a time in proportion to its length.
+# A link and its parameters (RFC 8288). Its parts cannot match the same text, so the time of a
+# search is proportional to the length of the header.
 _LINK = re.compile(r"<([^<>]*)>([^<>,]*)")
 _NEXT = re.compile(r';\s*rel\s*=\s*"?next"?\s*(?:;|$)', re.IGNORECASE)
 
 
 def joined(base: str, address: str) -> str:
-    """Return an absolute URL of a registry's address: an upload's, a next page's, a redirect's.
+    """Return the absolute URL of an address that a registry sent: upload, next page or redirect.
 
-    Raises `ValueError` for an invalid one, or one that is longer than `LONGEST`, names no host or a
-    user, or holds a backslash: parsers disagree about the host of `https://a\\@b/`, and secrets go
-    by the host.
+    Raises `ValueError` for a URL that is invalid, longer than `LONGEST`, has no host or has a user,
+    or contains a backslash: parsers disagree about the host of `https://a\\@b/`, and the host
+    decides which secrets are sent.
     """
     if len(address) > LONGEST:
-        raise ValueError(f"an address of {len(address)} characters")
+        raise ValueError(f"a URL of {len(address)} characters")
     if _ODD.search(address):
-        raise ValueError("a backslash or a control character in an address")
+        raise ValueError("a backslash or a control character in a URL")
     url = urljoin(base, address)
     parts = urlsplit(url)
     if "@" in parts.netloc or origin(url)[1].strip("[]") != (parts.hostname or ""):
-        raise ValueError("an address whose host is not plain")
+        raise ValueError("a URL with an invalid host")
     return url
 
 
 def next_page(link: str) -> str:
-    """Return the address of a list's next page from a `Link` header; empty for the last page.
+    """Return the URL of a list's next page from a `Link` header; empty for the last page.
 
-    Raises `ValueError` for a header that is longer than `LONGEST`.
+    Raises `ValueError` for a header longer than `LONGEST`.
     """
     if len(link) > LONGEST:
         raise ValueError(f"a Link header of {len(link)} characters")
@@ -103,12 +103,12 @@ def next_page(link: str) -> str:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port: the credentials for a registry go to its origin alone.
+    """Return scheme, host and port: a registry's credentials are sent only to its origin.
 
-    Raises `ValueError` for a text that is no URL.
+    Raises `ValueError` for an invalid URL.
     """
     parts = parse_url(url)
     scheme = (parts.scheme or "").lower()
     if not parts.host or parts.auth or scheme not in _PORTS:
-        raise ValueError("an address without a host, or with a user")
+        raise ValueError("a URL without a host or with a user name")
     return scheme, parts.host.lower(), parts.port or _PORTS[scheme]

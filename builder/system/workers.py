@@ -1,7 +1,7 @@
-"""Forked processes of this very program, for work that threads would wait at Python's lock for.
+"""Forked processes of this program, for work that Python's global lock would serialize in threads.
 
-They are forked before any thread begins. Where there are none, on a machine of one core for one,
-or where one of them died, the caller does the work.
+They are forked before any thread begins. If there are none (as on a machine with one core), or one
+has died, the caller does the work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from builder.model.errors import Interrupted, Refused
 _POLL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
-# Gets words, and a function that raises when the work is to end.
+# Takes arguments, and a function that raises to end the work.
 Work = Callable[[Sequence[str], Callable[[], object]], object]
 
 
 class Workers:
-    """A few processes, each of which does one thing at a time; none without a pool."""
+    """A few processes, each of which does one task at a time; none without a pool."""
 
     def __init__(self, work: Work, pool: ProcessPoolExecutor | None = None) -> None:
         self._work, self._pool = work, pool
@@ -33,10 +33,10 @@ class Workers:
         self.processes = multiprocessing.active_children() if pool else []
 
     def do(self, words: Sequence[str], check: Callable[[], object]) -> bool:
-        """Have the work done; False if the caller is to do it, and to find what is in its way.
+        """Do the work in a process; return False if the caller must do it, and meet its error.
 
-        `check` is called meanwhile, and may raise to leave the work. Raises `Refused` as the work
-        did, and `Interrupted` once all of it has ended.
+        `check` is called meanwhile, and may raise to abandon the work. Raises `Refused` if the work
+        did, and `Interrupted` after `end`.
         """
         if self._pool is None:
             return False
@@ -45,7 +45,7 @@ class Workers:
             while not wait([future], timeout=_POLL_S).done:
                 check()
             answer = future.result()
-        except (RuntimeError, CancelledError) as error:  # one of them died, or all have ended
+        except (RuntimeError, CancelledError) as error:  # a process died, or `end` was called
             if self._ended.is_set():
                 raise Interrupted("the work has ended") from error
             return False
@@ -54,7 +54,7 @@ class Workers:
         return answer
 
     def end(self) -> None:
-        """Kill all of them, which harms nothing: nobody waits for what they work on any more."""
+        """Kill all processes; their results are not needed any more."""
         self._ended.set()
         for process in self.processes:
             process.kill()
@@ -64,7 +64,7 @@ class Workers:
 
 @contextlib.contextmanager
 def workers(work: Work, most: int) -> Iterator[Workers]:
-    """Start one for each core, at most `most`; none beside threads: a fork would stop them."""
+    """Fork one process per core, at most `most`; none if threads run: a fork is unsafe then."""
     cores = len(os.sched_getaffinity(0))
     started = Workers(work)
     try:
@@ -72,7 +72,7 @@ def workers(work: Work, most: int) -> Iterator[Workers]:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
                 started = _forked(work, min(cores, most))
-            finally:  # an interrupt comes here: never halfway, when nothing would end them
+            finally:  # signals arrive only now, when `end` can reach every process
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield started
     finally:
@@ -83,16 +83,16 @@ def _forked(work: Work, number: int) -> Workers:
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(number, mp_context=context, initializer=_begin)
     try:
-        pool.submit(os.getpid)  # forks all of them
-    except (OSError, RuntimeError):  # a limit of processes, or of threads
+        pool.submit(os.getpid)  # forks all processes
+    except (OSError, RuntimeError):  # a limit on processes or threads
         for process in multiprocessing.active_children():
-            process.kill()  # else the program would wait for them at its end
+            process.kill()  # else the program waits for them at its end
         return Workers(work)
     return Workers(work, pool)
 
 
 def _begin() -> None:
-    """Leave Ctrl-C to the program that this process belongs to, and end with it."""
+    """Ignore Ctrl-C, which the parent process handles, and end with the parent."""
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -102,11 +102,11 @@ def _begin() -> None:
 
 
 def _attempt(work: Work, words: Sequence[str]) -> bool | tuple[str, str]:
-    """Return whether the work was done, or the text and the hint of a refusal."""
+    """Return whether the work was done, or text and hint of a refusal."""
     try:
         work(words, lambda: None)
     except Refused as error:
         return error.args[0], error.hint
-    except Exception:  # the caller meets it, too
+    except Exception:  # the caller repeats the work and meets the same error
         return False
     return True

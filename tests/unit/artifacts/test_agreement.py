@@ -250,7 +250,7 @@ def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
     (folder / NAME).write_bytes((folder / NAME).read_bytes() + b"\n")
     state = proven_state(out, image, ImageGoal())
     assert state.work == "verify"
-    assert state.text.endswith(f"{NAME}: not the file that manifest.json names")
+    assert state.text.endswith(f"{NAME}: its digest differs from manifest.json")
 
 
 def test_a_project_demands_its_own_checks(made: Path) -> None:

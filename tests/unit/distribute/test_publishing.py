@@ -293,7 +293,7 @@ def test_evidence_that_changed_meanwhile_is_not_signed(made: Path) -> None:
     content = file.read_bytes()
     try:
         file.write_bytes(content + b"\n")
-        with pytest.raises(BadInput, match=r"oci\.json: not the file that manifest\.json names"):
+        with pytest.raises(BadInput, match=r"oci\.json: its digest differs from manifest\.json"):
             prove_with(str(KEY), releases, Processes())
     finally:
         file.write_bytes(content)

@@ -237,10 +237,10 @@ def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: st
     folder, manifest = folder_of(tmp_path)
     statements_of(folder, manifest, builder_id="x:y")
     (folder / name).write_bytes((folder / name).read_bytes() + b" ")
-    with pytest.raises(BadInput, match=f"{name}: not the file that manifest.json names"):
+    with pytest.raises(BadInput, match=f"{name}: its digest differs from manifest.json"):
         statements_of(folder, manifest, builder_id="x:y")
     earlier = replace(manifest, digests={})
-    with pytest.raises(BadInput, match=r"manifest\.json has no digest of it"):
+    with pytest.raises(BadInput, match=r"manifest\.json has no digest for it"):
         statements_of(folder, earlier, builder_id="x:y")
 
 
