@@ -18,7 +18,7 @@ from builder.system.files import write_atomically
 Decided = Callable[[PlannedImage], list[str]]  # lines on each decision for an image
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
 _NO_HANDLER = (
-    "native tools: none, the kernel's handler is not that of set-up: run 'build-images setup'"
+    "native tools: none, the kernel's handler is not the one of 'build-images setup': run it"
 )
 
 

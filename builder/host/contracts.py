@@ -29,7 +29,7 @@ def contract_from_labels(labels: Mapping[str, str], shown: str) -> HostContract 
     if not told:
         return None
     if any(len(key + value) > _LONGEST or key.count(".") > _DEEPEST for key, value in told.items()):
-        raise BadInput(f"{shown}: a label of its host contract is longer than any contract's")
+        raise BadInput(f"{shown}: a label of its host contract is too long or nested too deeply")
     return _checked(_tree(told, Where(file=shown, line=1, key=LABEL.rstrip("."))), Faults())
 
 

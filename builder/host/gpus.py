@@ -178,7 +178,7 @@ def capabilities(case: RuleCase) -> RuleAnswer | None:
     for answer in (NO, UNKNOWN):
         failing = next((one for one in answers.values() if one.answer == answer), None)
         if failing:
-            fix = f"show the image the others alone ({variables}); or {failing.fix}"
+            fix = f"show only the other GPUs to the image ({variables}); or {failing.fix}"
             return replace(failing, fix=fix) if good else failing
     return case.yes("gpus", devices="; ".join(answer.reason for answer in answers.values()))
 

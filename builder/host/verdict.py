@@ -176,9 +176,9 @@ def as_text(verdict: HostVerdict, *, colour: bool) -> str:
         [
             paint(printable(title), BOLD),
             *_rows(verdict.rules, width, paint),
-            "started by, one of",
+            "started by one of",
             *_rows(verdict.runtimes, width, paint),
-            "its MPI launched, one way of",
+            "ranks launched by one of",
             *_rows(verdict.launchers, width, paint),
             "",
             *_closing(verdict, paint),
@@ -208,7 +208,7 @@ def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
     answer = paint(verdict.answer, _COLOURS[verdict.answer])
     if verdict.answer != YES:
         names = ", ".join(dict.fromkeys(answer.rule for answer in verdict.decisive))
-        text = ": it must not run here" if verdict.answer == NO else " whether it runs here"
+        text = ": it does not run here" if verdict.answer == NO else " whether it runs here"
         return [f"{answer}{text}: {names}"]
     text = "emulated, not native" if verdict.emulated else "it runs here"
     ways = [

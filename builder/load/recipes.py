@@ -42,8 +42,8 @@ from builder.model import (
 TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
         "capabilities": 'a list of compute capabilities, such as ["70"]',
-        "cudnn": "true, false or optional (with it where the route has it)",
-        "nccl": "true, false or optional (with it where the route has it)",
+        "cudnn": "true, false or optional (only if the route provides it)",
+        "nccl": "true, false or optional (only if the route provides it)",
         "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
     },
     "mpi": {

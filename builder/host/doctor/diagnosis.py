@@ -127,4 +127,4 @@ def _remedies(items: Iterable[Item], paint: Paint) -> list[str]:
     missing = sorted((item for item in items if not item.ok), key=lambda item: item.optional)
     width = max((len(item.title) for item in missing), default=0)
     lines = [f"  {item.title:{width}}  {item.remedy}" for item in missing]
-    return ["", paint("how to get the rest", BOLD), *lines] if missing else []
+    return ["", paint("how to get what is missing", BOLD), *lines] if missing else []

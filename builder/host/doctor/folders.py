@@ -162,7 +162,7 @@ def _store_item(folder: Path, storage: StorageTrial) -> Item:
     driver = storage.driver
     text = f"{driver.title}; a layer was unpacked in {storage.seconds:.1f} s"
     if driver.name == VFS:
-        text += f". Each layer is copied whole, because {driver.why}"
+        text += f". Each layer is a complete copy, because {driver.why}"
     remedy = "see the other lines, or set BUILD_IMAGES_HOME" if storage.problem else ""
     data = {
         "folder": str(folder),

@@ -41,7 +41,7 @@ _TITLES = ("GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NV
 _CONCLUSIONS = {
     SOUND: "The GPUs are sound: if a GPU check fails in an image, the image is the cause.",
     WATCH: "The GPUs can be used, but look at the marked findings.",
-    SICK: "Something is sick: until it is repaired, failed GPU checks say nothing about the image.",
+    SICK: "A fault was found: until it is repaired, failed GPU checks say nothing about the image.",
     UNKNOWN: "Not everything could be examined: the host may be the cause of a failed GPU check.",
 }
 _NO_GPUS = "No GPU to examine: GPU checks are skipped on this host."
@@ -124,13 +124,13 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
         fitting = runnable(releases, installed, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
         if not fitting:
-            text = f"no CUDA known here fits compute capability {capability} and this driver"
+            text = f"no known CUDA release fits compute capability {capability} and this driver"
         yield GpuFinding(
             key="images",
             verdict=SOUND,
             text=text,
             matter=IMAGE,
-            remedy="take one of these images, or install the driver that another one needs",
+            remedy="use one of these images, or install the driver that another image needs",
         )
 
 
@@ -164,7 +164,7 @@ def _failed_check(
         verdict=UNKNOWN if matter == IMAGE and not error else SICK,
         text=f"{_MATTERS[matter]}: {reason} (in {', '.join(formats)})",
         matter=matter,
-        remedy=remedy or "docs/gpus.md says what each outcome means",
+        remedy=remedy or "docs/gpus.md explains each outcome",
     )
 
 

@@ -48,7 +48,7 @@ def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
     if as_root:
         text = f"{user}, for Apptainer and Charliecloud"
         if user not in _users(roots):
-            text = f"no user {user}, as whom root runs Apptainer and Charliecloud"
+            text = f"{user} is missing; root runs Apptainer and Charliecloud as this user"
             remedy = SETUP
     return Item("user", USER, "ordinary user", text, remedy)
 
@@ -68,8 +68,8 @@ def namespaces_problem(roots: SystemRoots) -> tuple[str, str]:
         return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
     limit = _number(roots, "user/max_user_namespaces")
     if limit is None:
-        return "this kernel has none", "a kernel with CONFIG_USER_NS"
-    return ("none allowed", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
+        return "not supported by this kernel", "use a kernel with CONFIG_USER_NS"
+    return ("their limit is 0", "sysctl user.max_user_namespaces=10000") if limit == 0 else ("", "")
 
 
 def restricted_namespaces(roots: SystemRoots) -> bool:
@@ -114,7 +114,7 @@ def _keyring(roots: SystemRoots) -> Item:
     file = roots.keyrings / KEYRING
     text, remedy = str(file), ""
     if not file.is_file():
-        text = f"{KEYRING} is missing: it verifies what the Debian mirror sends"
+        text = f"{KEYRING} is missing: packages from the Debian mirror cannot be verified"
         remedy = f"apt-get install debian-archive-keyring, or {SETUP}"
     return Item("keyring", USER, "Debian's keyring", text, remedy)
 
@@ -199,7 +199,7 @@ def _overlap_item(user: str, roots: SystemRoots) -> Item:
     key, title = "subids", "separate sub-ids"
     shared = [(name, *pair) for name in ID_FILES for pair in _overlapping(name, roots)]
     if not shared:
-        return Item(key, USER, title, "no two users of this host share one")
+        return Item(key, USER, title, "no two users of this host share ids")
     of_user = [entry for entry in shared if user in {entry[1].owner, entry[2].owner}]
     name, first, second = (of_user or shared)[0]
     more = f", and {len(shared) - 1} more" if len(shared) > 1 else ""

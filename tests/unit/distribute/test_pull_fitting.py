@@ -34,7 +34,7 @@ def test_labels_without_a_contract_and_labels_that_are_none() -> None:
     odd = contract_of({"build-images.host.schema": "x" * 100_000}, "image", HOST, emulated=False)
     assert odd is not None
     assert odd.answer == UNKNOWN
-    assert odd.reasons[0].startswith("image: a label of its host contract is longer than any")
+    assert odd.reasons[0].startswith("image: a label of its host contract is too long")
     assert "\n" not in odd.reasons[0]
 
 

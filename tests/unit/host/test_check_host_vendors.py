@@ -54,7 +54,7 @@ def test_what_mpich_in_an_image_is_started_by_on_a_cray() -> None:
     found = answered("hybrid", MPICH, only)
     assert found.answer == NO
     assert found.reason.startswith(
-        "Cray MPICH 8.1.28 starts only its own ranks by cray_shasta, none of MPICH 4.1.1; "
+        "Cray MPICH 8.1.28 starts only its own ranks by cray_shasta, not those of MPICH 4.1.1; "
         "Slurm has no pmi2 (srun --mpi=list: none, cray_shasta)"
     )
     assert found.fix.startswith("bind the host's MPI in (bind)")

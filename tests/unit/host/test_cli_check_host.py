@@ -71,7 +71,7 @@ def test_no_is_5_with_reason_and_fix(capsys: pytest.CaptureFixture[str]) -> None
     text = " ".join(said.out.split())
     assert "✗ no driver 418.87.00 is older than 450.80.02" in text
     assert "fix: take an image with CUDA 10.1 or older" in text
-    assert said.out.endswith("no: it must not run here: driver\n")
+    assert said.out.endswith("no: it does not run here: driver\n")
 
 
 def test_cannot_tell_is_4(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

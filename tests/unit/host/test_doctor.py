@@ -310,7 +310,7 @@ def test_an_emulator_that_does_not_serve(
 def test_native_tools_want_the_handler_of_set_up_and_patchelf(machine: Machine) -> None:
     item = machine.examine().items["native:ppc64le"]
     assert (item.ok, item.optional) == (False, True)
-    assert "the kernel's handler is not that of set-up" in item.text
+    assert "the kernel's handler is not the one of set-up" in item.text
     machine.require(lent=("ppc64le",))  # without them, builds are emulated whole
     machine.handler(name="build-images-ppc64le", flags="POCF", suffix=f".{native.version()}")
     assert machine.examine().items["native:ppc64le"].ok
@@ -382,7 +382,7 @@ def test_a_container_may_be_served_by_the_host(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("user/max_user_namespaces", "0\n", "none allowed"),
+        ("user/max_user_namespaces", "0\n", "their limit is 0"),
         ("kernel/unprivileged_userns_clone", "0\n", "closed to ordinary users"),
     ],
 )
@@ -560,7 +560,7 @@ def test_vfs_needs_more_room(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free=4_000_000_000))
     machine.driver = "vfs"
     assert "4.0 GB free, but 12.9 GB may be needed" in refusal(machine)
-    assert "Each layer is copied whole" in machine.examine().items["store"].text
+    assert "Each layer is a complete copy" in machine.examine().items["store"].text
 
 
 def test_a_store_in_which_no_layer_can_be_unpacked_builds_nothing(machine: Machine) -> None:
@@ -653,7 +653,7 @@ def test_text_says_each_thing_in_words(machine: Machine) -> None:
     end = text[text.index("what this machine can do") :]
     assert "✓ yes  build x86_64 images" in end
     assert "✗ no   pack SIF images\n         lacks apptainer" in end
-    assert re.search(r"how to get the rest\n  apptainer +build-images setup", end)
+    assert re.search(r"how to get what is missing\n  apptainer +build-images setup", end)
 
 
 def test_the_columns_of_the_text_line_up(machine: Machine) -> None:
