@@ -1,1 +1,1 @@
-"""Hosts of images: their records, and the verdict on an image before it runs there."""
+"""Hosts that run images: their records, and the verdict whether an image runs on them."""

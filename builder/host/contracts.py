@@ -1,4 +1,4 @@
-"""Host contracts as they are read from images: from the file in it, or from its labels."""
+"""Host contracts of images, read from the file in an image or from its labels."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.model.errors import BadInput
 
-_DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, letters of key and value
+_DEEPEST, _LONGEST = 8, 4000  # parts of a label's key, characters of key and value
 _ABIS = sorted({family.abi for family in facts.MPI_FAMILIES.values()})
 
 
 def contract_from_file(data: bytes, shown: str) -> HostContract:
-    """Return the contract in a file; raises `BadInput` with all that is wrong in it."""
+    """Return the contract in a file; raises `BadInput` with all its faults."""
     faults = Faults()
     return _checked(parse_bytes(data, shown, faults), faults)
 
 
 def contract_from_labels(labels: Mapping[str, str], shown: str) -> HostContract | None:
-    """The contract that an image's labels tell; None if they tell of none."""
+    """Return the contract in an image's labels; None if they have none."""
     told = {key.removeprefix(LABEL): text for key, text in labels.items() if key.startswith(LABEL)}
     if not told:
         return None
@@ -41,7 +41,7 @@ def _checked(node: Node | None, faults: Faults) -> HostContract:
 
 
 def _tree(values: Mapping[str, str], where: Where) -> Node:
-    """Nested mappings of values whose keys are paths: `cuda.driver`."""
+    """Return nested mappings for values whose keys are paths: `cuda.driver`."""
     inner: dict[str, dict[str, str]] = {}
     found: dict[str, Node] = {}
     for path, value in sorted(values.items()):
@@ -76,7 +76,7 @@ _mpi = record(
     },
     {"library": text, "abi": one_of(_ABIS, "binary interface"), "pmix": dotted},
 )
-# Whatever is wrong is noted, and the result is then not to be used.
+# A result with faults must not be used.
 contract_of_node = record(
     HostContract,
     {"schema": exactly(SCHEMA), "image": text, "architecture": architecture, "cpu": _cpu},

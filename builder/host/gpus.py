@@ -1,4 +1,4 @@
-"""The rules about GPUs: the driver, the devices, and whether there is code for them."""
+"""The rules for GPUs: the driver, the devices, and whether the image has code for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPATIBLE_SINCE = 11  # the first major version of CUDA with minor-version com
 
 
 def driver(case: RuleCase) -> RuleAnswer | None:
-    """The driver must be new enough for the image's CUDA."""
+    """Answer whether the driver is new enough for the image's CUDA."""
     cuda, gpu = case.contract.cuda, case.host.gpu
     if cuda is None:
         return None
@@ -55,7 +55,7 @@ def _no_driver(case: RuleCase) -> RuleAnswer:
 
 def _too_old(case: RuleCase, cuda: NeededCuda) -> RuleAnswer:
     older, needed = _older_cuda(case), version_order(cuda.version)
-    # NVIDIA says for each cuda-compat package with which driver branches it works: no table here.
+    # NVIDIA lists the driver branches for each cuda-compat package; they are not copied here.
     compat = [
         release
         for release in case.host.gpu.compat or ()
@@ -72,7 +72,7 @@ def _too_old(case: RuleCase, cuda: NeededCuda) -> RuleAnswer:
 
 
 def _older_cuda(case: RuleCase) -> str:
-    """Return the newest CUDA that the driver runs, as something to take; empty if there is none."""
+    """Return the advice to use the newest CUDA that the driver runs; empty if there is none."""
     fitting = _fitting(case, [capability_in(gpu) for gpu in case.host.gpu.devices or ()])
     if not fitting:
         return ""
@@ -83,7 +83,7 @@ def _older_cuda(case: RuleCase) -> str:
 
 
 def _fitting(case: RuleCase, capabilities: Iterable[int | None]) -> list[str]:
-    """Return the CUDA releases for the image's architecture that run on the host's driver."""
+    """Return the CUDA releases of the image's architecture that run on the host's driver."""
     arch, installed = case.contract.architecture, case.host.gpu.driver
     releases = {
         version: release
@@ -100,9 +100,9 @@ def runnable(
     *,
     compiled: str = "",
 ) -> list[str]:
-    """Return the CUDA releases that run on a driver, with code for each of some GPUs.
+    """Return the CUDA releases that run on a driver and have code for all these GPUs.
 
-    A driver or a GPU that is not known may do. Newer GPUs run PTX of a release's last capability if
+    An unknown driver or GPU is assumed to fit. Newer GPUs run PTX of a release's last capability if
     the release is not newer than the one whose PTX is `compiled` by the driver. Minor-version
     compatibility covers the rest:
     https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -121,7 +121,7 @@ def runnable(
 
 
 def devices(case: RuleCase) -> RuleAnswer | None:
-    """There must be GPUs, and in MIG mode instances of them."""
+    """Answer whether the host has GPUs or, in MIG mode, instances of them."""
     gpu = case.host.gpu
     if case.contract.cuda is None or case.is_foreign:
         return None
@@ -129,7 +129,7 @@ def devices(case: RuleCase) -> RuleAnswer | None:
         return case.unknown("gpus-unknown")
     if not gpu.devices:
         return case.no("gpus-on-bus-alone" if gpu.on_bus else "gpus-none")
-    # At least one must be visible: those in MIG mode only by their instances.
+    # At least one must be visible: in MIG mode, only the instances are.
     visible = [_is_visible(device) for device in gpu.devices]
     hidden = _listed(number for number, seen in enumerate(visible) if seen is False)
     doubtful = _listed(number for number, seen in enumerate(visible) if seen is None)
@@ -147,7 +147,7 @@ def devices(case: RuleCase) -> RuleAnswer | None:
 
 
 def _is_visible(gpu: HostGpu) -> bool | None:
-    """Return whether programs see a GPU, or a part of it; None if that is not known."""
+    """Return whether programs see a GPU, or a part of it; None if unknown."""
     if gpu.mig:
         return None if gpu.mig_instances is None else gpu.mig_instances > 0
     capability = capability_in(gpu)
@@ -156,12 +156,12 @@ def _is_visible(gpu: HostGpu) -> bool | None:
 
 
 def capability_in(gpu: HostGpu) -> int | None:
-    """Return a GPU's compute capability, by its model if need be."""
+    """Return a GPU's compute capability, from its model if necessary."""
     return gpu.capability if gpu.capability is not None else capability_of(gpu.model)
 
 
 def capabilities(case: RuleCase) -> RuleAnswer | None:
-    """The image must hold code for each GPU, or PTX that the driver compiles for it."""
+    """Answer whether the image has code for each GPU, or PTX that the driver compiles for it."""
     cuda, gpus = case.contract.cuda, case.host.gpu.devices
     if cuda is None or case.is_foreign or not gpus:
         return None
@@ -173,7 +173,7 @@ def capabilities(case: RuleCase) -> RuleAnswer | None:
         name = f"GPU {_listed(numbers)} ({model or 'unknown model'})"
         answers[tuple(numbers)] = _capability(case, cuda, capability, name)
     good = sorted(n for numbers, one in answers.items() if one.answer == YES for n in numbers)
-    # CUDA's own order is the fastest first, and not that of the driver's list
+    # By default CUDA orders GPUs by speed, not as in the driver's list
     variables = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(map(str, good))}"
     for answer in (NO, UNKNOWN):
         failing = next((one for one in answers.values() if one.answer == answer), None)
@@ -220,7 +220,7 @@ def _by_ptx(case: RuleCase, cuda: NeededCuda, number: int, name: str) -> RuleAns
 
 
 def _with_code_for(case: RuleCase, capability: int) -> str:
-    """Return which CUDA releases have code for a GPU, and run on the host's driver."""
+    """Return the advice which CUDA releases have code for a GPU and run on the host's driver."""
     fitting = _fitting(case, [capability])
     if not fitting:
         code = f"code for {dotted_capability(capability)} that this driver runs"

@@ -1,4 +1,4 @@
-"""The rules about starting ranks: in one container, in many, with the host's MPI in each."""
+"""The rules for starting ranks: in one container, in many, or with the host's MPI in each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ALONE = "start it with the image's own launcher in one container (in-container)
 
 
 def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
-    """Return the answer for each of the ways named, or for all that an image has if none is."""
+    """Return the answer for each named way, or without names, for all ways."""
     mpi = case.contract.mpi
     if mpi is None:
         if not names or names == (IN_CONTAINER,):
@@ -43,7 +43,7 @@ def _in_container(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
 
 
 def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
-    """One of the host's launchers has to do."""
+    """Answer whether one of the host's launchers can start the ranks."""
     if mpi.route == "host":
         return case.no("hybrid-none")
     answers = [*_by_mpirun(case, mpi), _by_srun(case, mpi)]
@@ -51,7 +51,7 @@ def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     deciding = [part for part in answers if part.answer == answer]
     reason = "; ".join(part.reason for part in deciding)
     if case.is_foreign and case.emulated and mpi.family == "openmpi":
-        # PMIx's shared memory does not cross architectures: ranks would wait for ever
+        # PMIx's shared memory does not work across architectures: ranks would wait for ever
         reason += "; emulated ranks need PMIX_MCA_gds=hash in their environment"
     fixes = [*dict.fromkeys(part.fix for part in deciding if part.fix)]
     fixes += [_ALONE] if answer == NO else []
@@ -92,9 +92,9 @@ def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswe
 
 
 def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
-    """Open MPI, or what was made from it, starts ranks of Open MPI by PMIx.
+    """Answer for Open MPI, or an MPI derived from it, which starts ranks of Open MPI by PMIx.
 
-    Open MPI promises nothing between versions; PMIx does between its own from 2.1.1 on:
+    Open MPI's versions are not guaranteed to work together; those of PMIx are, from 2.1.1 on:
     https://github.com/open-mpi/ompi/wiki/Container-Versioning
     """
     outside = title_of(host)
@@ -115,9 +115,9 @@ def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
 
 
 def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
-    """Return the PMIx of an MPI: the one that is known of it, else its series' own.
+    """Return the PMIx version of an MPI: the known one, else that of its series.
 
-    Empty if it has none; None if the series is not known.
+    It is empty if the MPI has no PMIx, None if the series is not known.
     """
     series = case.facts.mpi_series(mpi.family, mpi.version)
     return mpi.pmix or (series.pmix if series else None)
@@ -137,7 +137,7 @@ def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
 
 
 def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) -> RuleAnswer:
-    """Slurm serves PMIx by a plug-in for each version: pmix_v4."""
+    """Answer for Slurm, which has a plug-in for each PMIx version: pmix_v4."""
     own = _pmix(case, mpi)
     served = [kind for kind in kinds if kind.startswith("pmix")]
     if not served:
@@ -157,7 +157,7 @@ def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) ->
 
 
 def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
-    """The host's library replaces the image's: one name, one interface, one C library."""
+    """Answer for binding: the host's library needs the name, ABI and C library of the image's."""
     installed, title = case.host.mpi, facts.MPI_FAMILIES[mpi.family].title
     if case.is_foreign:
         return case.no("bind-foreign")
@@ -188,7 +188,7 @@ def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
 
 
 def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
-    """Host libraries in a container run on the image's C library."""
+    """Answer for the C library: bound host libraries run on the image's."""
     outside = title_of(host)
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
     if not glibc:

@@ -1,4 +1,4 @@
-"""This machine as a host, by its kernel, its driver and its programs. Nothing is changed."""
+"""This machine as a host: facts from its kernel, driver and programs. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from builder.system.process import Processes
 
 _COMPAT = re.compile(r"cuda-(\d+\.\d+)")
 _CDI = ("etc/cdi", "var/run/cdi")
-_FEATURES = ("flags", "Features")  # of x86_64, of aarch64
+_FEATURES = ("flags", "Features")  # on x86_64, on aarch64
 _MODELS = ("model name", "cpu")
 _GPU_CLASSES = ("0x03", "0x12")  # a display or 3D controller, a processing accelerator
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by their PCI number
@@ -41,13 +41,13 @@ def this_host(
     ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
     variables: Mapping[str, str] | None = None,
 ) -> Host:
-    """Examine this machine. `roots` is where the system shows itself, `ask` asks NVML.
+    """Examine this machine. `roots` are its system folders, `ask` queries NVML.
 
-    `variables` are the environment's, by default our own: some modules are found by them.
+    `variables` are environment variables, by default those of this process; they show some modules.
     """
     variables = os.environ if variables is None else variables
     roots, programs = roots or SystemRoots(), Programs(processes, search_path)
-    libc, libc_version = platform.libc_ver()  # of this interpreter, which is the host's
+    libc, libc_version = platform.libc_ver()  # of this interpreter, which uses the host's libc
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
         starting = pool.submit(runtimes, programs, roots)
@@ -71,7 +71,7 @@ def this_host(
 
 
 def cpu_of(cpuinfo: str) -> HostCpu:
-    """Return the processor of a /proc/cpuinfo; the first one, if there are several."""
+    """Return the first processor in a /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
@@ -103,7 +103,7 @@ def _gpus(roots: SystemRoots, programs: Programs, ask: Callable[[], nvml.NvmlRea
 
 
 def _device(gpu: nvml.Gpu) -> HostGpu:
-    """Return what matters to an image; a GPU that does not know MIG has none."""
+    """Return the facts about a GPU that matter to an image; without MIG support, MIG is off."""
     capability = gpu.compute_capability.replace(".", "")
     return HostGpu(
         model=gpu.name,
@@ -114,7 +114,7 @@ def _device(gpu: nvml.Gpu) -> HostGpu:
 
 
 def _others(devices: Path) -> tuple[str, ...] | None:
-    """Return the makers of other GPUs on the PCI bus; None if the bus is not visible."""
+    """Return the makers of non-NVIDIA GPUs on the PCI bus; None if the bus is not visible."""
     if not devices.is_dir():
         return None
     makers = {
@@ -126,13 +126,13 @@ def _others(devices: Path) -> tuple[str, ...] | None:
 
 
 def _compat(folder: Path) -> tuple[str, ...]:
-    """Return the CUDA releases of the cuda-compat packages that are installed."""
+    """Return the CUDA releases of the installed cuda-compat packages."""
     matches = [_COMPAT.search(str(file)) for file in folder.glob("cuda-*/compat/libcuda.so.1")]
     return tuple(sorted({match[1] for match in matches if match}))
 
 
 def _emulators(roots: SystemRoots) -> tuple[str, ...] | None:
-    """Return the architectures that binfmt_misc hands to an emulator, also in containers."""
+    """Return the architectures that binfmt_misc emulates, even in containers."""
     folder = roots.proc / "sys/fs/binfmt_misc"
     if not (folder / "status").exists():
         return None

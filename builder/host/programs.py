@@ -1,4 +1,4 @@
-"""MPIs, Slurm and container runtimes of this host, by the output of their programs."""
+"""MPIs, Slurm and container runtimes of this host, from the output of their programs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from builder.model.exact_json import part
 from builder.model.versions import first_version
 
 _LAUNCHERS = ("mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich")
-_FOLDERS = ("lib", "lib64", "lib/release")  # the last is Intel MPI's
-# Those of IBM and HPE have names of their own; other names are those of MPI's other languages.
+_FOLDERS = ("lib", "lib64", "lib/release")  # Intel MPI uses the last one
+# IBM and HPE use their own names; other names are bindings for other languages.
 _LIBRARY = re.compile(r"lib(mpi|mpich|mpi_(ibm|cray|gnu|nvidia|intel|amd|aocc)(_\d+)?)\.so\.\d+")
 _SYMBOL = re.compile(rb"GLIBC_(\d+(?:\.\d+)+)\0")
 _LDD = re.compile(r"=> (/\S+)")
@@ -35,9 +35,9 @@ _GLOBS = {"**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
 
 def mpis(programs: Programs, variables: Mapping[str, str]) -> tuple[HostMpi, ...] | None:
-    """Return the MPIs whose launchers are on the search path, each once; Cray's by `variables`.
+    """Return the MPIs whose launchers are on the search path, and Cray's found by `variables`.
 
-    None if there are launchers, and none is of a known family.
+    Returns None if there are launchers, but none of a known family.
     """
     known: dict[tuple[str, str], HostMpi] = {}
     if cray := _cray_mpich(programs, variables):
@@ -52,7 +52,7 @@ def mpis(programs: Programs, variables: Mapping[str, str]) -> tuple[HostMpi, ...
 
 
 def _cray_mpich(programs: Programs, variables: Mapping[str, str]) -> HostMpi | None:
-    """Return the Cray MPICH that a module has loaded: it has no launcher to be found by.
+    """Return the Cray MPICH that a module has loaded; it has no launcher on the search path.
 
     intro_mpi(3) of the Cray environment: https://cpe.ext.hpe.com/docs/latest/mpt/mpich/intro_mpi.html
     """
@@ -69,11 +69,11 @@ def _cray_mpich(programs: Programs, variables: Mapping[str, str]) -> HostMpi | N
 
 
 def _mpi(programs: Programs, family: str, launcher: Path, version: str) -> HostMpi:
-    # MVAPICH2 has a program of its own for its version.
+    # A separate program prints MVAPICH2's version.
     name = programs.output("mpiname", "-a") if family == "mpich" else ""
     if name.startswith("MVAPICH2"):
         family, version = "mvapich2", first_version(name)
-    # Debian has the libraries of all MPIs in one prefix: Open MPI's asks for its own helpers.
+    # Debian has the libraries of all MPIs in one prefix; Open MPI's library needs its helpers.
     prefixes = dict.fromkeys([launcher.parent.parent, launcher.resolve().parent.parent])
     folders = [
         folder
@@ -86,7 +86,7 @@ def _mpi(programs: Programs, family: str, launcher: Path, version: str) -> HostM
         for file in _in_folders(folders)
         if (data := _content(file)) and (OPEN_MPI_SYMBOL in data) == is_open_mpi
     ]
-    pmix = ""  # that of its series, unless it was built with another one
+    pmix = ""  # means the PMIx of its series; it may be built with an external one
     if family == "openmpi" and _EXTERNAL.search(programs.output("ompi_info")):
         pmix = first_version(programs.output("pmix_info", "--version"))
     return HostMpi(
@@ -104,7 +104,7 @@ def _names(libraries: list[Path]) -> tuple[str, ...] | None:
 
 
 def _in_folders(folders: list[Path]) -> list[Path]:
-    """Return the libraries that programs are linked to, each once."""
+    """Return the libraries to which programs are linked, without duplicates."""
     files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
     named = {file.resolve(): file for file in files if _LIBRARY.fullmatch(file.name)}
     return list(named.values())
@@ -118,7 +118,7 @@ def _content(file: Path) -> bytes:
 
 
 def _glibc(programs: Programs, libraries: list[Path]) -> str:
-    """Return the newest symbols of the C library that libraries, and those they need, ask for."""
+    """Return the newest glibc symbol version that libraries and their dependencies need."""
     output = programs.output("ldd", *map(str, libraries)) if libraries else ""
     files = {*libraries, *map(Path, _LDD.findall(output))} if output else set()
     versions = [
@@ -131,7 +131,7 @@ def _glibc(programs: Programs, libraries: list[Path]) -> str:
 
 
 def slurm(programs: Programs) -> HostSlurm:
-    """Return Slurm's version, and the kinds of PMI that its srun offers."""
+    """Return Slurm's version, and the kinds of PMI that srun lists."""
     if programs.find("srun") is None:
         return HostSlurm(pmi=())
     listed = programs.output("srun", "--mpi=list").splitlines()
@@ -143,7 +143,7 @@ def slurm(programs: Programs) -> HostSlurm:
 def runtimes(programs: Programs, roots: SystemRoots) -> dict[str, HostRuntime]:
     """Return the container runtimes that are installed and answer.
 
-    Docker counts by its daemon. CRI-O is the service that starts containers for Kubernetes.
+    Docker counts only if its daemon answers. CRI-O starts containers for Kubernetes.
     """
 
     def runtime(*argv: str, **known: bool | None) -> HostRuntime | None:
@@ -191,20 +191,20 @@ def _is_setuid(file: Path) -> bool:
 
 
 def _has_cdi(programs: Programs) -> bool | None:
-    """Return whether ch-run has the option; None if its help does not list options."""
+    """Return whether ch-run has the option --cdi; None if its help does not list options."""
     usage = programs.output("ch-run", "--help", check=False)
     return "--cdi" in usage if "--set-env" in usage else None
 
 
 def _profile(roots: SystemRoots, program: Path | str | None) -> bool | None:
-    """Return whether a program may make user namespaces; None if none needs to be asked."""
+    """Return whether a program's profile allows user namespaces; None if it needs no profile."""
     if program is None or not restricted_namespaces(roots):
         return None
     return has_profile(roots, Path(program))
 
 
 def has_profile(roots: SystemRoots, program: Path) -> bool | None:
-    """Return whether AppArmor lets a program make user namespaces; None if it cannot be read.
+    """Return whether AppArmor allows a program user namespaces; None if profiles are unreadable.
 
     https://gitlab.com/apparmor/apparmor/-/wikis/unprivileged_userns_restriction
     """
@@ -223,7 +223,7 @@ def has_profile(roots: SystemRoots, program: Path) -> bool | None:
 
 
 def _pattern(attachment: str) -> str:
-    """Return a pattern of paths; a variable, such as @{multiarch}, matches anything."""
+    """Return a regular expression for paths; a variable, such as @{multiarch}, matches anything."""
     return "".join(
         ".*" if glob.startswith("@{") else _GLOBS.get(glob) or re.escape(glob)
         for glob in _GLOB.findall(attachment)
@@ -233,7 +233,7 @@ def _pattern(attachment: str) -> str:
 def allows_clone3(roots: SystemRoots) -> bool | None:
     """Return whether Podman's filter allows clone3, or answers that it does not exist.
 
-    None without a file: the filter is then the one that came with the program.
+    Returns None without a filter file: the program's built-in filter is used then.
     """
     file = next((one for name in _FILTERS if (one := roots.top / name).is_file()), None)
     if file is None:

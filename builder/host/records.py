@@ -1,9 +1,9 @@
-"""A host as values, and its record: JSON (YAML will do) that is read with every fault at its place.
+"""Facts about a host, and their record in JSON or YAML; all faults are reported with their place.
 
-The annotation of a field has the reader of its value in a record, where it may be null.
+The annotation of a field holds the reader for its value in a record, where it may be null.
 
-None means "not known" everywhere: a rule that needs the fact cannot answer then. What is known not
-to exist is empty, False or `NONE`.
+None always means "not known": a rule that needs the fact cannot answer then. A fact that is known
+to be absent is empty, False or `NONE`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from builder.model.records import write
 
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
-NONE = "none"  # of a driver: none is loaded
+NONE = "none"  # as a driver version: no driver is loaded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCpu:
-    """The processor: its `model` as the kernel names it, and its features.
+    """The processor: its `model` as named by the kernel, and its features.
 
-    Features have the names of /proc/cpuinfo; on POWER they are levels: power8, power9.
+    Features are named as in /proc/cpuinfo; on POWER they are levels: power8, power9.
     """
 
     model: str = ""
@@ -42,9 +42,9 @@ class HostCpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGpu:
-    """One NVIDIA GPU. `capability` is 70 for 7.0.
+    """One NVIDIA GPU. `capability` is its compute capability: 70 for 7.0.
 
-    `mig` says whether it is in MIG mode, and then `mig_instances` how many can be computed on.
+    `mig` is true in MIG mode; `mig_instances` is then the number of compute instances.
     """
 
     model: Annotated[str, text] = ""
@@ -57,11 +57,11 @@ class HostGpu:
 class HostGpus:
     """NVIDIA's driver and GPUs.
 
-    `driver` is the loaded kernel module's version, or `none`; `fault` what the driver's library
-    says instead of answering. `on_bus` counts NVIDIA's GPUs on the PCI bus, whatever drives them;
-    `others` are the makers of others there. `compat` are the CUDA releases with a cuda-compat
-    package here. `toolkit` says whether NVIDIA's container toolkit is here, `cdi` whether there is
-    a CDI specification of the GPUs.
+    `driver` is the version of the loaded kernel module, or `none`; `fault` is the error of the
+    driver's library. `on_bus` counts the NVIDIA GPUs on the PCI bus, with any driver or none;
+    `others` are the makers of other GPUs on it. `compat` are the CUDA releases whose cuda-compat
+    package is installed. `toolkit` is true if NVIDIA's container toolkit is installed, `cdi` if the
+    host has a CDI specification of the GPUs.
     """
 
     driver: Annotated[str | None, read.driver] = None
@@ -78,8 +78,8 @@ class HostGpus:
 class HostMpi:
     """One MPI of the host, by its launcher.
 
-    `libraries` are names under which its library can be bound (`libmpi.so.40`). `glibc` is the
-    newest version of symbols of the C library that it and its own libraries ask for.
+    `libraries` are the names under which its library can be bound (`libmpi.so.40`). `glibc` is the
+    newest glibc symbol version that it and its own libraries need.
     """
 
     family: Annotated[str, one_of(facts.MPI_FAMILIES, "MPI family")]
@@ -92,7 +92,7 @@ class HostMpi:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSlurm:
-    """Slurm: `pmi` are the kinds that `srun --mpi=list` names; none where there is no srun."""
+    """Slurm; `pmi` are the kinds in the output of `srun --mpi=list`, empty without srun."""
 
     version: Annotated[str, read.dotted] = ""
     pmi: Annotated[tuple[str, ...] | None, words(text)] = None
@@ -100,11 +100,11 @@ class HostSlurm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostRuntime:
-    """A container runtime that is here.
+    """An installed container runtime.
 
-    `setuid` is whether Apptainer's starter is installed so, `cdi` whether `ch-run` has that option,
-    `clone3` whether its filter of system calls lets threads of a new glibc start, `profile` whether
-    an AppArmor profile lets it make user namespaces.
+    `setuid` is true if Apptainer's starter is setuid root, `cdi` if `ch-run` has this option,
+    `clone3` if its system call filter allows threads of a new glibc to start, `profile` if an
+    AppArmor profile allows it to create user namespaces.
     """
 
     version: Annotated[str, read.dotted] = ""
@@ -116,10 +116,10 @@ class HostRuntime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """All that is known of a host. `runtimes` are those that are there, by name.
+    """All known facts about a host. `runtimes` are the installed container runtimes, by name.
 
-    `restricted_namespaces` is whether AppArmor lets only programs with a profile make user
-    namespaces; `fuse` whether /dev/fuse is open to ordinary users; `page_size` that of memory.
+    `restricted_namespaces` is true if AppArmor allows only programs with a profile to create user
+    namespaces; `fuse` if /dev/fuse is open to ordinary users; `page_size` is in bytes.
     """
 
     name: Annotated[str, text] = ""
@@ -139,9 +139,9 @@ class Host:
 
 
 def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
-    """Return a reader of a mapping as a dataclass. Keys that are absent or null have the default.
+    """Return a reader of a mapping as a dataclass. Absent and null keys have the default value.
 
-    `required` are the readers of keys that are no fields. A result with faults is not to be used.
+    `required` are readers for keys that are not fields. A result with faults must not be used.
     """
     hints = get_type_hints(kind, include_extras=True)
     optional: dict[str, Reader[object]] = {}
@@ -159,7 +159,7 @@ def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
 
 
 def _architecture(node: Node, faults: Faults) -> str:
-    """Read any architecture: a host may have one that no image is for."""
+    """Read any architecture: a host may have one without images."""
     value = text(node, faults)
     known = architecture(value)
     return known.name if known else value
@@ -168,7 +168,7 @@ def _architecture(node: Node, faults: Faults) -> str:
 def _host_cpu(
     model: str | None = None, features: tuple[str, ...] | None = None, target: str | None = None
 ) -> HostCpu:
-    """Return a processor: with the kernel's features, or a CPU target's, or by a POWER's name."""
+    """Return a processor; its features come from the kernel, a CPU target or a POWER's name."""
     known = features or cpu_features(target or "") or power_levels(model or "") or None
     return HostCpu(model=model or "", features=known)
 
@@ -187,12 +187,12 @@ _gpus = _record(HostGpus)
 _mpi = _record(HostMpi)
 _slurm = _record(HostSlurm)
 _runtimes = mapping_of(_record(HostRuntime), key=one_of(RUNTIMES, "container runtime"))
-# Faults are noted, and the result is then not to be used.
+# A result with faults must not be used.
 host_of = _record(Host, schema=read.exactly(SCHEMA))
 
 
 def read_record(path: Path) -> Host:
-    """Return the host of a record; raises `BadInput` with all its faults."""
+    """Return the host in a record; raises `BadInput` with all faults of the record."""
     faults = Faults()
     node = parse(path, str(path), faults)
     host = Host() if node is None else host_of(node, faults)
@@ -202,7 +202,7 @@ def read_record(path: Path) -> Host:
 
 
 def as_record(host: Host) -> str:
-    """Return the text of a record: what is not known is null, for whoever knows it."""
+    """Return the text of a record; unknown facts are null, so that a user can add them."""
     features, devices, runtimes = host.cpu.features, host.gpu.devices, host.runtimes
     document = {
         "schema": SCHEMA,
@@ -229,12 +229,12 @@ def _known_of(runtime: HostRuntime) -> dict[str, object]:
 
 
 def dotted_capability(number: int) -> str:
-    """Return a compute capability as NVIDIA lists it: 7.0 of 70."""
+    """Return a compute capability in NVIDIA's notation: 7.0 for 70."""
     return "{}.{}".format(*divmod(number, 10))
 
 
 def _with_nulls(value: object) -> object:
-    """Return JSON in which unknown texts are null."""
+    """Return a JSON value in which empty texts are null."""
     if isinstance(value, dict):
         return {key: _with_nulls(inner) for key, inner in value.items()}
     if isinstance(value, list):

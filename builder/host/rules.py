@@ -1,4 +1,4 @@
-"""The rules about a host: those about the machine, and all of them together."""
+"""The rules for the machine, and the verdict by all rules."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from builder.model.contract import HostContract
 from builder.model.versions import version_order
 
 _SHOWN = 8
-# In user mode QEMU's atomic instructions of 64 bits were never whole on them, and from 10.0 on it
+# On these hosts QEMU's user mode never had correct 64-bit atomic instructions, and from 10.0 on it
 # is not built for them: https://www.qemu.org/docs/master/about/removed-features.html
 _NARROW = ("armv6l", "armv7l", "armv8l", "i386", "i486", "i586", "i686", "ppc", "riscv32", "mips")
-_KERNEL_PARTS = 3  # 4.14.0 of 4.14.0-115.35.1.el7a: what follows is the distribution's
+_KERNEL_PARTS = 3  # 4.14.0 of 4.14.0-115.35.1.el7a: the rest is the distribution's
 
 
 def judge(
@@ -29,10 +29,10 @@ def judge(
     launchers: tuple[str, ...] = (),
     emulated: bool = False,
 ) -> HostVerdict:
-    """Return the verdict on an image and a host. An unknown fact that is needed is never a yes.
+    """Return the verdict on an image and a host. It is never yes if a required fact is unknown.
 
-    Without `runtimes`, any of the host's may start it; without `launchers`, any way of starting
-    ranks will do. `emulated` lets programs of another architecture run under QEMU.
+    Without `runtimes`, any of the host's may start the image; without `launchers`, any way of
+    starting ranks is enough. `emulated` allows programs of another architecture under QEMU.
     """
     case = RuleCase(contract=contract, host=host, facts=known, emulated=emulated)
     answers = {
@@ -54,7 +54,7 @@ def judge(
 
 
 def _architecture(case: RuleCase) -> RuleAnswer:
-    """The image's programs must start: natively, or emulated where that was asked for."""
+    """Answer whether the image's programs start natively or, if requested, emulated."""
     host, needed = case.host, case.contract.architecture
     if host.architecture is None:
         return case.unknown("architecture-unknown")
@@ -84,7 +84,7 @@ def _emulation(case: RuleCase) -> RuleAnswer:
 
 
 def _processor(case: RuleCase) -> RuleAnswer | None:
-    """The processor must have all that compiled code uses."""
+    """Answer whether the processor has all features that the compiled code uses."""
     needed = case.contract.cpu
     if case.is_foreign and not case.emulated:
         return None
@@ -121,7 +121,7 @@ def _native_processor(case: RuleCase, title: str, features: tuple[str, ...]) -> 
 
 
 def _kernel(case: RuleCase) -> RuleAnswer:
-    """The image's C library ends at once on a kernel older than it was configured for."""
+    """Answer for the kernel: the C library refuses to start on one older than it needs."""
     least, running = case.contract.kernel, case.host.kernel
     if not least:
         return case.unknown("kernel-not-said")

@@ -1,4 +1,4 @@
-"""The rules about container runtimes: one of them has to start the image, for an ordinary user."""
+"""The rules for container runtimes: one of them must start the image for an ordinary user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named
 from builder.model.versions import version_order
 
-RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host can have
+RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host may have
 _ANY = "container runtime"
 
 
 def started_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
-    """Return the answer for each of the runtimes named, or for those of the host if none is."""
+    """Return the answer for each named runtime, or without names, for the host's runtimes."""
     installed = case.host.runtimes
     if installed is None:
         answer = case.unknown("runtimes-unknown")
@@ -55,7 +55,7 @@ def _version(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAn
 
 
 def _variables(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
-    """The image's variables: Charliecloud sets them if it gets the option."""
+    """Answer for the image's variables, which Charliecloud sets only with an option."""
     version = installed.version
     if runtime.name != "charliecloud" or not version or not _is_older(version, SET_ENV):
         return None
@@ -65,13 +65,13 @@ def _variables(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> Rule
 
 
 def _threads(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
-    """A filter of system calls against a newer C library."""
+    """Answer for threads: an old system call filter forbids those of a newer C library."""
     glibc, first, version = case.contract.glibc, runtime.clone3, installed.version
     if not first or installed.clone3 or (glibc and _is_older(glibc, CLONE3_GLIBC)):
         return None
     if not glibc:
         return case.unknown("threads-unknown-glibc", runtime=runtime, threshold=CLONE3_GLIBC)
-    if installed.clone3 is None:  # then it is the filter that came with the version
+    if installed.clone3 is None:  # the runtime uses its built-in filter
         if not version:
             return case.unknown("threads-unknown-version", runtime=runtime, threshold=CLONE3_GLIBC)
         if not _is_older(version, first):
@@ -86,7 +86,7 @@ def _is_older(version: str, other: str) -> bool:
 
 
 def _namespaces(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
-    """An ordinary user's containers are user namespaces, or a starter with setuid makes them."""
+    """Answer for namespaces: ordinary users need user namespaces or a setuid starter."""
     is_open = case.host.user_namespaces
     if not runtime.rootless:
         return None
@@ -103,7 +103,7 @@ def _namespaces(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> Rul
 
 
 def _profile(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer:
-    """A program needs a profile that allows user namespaces if AppArmor restricts them."""
+    """Answer for AppArmor: if it restricts user namespaces, the program needs a profile."""
     if not case.host.restricted_namespaces:
         return case.yes("namespaces-open")
     if installed.profile:
@@ -114,14 +114,14 @@ def _profile(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAn
 
 
 def _fuse(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
-    """Without setuid a SIF is mounted by FUSE, or else unpacked, each time it is started."""
+    """Answer for FUSE: without setuid, a SIF is mounted by FUSE, or else unpacked at each start."""
     if runtime.format != "sif" or installed.setuid or case.host.fuse is not False:
         return None
     return case.yes("unpacked-without-fuse")
 
 
 def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
-    """The driver's libraries are the host's: something has to bring them into the container."""
+    """Answer for the driver's libraries, which must be mounted from the host."""
     if case.contract.cuda is None:
         return None
     ways = _ways(runtime, installed, case.host.gpu)
@@ -134,8 +134,8 @@ def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer
 
 
 def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
-    """Return the options by which a runtime brings the driver in, and whether they work here."""
-    hook = None if gpu.toolkit else gpu.toolkit  # the toolkit may have set its hook up, or not
+    """Return the options by which a runtime mounts the driver, and whether they work here."""
+    hook = None if gpu.toolkit else gpu.toolkit  # with the toolkit, its hook may be set up or not
     if runtime.name == "charliecloud":
         both = (installed.cdi, gpu.cdi)
         has_cdi = False if False in both else None if None in both else True

@@ -1,4 +1,4 @@
-"""The verdict on an image and a host: an answer to each rule, with the reason and the fix."""
+"""The verdict on an image and a host: an answer for each rule, with reason and fix."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"
 
-# Ways to start the ranks of an MPI program: by the launcher in the image, in one container; by the
-# host's launcher, each in a container of its own; or so, with the host's MPI bound into each.
+# Ways to start the ranks of an MPI program: by the launcher in the image, all in one container; by
+# the host's launcher, each in its own container; the same, with the host's MPI bound into each.
 IN_CONTAINER, HYBRID, BIND = "in-container", "hybrid", "bind"
 LAUNCHERS = (IN_CONTAINER, HYBRID, BIND)
 
@@ -29,14 +29,14 @@ _WIDTH = 100
 
 @cache
 def _sentences() -> Mapping[str, Mapping[str, str]]:
-    """Return the rows of answers.yaml by name; a plain text is a reason without a fix."""
+    """Return the rows of answers.yaml by name; a row of plain text is a reason without a fix."""
     rows = table_beside(__file__, "answers.yaml")
     return {name: {"reason": row} if isinstance(row, str) else row for name, row in rows.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
-    """The answer to a rule, for a reason; `fix` would make it a yes. `judge` names the `rule`."""
+    """The answer for a rule with its reason; `fix` would make it yes. `judge` sets `rule`."""
 
     rule: str = ""
     answer: str
@@ -46,10 +46,10 @@ class RuleAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleCase:
-    """An image and a host to apply rules to. `emulated` is true if emulation may be used.
+    """An image and a host for the rules. `emulated` is true if emulation is allowed.
 
-    `yes`, `no` and `unknown` answer with the sentences of a row of answers.yaml; `parts` are the
-    values in them that neither the image nor the host has.
+    `yes`, `no` and `unknown` answer with the sentences of a row of answers.yaml; `parts` are values
+    in them that come from neither the image nor the host.
     """
 
     contract: HostContract
@@ -59,7 +59,7 @@ class RuleCase:
 
     @property
     def is_foreign(self) -> bool:
-        """True if the image is known to be of another architecture than the host."""
+        """True if image and host are known to have different architectures."""
         return self.host.architecture not in (None, self.contract.architecture)
 
     def yes(self, row: str, /, **parts: object) -> RuleAnswer:
@@ -89,8 +89,8 @@ class RuleCase:
 class HostVerdict:
     """All answers for one image and one host.
 
-    All of `rules` must be met, one of `runtimes` and one of `launchers`, which are those that were
-    asked for. `emulated` is true if programs would run emulated; they are never native then.
+    All `rules` must be met, one of the requested `runtimes` and one of the requested `launchers`.
+    `emulated` is true if programs would run emulated, and not natively.
     """
 
     image: str
@@ -102,14 +102,14 @@ class HostVerdict:
 
     @property
     def answer(self) -> str:
-        """The answer to all of it together."""
+        """The combined answer."""
         return all_of([all_of_answers(self.rules), any_of(self.runtimes), any_of(self.launchers)])
 
     @property
     def several_nodes(self) -> str:
-        """The answer for ranks on several nodes; empty if no launcher for several was asked for.
+        """The answer for ranks on several nodes; empty if no such launcher was requested.
 
-        The image's own launcher starts ranks in one container, on one node.
+        The image's own launcher starts all ranks in one container, on one node.
         """
         ways = [answer for answer in self.launchers if answer.rule in (HYBRID, BIND)]
         answers = [all_of_answers(self.rules), any_of(self.runtimes), any_of(ways)]
@@ -117,14 +117,14 @@ class HostVerdict:
 
     @property
     def decisive(self) -> tuple[RuleAnswer, ...]:
-        """The answers that made the verdict; none if it is yes."""
+        """The answers that decided a verdict of no or unknown."""
         groups = [each for each in (self.runtimes, self.launchers) if any_of(each) == self.answer]
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
         return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
 
 
 def title_of(mpi: NeededMpi | HostMpi) -> str:
-    """Return an MPI's name and version, as far as it is known."""
+    """Return an MPI's name and, if known, its version."""
     return f"{MPI_FAMILIES[mpi.family].title} {mpi.version}".strip()
 
 
@@ -135,7 +135,7 @@ def all_of(answers: Iterable[str]) -> str:
 
 
 def all_of_answers(answers: Iterable[RuleAnswer]) -> str:
-    """Return the same for answers with their reasons."""
+    """Return the result of `all_of` for answers with reasons."""
     return all_of(answer.answer for answer in answers)
 
 
@@ -146,12 +146,12 @@ def any_of(answers: Iterable[RuleAnswer]) -> str:
 
 
 def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
-    """Return an answer with the name of its rule."""
+    """Return the answer with the name of its rule."""
     return replace(answer, rule=rule)
 
 
 def as_json(verdict: HostVerdict) -> str:
-    """Return every answer with its reason and its fix as JSON."""
+    """Return all answers with reasons and fixes as JSON."""
     document = {
         "schema": SCHEMA,
         "image": verdict.image,
@@ -168,7 +168,7 @@ def as_json(verdict: HostVerdict) -> str:
 
 
 def as_text(verdict: HostVerdict, *, colour: bool) -> str:
-    """Return the answers rule by rule, then together; without a newline at its end."""
+    """Return the answer for each rule, then the verdict; without a final newline."""
     paint = Paint(colour)
     width = max(len(each.rule) for each in (*verdict.rules, *verdict.runtimes, *verdict.launchers))
     title = f"{verdict.image} on {verdict.host or 'a host without a name'}"

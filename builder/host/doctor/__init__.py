@@ -1,4 +1,4 @@
-"""This machine, and the abilities to build, run and verify that follow from it."""
+"""Examine this machine, and find out what it can build, run and verify."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = [
 
 # Tries a storage in a folder, for an architecture, with a search path.
 StorageTest = Callable[..., StorageTrial]
-# Tells if build steps of an architecture run native tools of a host, by its handlers in a folder;
-# None if the host has none for it.
+# Arguments: architecture, host architecture, folder of binfmt handlers. Returns whether build steps
+# of the architecture run the host's native tools; None if it has none for them.
 LentTest = Callable[[str, str, Path], "bool | None"]
-_WORKERS = 16  # each waits for a program; together they take as long as the slowest
+_WORKERS = 16  # threads, each of which waits for a program
 
 
 def examine(
@@ -53,10 +53,10 @@ def examine(
     arch: str = "",
     user: str = "",
 ) -> Diagnosis:
-    """Examine this machine. It takes as long as the slowest program takes to report its version.
+    """Examine this machine; this takes as long as the slowest program needs to print its version.
 
-    The tools in `home` come before those of `search_path`. `roots`, `arch` and `user` are by
-    default this machine's and the caller's. `try_storage` and `is_lent` are the builder's.
+    The tools in `home` take precedence over those in `search_path`. `roots`, `arch` and `user` are
+    by default this machine's and the caller's. `try_storage` and `is_lent` come from the builder.
     """
     arch, user = arch or platform.machine(), user or _caller()
     roots = roots or SystemRoots(caller={user: os.geteuid()})
@@ -74,7 +74,7 @@ def examine(
     runner = ORDINARY_USER if as_root else user
     rest = machine_items(user=runner, as_root=as_root, search_path=path, roots=roots)
     absent = [item.title for item in rest if item.key in ID_FILES and not item.ok]
-    if stored.problem and absent and not as_root:  # Buildah's own message is about a layer's owners
+    if stored.problem and absent and not as_root:  # Buildah's message only names a layer's owners
         stored = replace(stored, problem=f"cannot unpack a layer without {' and '.join(absent)}")
     trial = FolderTrial(processes=processes, other=ORDINARY_USER if as_root else "", top=roots.top)
     handlers = roots.proc / "sys/fs/binfmt_misc"
@@ -93,7 +93,7 @@ def examine(
 def _stored(
     try_storage: StorageTest, processes: Processes, home: Path, arch: str, search_path: str
 ) -> StorageTrial:
-    """Try a storage where the builder's will be; it may be on another disk than the home."""
+    """Try the storage in the folder for the builder's; its disk may differ from the home's."""
     folder = standing(home / "storage")
     try:
         return try_storage(folder, arch=arch, search_path=search_path, processes=processes)
@@ -106,5 +106,5 @@ def _caller() -> str:
     uid = os.geteuid()
     try:
         return "root" if uid == 0 else pwd.getpwuid(uid).pw_name
-    except KeyError:  # a container may run as a user that it has no entry for
+    except KeyError:  # a container may run as a user without an entry in passwd
         return str(uid)

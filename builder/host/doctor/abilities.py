@@ -1,4 +1,4 @@
-"""The abilities of a machine, and all that it lacks for a run of the main job."""
+"""The abilities of a machine, and what it lacks to build and verify images."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _RUNNERS = {
     "apptainer": _RUN["sif"],
     "charliecloud": _RUN["charliecloud"],
 }
-_AS_ROOT_INSIDE = frozenset({"buildah", "podman"})  # whose containers have a range of ids
+_AS_ROOT_INSIDE = frozenset({"buildah", "podman"})  # containers with a range of user ids
 
 
 def abilities_of(
     items: Mapping[str, Item], *, archs: Sequence[str], as_root: bool
 ) -> tuple[Ability, ...]:
-    """Return all abilities. Those to build are for the engine that the machine has."""
+    """Return all abilities; those to build are for the engine of this machine."""
     engine = "docker" if items["docker"].ok and not items["buildah"].ok else "buildah"
     build = _build(engine, as_root)
     needs: dict[str, Sequence[str]] = {
@@ -70,12 +70,11 @@ def require(
     bases: bool = True,
     lent: Sequence[str] = (),
 ) -> None:
-    """Raise `MissingPrerequisite` with all that this machine lacks for a run of the main job.
+    """Raise `MissingPrerequisite` with all that this machine lacks to build and verify images.
 
-    There must be room for so many `images` at once where `home` is, and where `out` is. `bases` is
-    true if any base is to be bootstrapped: one from a registry needs no mmdebstrap. `lent` are the
-    architectures whose build steps are to run native tools, if the kernel's handler is that of
-    set-up.
+    `home` and `out` need space for so many `images` at a time. `bases` is true if a base must be
+    bootstrapped: a base from a registry needs no mmdebstrap. `lent` are the architectures whose
+    build steps run native tools, if the kernel's handler was registered by set-up.
     """
     needs = [*_build(engine, diagnosis.user == "root"), *map(key_of, archs)]
     needs = [key for key in needs if bases or key not in _BASES]
@@ -99,7 +98,7 @@ def require(
 
 
 def lacking_for(diagnosis: Diagnosis, runner: str, arch: str) -> tuple[Item, ...]:
-    """Return all that this machine lacks to run images of an architecture by a runner."""
+    """Return all items that this machine lacks to run images of an architecture by a runner."""
     with_ids = runner in _AS_ROOT_INSIDE and diagnosis.user != "root"
     rootless = _ROOTLESS if with_ids else ()
     return _missing(diagnosis.items, (*rootless, *_RUNNERS[runner], key_of(arch)))
@@ -120,7 +119,7 @@ def _missing(items: Mapping[str, Item], keys: Iterable[str]) -> tuple[Item, ...]
 
 
 def _unusable(folders: Iterable[tuple[Path, str]], need: int) -> list[str]:
-    """Return the folders that cannot be written to, and those without room, one for each disk."""
+    """Return the folders that are not writable or have too little space, one for each disk."""
     problems, disks = [], set()
     for folder, option in folders:
         if problem := folder_problem(folder):

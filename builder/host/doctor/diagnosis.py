@@ -1,4 +1,4 @@
-"""A diagnosis of this machine: items that were looked for, abilities, and both as text and JSON."""
+"""A diagnosis of this machine: the examined items and the abilities, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ USER, GPU, DISK = "user and kernel", "GPU", "disk"  # groups of items
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemRoots:
-    """Folders where the system shows itself; tests use folders of their own.
+    """System folders that are read, such as /proc; tests use their own folders.
 
-    `caller` is the caller's user id by name, which `etc/passwd` need not have.
+    `caller` maps the caller's name to the user id, since `etc/passwd` need not list the caller.
     """
 
     top: Path = Path("/")
@@ -31,10 +31,10 @@ class SystemRoots:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A program, a setting or a folder that was looked for.
+    """A program, a setting or a folder that was examined.
 
-    `text` describes it, or the problem with it; `remedy` is the way to get it, and is empty if all
-    is well. `key` names it among the needs of an ability. A machine can do without `optional` ones.
+    `text` describes it or its problem; `remedy` solves the problem, and is empty if there is none.
+    Abilities refer to it by `key`. A machine can do without `optional` items.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ability:
-    """An ability of this machine, which it has when nothing is `missing` for it."""
+    """An ability of this machine; it has the ability if `missing` is empty."""
 
     title: str
     missing: tuple[Item, ...]
@@ -92,7 +92,7 @@ def as_json(diagnosis: Diagnosis) -> str:
 
 
 def as_text(diagnosis: Diagnosis, *, colour: bool) -> str:
-    """Return a table of the items, then the abilities; without a newline at its end."""
+    """Return a table of the items, then the abilities; without a final newline."""
     paint = Paint(colour)
     items = diagnosis.items.values()
     width = max(len(item.title) for item in items)
@@ -123,7 +123,7 @@ def _row(item: Item, width: int, paint: Paint) -> str:
 
 
 def _remedies(items: Iterable[Item], paint: Paint) -> list[str]:
-    """Return how to get the missing items: the needed ones first."""
+    """Return how to get the missing items, required ones first."""
     missing = sorted((item for item in items if not item.ok), key=lambda item: item.optional)
     width = max((len(item.title) for item in missing), default=0)
     lines = [f"  {item.title:{width}}  {item.remedy}" for item in missing]

@@ -1,4 +1,4 @@
-"""Emulation: how programs of each architecture run here, natively or by QEMU and binfmt_misc."""
+"""How programs of each architecture run here: natively, or by QEMU and binfmt_misc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.model.architectures import Architecture
 from builder.model.versions import first_version
 
 GROUP = "architectures"
-# QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
+# QEMU 7.2 hangs in Open MPI's configure, in a test of a 128-bit compare-and-swap.
 OLDEST_QEMU = 8
 OWN_HANDLER = "build-images-"
 _PREFIX = bytes((0x7F, *b"ELF", 2))  # EI_CLASS: 64 bits
@@ -19,7 +19,7 @@ _PREFIX = bytes((0x7F, *b"ELF", 2))  # EI_CLASS: 64 bits
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handler:
-    """One entry of binfmt_misc."""
+    """A handler registered in binfmt_misc."""
 
     name: str
     enabled: bool
@@ -28,7 +28,7 @@ class Handler:
     magic: bytes
 
     def serves(self, arch: Architecture) -> bool:
-        """Return whether it runs programs of an architecture, by the ELF header in its magic."""
+        """Return whether the handler runs programs of an architecture, by the ELF header."""
         return self.magic.startswith(_PREFIX + bytes((arch.elf_data,))) and (
             int.from_bytes(self.magic[18:20], "little") == arch.elf_machine
         )
@@ -39,7 +39,7 @@ def key_of(arch: str) -> str:
 
 
 def handlers_of(folder: Path) -> list[Handler]:
-    """Return the handlers that the kernel has, those of set-up first."""
+    """Return the kernel's handlers, those registered by set-up first."""
     if not (folder / "status").exists():
         return []
     names = {entry.name for entry in folder.iterdir()} - {"register", "status"}
@@ -67,7 +67,7 @@ def _handler(entry: Path) -> Handler:
 def emulation_item(
     arch: Architecture, *, host: str, roots: SystemRoots, programs: Programs
 ) -> Item:
-    """Return how this machine runs programs of an architecture, or why it does not."""
+    """Return how this machine runs programs of an architecture, or why it cannot."""
     if arch.name == host:
         return _item(arch, "native", how="native")
     folder = roots.proc / "sys/fs/binfmt_misc"
@@ -77,7 +77,7 @@ def emulation_item(
             f"register {arch.qemu}, version {OLDEST_QEMU} or later, in binfmt_misc with flags OCF"
         )
     if not (folder / "status").exists():
-        # In a container the host's handlers may serve, although binfmt_misc is not visible.
+        # In a container the host's handlers may work although binfmt_misc is not visible.
         tester = programs.find("arch-test")
         tested = programs.ask(tester, arch.debian) if tester else ""
         if not isinstance(tested, str) and tested.returncode == 0:
@@ -97,7 +97,7 @@ def emulation_item(
 
 
 def _qemu_version(handler: Handler, programs: Programs) -> str:
-    """Return the version; empty if the interpreter is not visible: the flag F keeps it open."""
+    """Return QEMU's version; empty if its file is not visible, but kept open by the flag F."""
     if not Path(handler.interpreter).is_file():
         return ""
     done = programs.ask(handler.interpreter, "--version")
@@ -137,7 +137,7 @@ def _item(arch: Architecture, text: str, remedy: str = "", **data: str) -> Item:
 
 
 def native_tools_item(arch: Architecture, *, is_open: bool) -> Item:
-    """Return whether build steps of an architecture run native tools."""
+    """Return the item for native tools in build steps of an architecture."""
     text, remedy = "compilers, shell and apt run natively in its build steps", ""
     if not is_open:
         text = "its build steps are fully emulated: the kernel's handler is not the one of set-up"

@@ -1,7 +1,7 @@
-"""The builder's folders, tried: modes and numbers do not show what works.
+"""Trials of the builder's folders: modes and numbers do not show whether they work.
 
-A file is written there and a program is started; in the store a layer is unpacked; the user as whom
-root runs images enters the home. Space is what is free, and what a quota leaves of it.
+A file is written and a program started in each folder; a layer is unpacked in the store. For root,
+the user who runs images must be able to enter the home. Quotas limit the space, too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from builder.system.storage_drivers import VFS, StorageTrial, needed_bytes
 HOME, STORE, TEMPORARY, REACH = "home", "store", "temporary", "reach"
 FOLDERS = (HOME, STORE, TEMPORARY)
 _SAMPLE = bytes(1 << 16)
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})  # where a file that is made large takes memory
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})  # a large file there takes memory
 _TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FolderTrial:
-    """The means to try a folder. `other` is the user whom root runs images as, if root asks.
+    """The settings for trials. `other` is the user who runs images, if the caller is root.
 
-    `top` is where folders begin; tests use one of their own.
+    Folders above `top` are not examined; tests use their own `top`.
     """
 
     processes: Processes
@@ -45,7 +45,7 @@ class FolderTrial:
 
 def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[Item]:
     """Return the items of the home, the store in it, and the folder for temporary files."""
-    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the system's own
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the system's default
     need = needed_bytes(storage.driver)
     own = folder_of_user()
     is_own = own is not None and home.is_relative_to(own)
@@ -64,7 +64,7 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
 def folder_problem(folder: Path, trial: FolderTrial | None = None, *, need: int = 0) -> str:
     """Return why a folder, which need not exist yet, cannot be used; empty if it can.
 
-    Without a trial nothing is started there, and room is not looked for.
+    Without a trial, no program is started and free space is not checked.
     """
     existing = standing(folder)
     try:
@@ -78,7 +78,7 @@ def folder_problem(folder: Path, trial: FolderTrial | None = None, *, need: int 
 
 @contextlib.contextmanager
 def _scratch(parent: Path) -> Iterator[Path]:
-    """Make a folder, with a file in it that is written to disk, for a while."""
+    """Create a temporary folder, with a file that is written to disk."""
     with tempfile.TemporaryDirectory(dir=parent, prefix=".trial-") as name:
         scratch = Path(name)
         scratch.chmod(0o755)
@@ -90,7 +90,7 @@ def _scratch(parent: Path) -> Iterator[Path]:
 
 
 def _not_started(scratch: Path, trial: FolderTrial) -> str:
-    """Return why programs there are not started: a file system may be mounted `noexec`."""
+    """Return why no program can start there: the file system may be mounted `noexec`."""
     program = scratch / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -111,7 +111,7 @@ def _no_room(folder: Path, scratch: Path, need: int) -> str:
 
 
 def _exceeds_quota(scratch: Path, size: int) -> bool:
-    """Return whether a file of a size is refused; some file systems do not say so at once.
+    """Return whether a file of this size exceeds a quota; not all file systems tell at once.
 
     https://man7.org/linux/man-pages/man2/fallocate.2.html
     """
@@ -122,7 +122,7 @@ def _exceeds_quota(scratch: Path, size: int) -> bool:
 
 
 def _reach_item(home: Path, trial: FolderTrial) -> Item:
-    """Return whether the other user reaches what root runs as that user below the home."""
+    """Return whether the other user can reach the programs in the home."""
     closed = _closed_to(home, trial) if trial.other else None
     text = f"{closed} is closed to the user {trial.other}" if closed else str(home)
     remedy = f"chmod a+x {closed}, or set BUILD_IMAGES_HOME" if closed else ""
@@ -130,19 +130,19 @@ def _reach_item(home: Path, trial: FolderTrial) -> Item:
 
 
 def _closed_to(home: Path, trial: FolderTrial) -> Path | None:
-    """Return the first folder on the way to a home that shuts the other user out."""
+    """Return the topmost folder on the path to the home that the other user cannot enter."""
     parents = [folder for folder in (home, *home.parents) if folder.is_relative_to(trial.top)]
     closed = [one for one in parents if one.is_dir() and not one.stat().st_mode & stat.S_IXOTH]
     if closed or trial.top != Path("/"):
         return closed[-1] if closed else None
-    # An access list or a file server may shut a user out although the modes allow it.
+    # An access list or a file server may refuse a user although the modes allow access.
     folder = standing(home)
     try:
         done = trial.processes.capture(
             ["test", "-x", folder], user=trial.other, check=False, timeout_s=_TIMEOUT_S
         )
     except BuildImagesError:
-        return None  # there is no such user: another item says so
+        return None  # the user does not exist, which another item reports
     return folder if done.returncode else None
 
 
@@ -154,7 +154,7 @@ def _item(key: str, title: str, folder: Path, problem: str, remedy: str) -> Item
 
 
 def here_item() -> Item:
-    """Return the space in the working directory."""
+    """Return the item for the free space in the working directory."""
     return _item("here", "this folder", Path.cwd(), "", "")
 
 
@@ -174,11 +174,11 @@ def _store_item(folder: Path, storage: StorageTrial) -> Item:
 
 
 def standing(folder: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that exists."""
+    """Return the folder itself, or the nearest existing folder above it."""
     candidates = (folder.absolute(), *folder.absolute().parents)
     return next(one for one in candidates if os.path.isdir(one))  # noqa: PTH112 - Path's may raise
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what an ordinary user may still write where the folder is, or will be."""
+    """Return how many bytes an ordinary user may write to the folder's file system."""
     return shutil.disk_usage(standing(folder)).free

@@ -1,6 +1,6 @@
 """Findings about GPUs: the symptoms of one GPU, and DCGM's quick diagnosis.
 
-The sentences are rows of gpu-findings.yaml.
+Their texts are rows of gpu-findings.yaml.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from builder.system.files import table_beside
 from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlReading
 from builder.system.process import Processes
 
-# Sound: nothing to do. Watch: it works, and somebody should look at it. Sick: results are not
-# reliable, or there are none. Unknown: this could not be determined.
+# Sound: nothing to do. Watch: it works, but needs attention. Sick: results are unreliable or
+# missing. Unknown: this could not be determined.
 SOUND, WATCH, SICK, UNKNOWN = "sound", "watch", "sick", "unknown"
 THE_HOST = "host"
 CHECK = "check"
 
-_NEAR_C = 5  # how far below its threshold a GPU counts as hot
+_NEAR_C = 5  # degrees below the threshold from which a GPU counts as hot
 
-# nvmlClocksEventReasons: those that slow a GPU down because something is wrong. The others (idle,
-# clocks that were set, the power limit under load, the slowest of a group) are as they should be.
+# nvmlClocksEventReasons that indicate a fault. The others are normal: idle, clocks set by a user,
+# the power limit under load, the slowest GPU of a group.
 _THROTTLING = {
     0x08: "slowed-by-hardware",
     0x20: "slowed-by-software",
@@ -36,13 +36,13 @@ _THROTTLING = {
 }
 _HOT = 0x20 | 0x40
 
-# As many pages as a GPU can retire at all:
+# The largest number of pages that a GPU can retire:
 # https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/row-remapping.html
 _MOST_PAGES = 64
 _PROHIBITED, _EXCLUSIVE = 2, 3  # nvmlComputeMode_t
 
 _TIMEOUT_S = 120.0
-_CONFIGURATION = 5  # DCGM_ERROR_CONFIG, a severity: a setting, and no fault of the hardware
+_CONFIGURATION = 5  # DCGM_ERROR_CONFIG, a severity: a wrong setting, not a hardware fault
 _VERDICTS = {"pass": SOUND, "warn": WATCH, "fail": SICK}
 _REMEDY = "to look closer, drain the node and run dcgmi diag -r 3 (15 minutes)"
 
@@ -52,8 +52,8 @@ class GpuFinding:
     """A finding about the host, one of its GPUs, or an image's check.
 
     `subject` is `host`, a GPU (`GPU 0`) or a check; `key` names the property that was examined.
-    `matter` is the side at fault: host, image, start (how containers are started) or unclear, as
-    builder.facts has them. `remedy` is empty where nothing is to be done.
+    `matter` is the side at fault, as in builder.facts: host, image, start (how containers are
+    started) or unclear. `remedy` is empty if nothing needs to be done.
     """
 
     subject: str = THE_HOST
@@ -73,7 +73,7 @@ def _rows() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def finding_of(section: str, name: str, *, subject: str = THE_HOST, **values: object) -> GpuFinding:
-    """Return a finding of gpu-findings.yaml, by its name or as `other`; `values` are its text's."""
+    """Return the finding `name` of gpu-findings.yaml, or `other`; `values` fill in its text."""
     rows = _rows()[section]
     row = rows.get(name) or rows["other"]
     return GpuFinding(
@@ -87,36 +87,36 @@ def finding_of(section: str, name: str, *, subject: str = THE_HOST, **values: ob
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
-    """A reading of the driver and the GPUs, with the findings in it."""
+    """A reading of the driver and the GPUs, with its findings."""
 
     reading: NvmlReading
     findings: tuple[GpuFinding, ...]
 
     @property
     def verdict(self) -> str:
-        """The worst verdict on the host: an image's failed check does not count."""
+        """The worst verdict on the host; an image's failed checks do not count."""
         verdicts = {finding.verdict for finding in self.findings if finding.key != CHECK}
         return next((verdict for verdict in (SICK, UNKNOWN, WATCH) if verdict in verdicts), SOUND)
 
     @property
     def has_gpus(self) -> bool:
-        """True if anything says that this host has a GPU, or should have one."""
+        """True if there is any sign that this host has a GPU, or should have one."""
         reading = self.reading
         broken = reading.fault is not None and reading.fault.name != LIBRARY_NOT_FOUND
         return bool(broken or reading.gpus or reading.pci_gpus or reading.driver_version)
 
     @property
     def exit_code(self) -> int:
-        """0 for GPUs to rely on, 1 if anything is sick or not known, 4 if there is no GPU."""
+        """0 if the GPUs are reliable, 1 if anything is sick or unknown, 4 if there is no GPU."""
         if not self.has_gpus:
             return MissingPrerequisite.exit_code
         return StepFailed.exit_code if self.verdict in {SICK, UNKNOWN} else 0
 
 
 def symptoms(gpu: Gpu, reading: NvmlReading) -> Iterator[GpuFinding]:
-    """Yield all that is wrong with a GPU, the worst kinds first; nothing for a sound one."""
+    """Yield all symptoms of a GPU, the worst kinds first; none for a sound GPU."""
     shown = {one.pci for one in reading.gpus}
-    # A GPU that does not report its place on the PCI bus is the one that is missing there.
+    # A GPU that does not report its PCI address must be one of those that the driver does not show.
     place = gpu.pci or " or ".join(address for address in reading.pci_gpus if address not in shown)
     named = ", ".join(filter(None, [gpu.name, place]))
     pages = gpu.retired_pages
@@ -190,7 +190,7 @@ def _links(gpu: Gpu) -> Iterator[str]:
 
 
 def diagnose(processes: Processes, *, search_path: str) -> list[GpuFinding]:
-    """Return the findings of `dcgmi diag -r 1 -j`; none on a host without DCGM."""
+    """Return the findings of `dcgmi diag -r 1 -j`; none if DCGM is not installed."""
     program = shutil.which("dcgmi", path=search_path)
     if program is None:
         return []
@@ -202,11 +202,11 @@ def diagnose(processes: Processes, *, search_path: str) -> list[GpuFinding]:
 
 
 def read_diagnosis(stdout: str, stderr: str = "") -> list[GpuFinding]:
-    """Return the findings in DCGM's JSON, of its versions 2 to 4.
+    """Return the findings in the JSON of DCGM 2 to 4.
 
-    Formats: nvvs/plugin_src and JsonOutput of https://github.com/NVIDIA/DCGM. Before 4 results name
-    `gpu_ids` ("0,1") and warnings are texts; since then they name an `entity_id`, and warnings are
-    objects with a severity.
+    Formats: nvvs/plugin_src and JsonOutput of https://github.com/NVIDIA/DCGM. Before 4, results
+    have `gpu_ids` ("0,1") and warnings are texts; from 4 on, results have an `entity_id`, and
+    warnings are objects with a severity.
     """
     document = _document(stdout)
     body = part(document, "DCGM Diagnostic") or part(document, "DCGM GPU Diagnostic")
@@ -229,7 +229,7 @@ def read_diagnosis(stdout: str, stderr: str = "") -> list[GpuFinding]:
 
 
 def _document(text: str) -> object:
-    """Return the JSON in an output, which lines of a log may precede; None if there is none."""
+    """Return the JSON in an output, after any log lines; None if there is none."""
     try:
         return json.JSONDecoder().raw_decode(text[text.index("{") :])[0]
     except ValueError:
@@ -237,7 +237,7 @@ def _document(text: str) -> object:
 
 
 def _objects(values: object) -> list[dict[str, object]]:
-    """Return the objects in a list; DCGM 3 leaves `null` among them."""
+    """Return the objects in a list; DCGM 3 also writes `null` entries."""
     return (
         [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
     )

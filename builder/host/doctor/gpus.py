@@ -32,7 +32,7 @@ SCHEMA = "build-images/gpu-health/v1"
 
 _ERROR = re.compile(r"CUDA error (\d+)")
 _GPU_CHECK = re.compile(r"(^|-)(gpu|cuda)(-|$)")
-# Of these, the checks of files of the image, or of what its program does without a GPU.
+# Names that match, but of checks of the image's files, or of a program without a GPU.
 _NO_GPU = frozenset(["cuda-clean", "cuda-runtime", "gpu-control", "gpu-withheld"])
 
 _MARKS = {SOUND: ("✓", GREEN), WATCH: ("!", YELLOW), SICK: ("✗", RED), UNKNOWN: ("?", YELLOW)}
@@ -54,10 +54,10 @@ def examine(
     search_path: str,
     manifest: Manifest | None = None,
 ) -> GpuHealth:
-    """Examine this host's driver and GPUs, with NVML and, if it is installed, DCGM.
+    """Examine this host's driver and GPUs with NVML and, if installed, DCGM.
 
-    `releases` are the CUDA releases by version, for the images that run here. The failed GPU checks
-    of an image's `manifest` are attributed to the host or to the image.
+    `releases` are the CUDA releases by version, to list the images that run here. The failed GPU
+    checks in an image's `manifest` are attributed to the host or to the image.
     """
     reading = nvml.ask(processes)
     findings = judged(reading, releases)
@@ -69,7 +69,7 @@ def examine(
 
 
 def judged(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> list[GpuFinding]:
-    """Return the findings in a reading; `releases` are the CUDA releases by version."""
+    """Return the findings for a reading; `releases` are the CUDA releases by version."""
     if reading.fault and not reading.gpus:
         return [_without_gpus(reading, reading.fault)]
     findings = list(_of_driver(reading))
@@ -100,12 +100,12 @@ def _of_driver(reading: NvmlReading) -> Iterator[GpuFinding]:
     else:
         yield finding_of("driver", "sound", host=reading, cuda=reading.cuda or "an unknown release")
     missing = {*reading.pci_gpus} - {gpu.pci for gpu in reading.gpus}
-    if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # besides those that it calls lost
+    if len(missing) > sum(not gpu.pci for gpu in reading.gpus):  # lost GPUs have no PCI address
         yield finding_of("driver", "gpus-not-shown", missing=" ".join(sorted(missing)))
 
 
 def _sound(gpu: Gpu) -> GpuFinding:
-    """Return the finding about a sound GPU; it names no property that the GPU does not report."""
+    """Return the finding for a sound GPU; properties that it does not report are left out."""
     texts = [
         gpu.name,
         "" if gpu.temperature_c is None else f"{gpu.temperature_c} °C",
@@ -117,10 +117,10 @@ def _sound(gpu: Gpu) -> GpuFinding:
 
 
 def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterator[GpuFinding]:
-    """Yield the images that run here: for the choice of an image, not a fault of the host."""
+    """Yield which images run here: to choose an image, not as a fault of the host."""
     for capability in sorted({gpu.compute_capability for gpu in reading.gpus} - {""}):
         number = int(capability.replace(".", ""))
-        installed = reading.driver_version or "0"  # one that is not known promises nothing
+        installed = reading.driver_version or "0"  # an unknown version supports nothing
         fitting = runnable(releases, installed, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
         if not fitting:
@@ -135,7 +135,7 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
-    """Yield a finding for each GPU check that failed in any format, given the host's health."""
+    """Yield a finding for each GPU check that failed in any format; use the host's findings."""
     sick = [finding for finding in findings if finding.verdict == SICK and finding.matter == HOST]
     failures: dict[str, tuple[str, list[str]]] = {}  # the first reason, and the formats, by check
     for format_name, outcomes in manifest.checks.items():
@@ -180,7 +180,7 @@ def as_json(health: GpuHealth) -> str:
 
 
 def as_text(health: GpuHealth, *, colour: bool) -> str:
-    """Return a table of the GPUs, then the findings; without a newline at its end."""
+    """Return a table of the GPUs, then the findings; without a final newline."""
     paint = Paint(colour)
     width = max((len(finding.subject) for finding in health.findings), default=0)
     lines = [*_table(health.reading, paint), paint("findings", BOLD)]
@@ -233,7 +233,7 @@ def _of(value: float | None, limit: float | None) -> str:
 
 
 def _link_lines(reading: NvmlReading) -> list[str]:
-    """Return the connections between GPUs, a line for all of one kind."""
+    """Return the connections between GPUs, one line for each kind."""
     pairs: dict[str, list[str]] = {}
     for link in reading.links:
         nvlinks = f"{link.nvlinks} NVLinks" if link.nvlinks else ""

@@ -1,6 +1,6 @@
 """The kernel, the users, the keyring and the GPU driver of this machine, read from files.
 
-Ranges of user and group ids that users give away in containers: subuid(5) and subgid(5).
+For the ranges of user and group ids that users may use in containers, see subuid(5) and subgid(5).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from builder.system.home import folder_of_user
 
 KEYRING = "debian-archive-keyring.gpg"
 ID_FILES = ("subuid", "subgid")
-IDS = 65536  # as many as a container may use
-# SUB_UID_MIN and SUB_UID_MAX, unless a host sets others:
+IDS = 65536  # the ids that a container may use
+# The default values of SUB_UID_MIN and SUB_UID_MAX:
 # https://manpages.debian.org/bookworm/login/login.defs.5
 _FIRST, _LAST = 100_000, 600_100_000
 _FIRST_USER = 1000  # UID_MIN of the same page
-_READ_WRITE = 0o006  # of a device, for others
+_READ_WRITE = 0o006  # mode bits of a device for others
 
 
 def machine_items(*, user: str, as_root: bool, search_path: str, roots: SystemRoots) -> list[Item]:
-    """Return all items that are read from files; nothing is started."""
+    """Return all items that are read from files; no program is started."""
     return [
         _ordinary_user(user, as_root=as_root, roots=roots),
         _namespaces(roots),
@@ -43,7 +43,7 @@ def machine_items(*, user: str, as_root: bool, search_path: str, roots: SystemRo
 
 
 def _ordinary_user(user: str, *, as_root: bool, roots: SystemRoots) -> Item:
-    """As root, Apptainer asks for capabilities that containers often lack."""
+    """Return the user who runs images: as root, Apptainer may lack capabilities in a container."""
     text, remedy = f"{user}, the caller", ""
     if as_root:
         text = f"{user}, for Apptainer and Charliecloud"
@@ -63,7 +63,7 @@ def _namespaces(roots: SystemRoots) -> Item:
 
 
 def namespaces_problem(roots: SystemRoots) -> tuple[str, str]:
-    """Return what closes user namespaces to ordinary users, and what opens them; empty if open."""
+    """Return why ordinary users cannot create user namespaces, and the remedy; else empty texts."""
     if _number(roots, "kernel/unprivileged_userns_clone") == 0:
         return "closed to ordinary users", "sysctl kernel.unprivileged_userns_clone=1"
     limit = _number(roots, "user/max_user_namespaces")
@@ -73,7 +73,7 @@ def namespaces_problem(roots: SystemRoots) -> tuple[str, str]:
 
 
 def restricted_namespaces(roots: SystemRoots) -> bool:
-    """Return whether AppArmor lets only programs with a profile make user namespaces."""
+    """Return whether AppArmor allows only programs with a profile to create user namespaces."""
     return _number(roots, "kernel/apparmor_restrict_unprivileged_userns") == 1
 
 
@@ -83,7 +83,7 @@ def _number(roots: SystemRoots, name: str) -> int | None:
 
 
 def _fuse(roots: SystemRoots, *, as_root: bool) -> Item:
-    """Without it Apptainer unpacks a SIF before it runs it, which works and takes longer."""
+    """Return the item of /dev/fuse; without it Apptainer unpacks a SIF first, which is slower."""
     device = roots.dev / "fuse"
     text, remedy = "open to ordinary users", ""
     if not device.exists():
@@ -94,7 +94,7 @@ def _fuse(roots: SystemRoots, *, as_root: bool) -> Item:
 
 
 def is_open(device: Path) -> bool:
-    """Return whether ordinary users may read and write a device."""
+    """Return whether ordinary users can read and write a device."""
     try:
         return device.stat().st_mode & _READ_WRITE == _READ_WRITE
     except OSError:
@@ -120,7 +120,7 @@ def _keyring(roots: SystemRoots) -> Item:
 
 
 def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
-    """Return the driver and its devices, from /proc: nvidia-smi may take seconds to answer."""
+    """Return the items of driver and nvidia-smi; /proc is read, since nvidia-smi may be slow."""
     version = nvml.kernel_driver(roots.proc)
     models = [model for model in nvml.gpu_models(roots.proc) if model]
     text, remedy, data = ", ".join([version or "loaded", *models]), "", {}
@@ -142,7 +142,7 @@ def _gpu_items(search_path: str, roots: SystemRoots) -> list[Item]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdRange:
-    """A line of subuid(5): ids from `first` on, which belong to a user."""
+    """A line of subuid(5): `count` ids from `first` on, which belong to `owner`."""
 
     owner: str
     first: int
@@ -153,7 +153,7 @@ class IdRange:
         return self.first + self.count - 1
 
     def overlaps(self, other: IdRange) -> bool:
-        """Return whether an id is in both."""
+        """Return whether the ranges have an id in common."""
         return self.first <= other.last and other.first <= self.last
 
     def __str__(self) -> str:
@@ -161,15 +161,15 @@ class IdRange:
 
 
 def id_items(user: str, roots: SystemRoots) -> list[Item]:
-    """Return whether a user has ranges, and whether users of this host share ids by theirs."""
+    """Return the items of a user's ranges, and whether users of this host share ids."""
     return [*(_range_item(name, user, roots) for name in ID_FILES), _overlap_item(user, roots)]
 
 
 def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
-    """Return a range that has no id of another user's lines, nor of a user of this host.
+    """Return a range without ids from other users' lines and without user ids of this host.
 
-    Both files get the same one; `anew` asks for another range than the user has. The search begins
-    at a number that depends on the user: two who ask at the same time get two ranges.
+    Both files get the same range; with `anew`, it differs from the user's current one. The search
+    starts at a number that depends on the user: concurrent calls for two users do not collide.
     """
     users = _users(roots)
     taken = [ids for name in ID_FILES for ids in _ranges(name, roots) if anew or ids.owner != user]
@@ -189,13 +189,13 @@ def _range_item(name: str, user: str, roots: SystemRoots) -> Item:
         return Item(name, USER, title, f"{count} for {user}")
     ids = free_range(user, roots)
     remedy = f"echo {user}:{ids.first}:{ids.count} | sudo tee --append /etc/{name}"
-    if user in _users(roots):  # usermod(8) knows no user of a directory service
+    if user in _users(roots):  # usermod(8) does not know users of a directory service
         remedy = f"sudo usermod --add-{name}s {ids} {user}"
     return Item(name, USER, title, f"no line for {user} in /etc/{name}", remedy)
 
 
 def _overlap_item(user: str, roots: SystemRoots) -> Item:
-    """Users who share ids can read and change each other's files, modes notwithstanding."""
+    """Return whether users share ids: they could read and change each other's files."""
     key, title = "subids", "separate sub-ids"
     shared = [(name, *pair) for name in ID_FILES for pair in _overlapping(name, roots)]
     if not shared:
@@ -213,7 +213,7 @@ def _overlap_item(user: str, roots: SystemRoots) -> Item:
 
 
 def _overlapping(name: str, roots: SystemRoots) -> Iterator[tuple[IdRange, IdRange]]:
-    """Yield ranges of two users with ids in common, and ranges with another user's own id."""
+    """Yield pairs of ranges with a common id; a user's own id is a range, too."""
     ranges = _ranges(name, roots)
     users = _users(roots) if name == "subuid" else {}
     own = [IdRange(owner=owner, first=uid, count=1) for owner, uid in users.items()]
@@ -224,7 +224,7 @@ def _overlapping(name: str, roots: SystemRoots) -> Iterator[tuple[IdRange, IdRan
 
 
 def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
-    """Return the lines of a file; one may begin with a user's id in place of the name."""
+    """Return the ranges in a file; a line may begin with a user id in place of a name."""
     names = {str(uid): owner for owner, uid in _users(roots).items()}
     lines = [line.strip().split(":") for line in text_of(roots.etc / name).splitlines()]
     return [
@@ -235,7 +235,7 @@ def _ranges(name: str, roots: SystemRoots) -> list[IdRange]:
 
 
 def _users(roots: SystemRoots) -> dict[str, int]:
-    """Return the user ids of passwd(5) by name, and the caller's, who may be of a directory."""
+    """Return user ids by name: those of passwd(5), and the caller's, who may not be in it."""
     lines = [line.split(":") for line in text_of(roots.etc / "passwd").splitlines()]
     known = {line[0]: int(line[2]) for line in lines if line[2:] and line[2].isdecimal()}
     return {**roots.caller, **known}

@@ -1,4 +1,4 @@
-"""The programs of this machine, and their versions."""
+"""The programs on this machine, and their versions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from builder.system.files import table_beside
 from builder.system.process import Completed, Processes
 
 SETUP = "build-images setup"
-TIMEOUT_S = 15.0  # a busy login node takes seconds to start a program
+TIMEOUT_S = 15.0  # a busy login node may take seconds to start a program
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostProgram:
-    """A program to look for: a row of programs.yaml, which says what its fields mean."""
+    """A program to look for: a row of programs.yaml, where its fields are explained."""
 
     name: str
     group: str
@@ -46,7 +46,7 @@ def host_programs() -> list[HostProgram]:
 
 
 class Programs:
-    """Asks the programs of a search path. What cannot be asked is not known."""
+    """Runs programs of a search path to read facts; a program that fails leaves them unknown."""
 
     def __init__(self, processes: Processes, search_path: str) -> None:
         self._processes, self._search_path = processes, search_path
@@ -55,9 +55,9 @@ class Programs:
         return shutil.which(name, path=self._search_path)
 
     def ask(self, path: str, *arguments: str) -> Completed | str:
-        """Return the output of a program, or why it cannot be asked.
+        """Return a finished program with its output, or the reason why it could not run.
 
-        ch-run needs USER; ch-image and others written in Python need the system's own python3.
+        ch-run needs USER; ch-image and other Python programs need the system's python3.
         """
         environment = {
             "USER": os.environ.get("USER") or "nobody",
@@ -72,7 +72,7 @@ class Programs:
         return f"no answer within {TIMEOUT_S:.0f} s" if done.timed_out else done
 
     def output(self, name: str, *arguments: str, check: bool = True) -> str:
-        """Return both streams of a program; empty if it is not installed, or with `check` fails."""
+        """Return both streams of a program; empty if it is missing or, with `check`, fails."""
         path = self.find(name)
         done = path and self.ask(path, *arguments)
         if not done or isinstance(done, str) or (check and done.returncode):
@@ -81,7 +81,7 @@ class Programs:
 
 
 def program_item(program: HostProgram, programs: Programs) -> Item:
-    """Look for a program, and ask it for its version if it is installed."""
+    """Return the item of a program, with its version if it is installed."""
     path = programs.find(program.name)
     if not path:
         text, older = f"not found; it {program.use}", programs.find("singularity")
@@ -110,7 +110,7 @@ def _read(program: HostProgram, done: Completed, path: str) -> Item:
 
 
 def _docker(program: HostProgram, done: Completed, path: str) -> Item:
-    """Return the item of Docker's client, which is of use only with a daemon that answers."""
+    """Return the item of Docker's client, which is usable only if its daemon answers."""
     try:
         answers = json.loads(done.stdout)
     except ValueError:
@@ -131,7 +131,7 @@ def _item(program: HostProgram, text: str, path: str, remedy: str = "", **data: 
 
 
 def program_items(asked: Sequence[HostProgram], items: Mapping[str, Item]) -> list[Item]:
-    """Return the items of programs; one that was not asked has the version of its twin."""
+    """Return the items of programs; a program that was not run has the version of its twin."""
     completed = dict(items)
     for program in asked:
         item, twin = items[program.name], items.get(program.twin)
