@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Programs of other architectures: QEMU, and the kernel told to use it, by root's files alone: all
-# users' programs run through it. The kernel forgets it at a reboot; systemd puts it back from a file.
+# Programs of other architectures: QEMU, registered in the kernel. Only root's files are registered,
+# since all users' programs run through them. A reboot loses this; systemd restores it from a file.
 
 readonly BINFMT=/proc/sys/fs/binfmt_misc
 readonly BINFMT_KEPT=/etc/binfmt.d/build-images.conf
@@ -9,20 +9,20 @@ readonly MAGIC='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\
 readonly MASK='\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00'
 readonly MAGIC_AARCH64='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
 readonly MASK_AARCH64='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-# How the kernel shows the magic of ppc64le.
+# The magic of ppc64le as the kernel prints it.
 readonly SERVES='magic 7f454c46020101[0-9a-f]{18}02001500'
-# QEMU 7.2 never ends in Open MPI's configure (a test of a 128-bit compare-and-swap).
+# QEMU 7.2 hangs in Open MPI's configure, in a test of a 128-bit compare-and-swap.
 readonly OLDEST_QEMU=8
 
-# The major version of a QEMU; 0 when it cannot be asked.
+# The major version of a QEMU; 0 if it does not print one.
 qemu_major() {
     local text=''
     text=$("$1" --version 2>/dev/null) || true
     [[ $text =~ version\ ([0-9]+) ]] && printf '%s' "${BASH_REMATCH[1]}" || printf 0
 }
 
-# handler_serves FILE: whether it is on, is for ppc64le, works inside containers (flag F) and
-# names a QEMU that is new enough. Ours is known to be, even where its file is out of sight.
+# handler_serves FILE: whether it is enabled, is for ppc64le, works inside containers (flag F) and
+# names a QEMU that is new enough. Our own handler's QEMU is, even if its file is not visible.
 handler_serves() {
     local text
     text=$(<"$1") 2>/dev/null || return 1
@@ -33,7 +33,7 @@ handler_serves() {
     (($(qemu_major "${BASH_REMATCH[1]}") >= OLDEST_QEMU))
 }
 
-# Inside a container binfmt_misc may be out of reach while the host's handlers serve.
+# Inside a container, the host's handlers may work although binfmt_misc is not visible.
 serves_out_of_sight() {
     [[ ! -e $BINFMT/register ]] && ! may_mount && arch-test ppc64el >/dev/null 2>&1
 }
@@ -49,8 +49,8 @@ door_version() {
     cat "$PACKAGE"/build/native/{twins.c,twins.ld,interpreter.py} | sha256sum | cut -c 1-12
 }
 
-# interpreter ARCH: what the kernel is to start: on x86_64 a QEMU that runs native twins where build
-# steps are lent them (builder/build/native/twins.c); the name changes with what it is made from.
+# interpreter ARCH: the program for the kernel to start: on x86_64 a QEMU that runs native twins in
+# build steps that have them (builder/build/native/twins.c). Its name changes with its sources.
 interpreter() {
     if [[ $ARCH == x86_64 ]]; then
         printf '%s/qemu/qemu-%s.%s' "$TOOLS" "$1" "$(door_version)"
@@ -59,7 +59,7 @@ interpreter() {
     fi
 }
 
-# registered_interpreter ARCH: what the kernel starts by a handler of ours that is on.
+# registered_interpreter ARCH: the program that the kernel starts by our enabled handler.
 registered_interpreter() {
     local text
     text=$(cat "$BINFMT/build-images-$1" 2>/dev/null) || return 1
@@ -67,18 +67,18 @@ registered_interpreter() {
     printf '%s' "${BASH_REMATCH[1]}"
 }
 
-# handler_is_ours ARCH: with the interpreter of this version.
+# handler_is_ours ARCH: whether our handler has the interpreter of this version.
 handler_is_ours() {
     local file
     file=$(registered_interpreter "$1") || return 1
-    # Another home's will do: the kernel keeps it open.
+    # One of another home is enough: the kernel keeps it open.
     [[ ${file##*.} == "$(door_version)" ]] || return 1
-    # QEMU was renewed since, or the home was emptied: nobody could say which QEMU that is.
+    # If QEMU was replaced since, or the home was emptied, the registered QEMU is unknown.
     [[ $file != "$TOOLS"/* || -x $file ]]
 }
 
-# handler_is_roots ARCH: ours, and started from a file that nobody else can change. One that is out
-# of sight was there when the kernel was told of it.
+# handler_is_roots ARCH: whether it is ours and its file belongs to root. A file that is not visible
+# existed when it was registered.
 handler_is_roots() {
     local file
     handler_is_ours "$1" || return 1
@@ -101,7 +101,7 @@ emulated() {
     serves_out_of_sight
 }
 
-# Whether systemd will tell the kernel of it at the next start, too.
+# Whether systemd registers the handlers at the next start, too.
 lasts() {
     local file name
     for name in ppc64le aarch64; do
@@ -118,21 +118,21 @@ plan_emulation() {
             "run ppc64le and aarch64 programs through QEMU"
         host_step do_emulation
     elif [[ $PART != user ]] && ! lasts; then
-        row "binfmt handlers build-images-*" "$BINFMT_KEPT" "put back at the next start"
+        row "binfmt handlers build-images-*" "$BINFMT_KEPT" "register them again at the next start"
         STEPS+=(do_emulation)
     fi
 }
 
 do_emulation() { run_step "registering QEMU" register_qemus; }
 
-# The kernel asks the handler that was registered last first (fs/binfmt_misc.c puts it at the head
-# of its list), so an old one that is there need not be touched.
+# The kernel tries the last registered handler first (fs/binfmt_misc.c puts it at the head of its
+# list), so existing handlers need not be changed.
 register_qemus() {
     if [[ ! -e $BINFMT/register ]]; then
         modprobe binfmt_misc 2>/dev/null || true
         if ! mount -t binfmt_misc binfmt_misc "$BINFMT"; then
-            echo "binfmt_misc cannot be mounted here: in a container, register QEMU on the host"
-            echo "(flags OCF), or start the container with the right to (--privileged)"
+            echo "cannot mount binfmt_misc: if this is a container, register QEMU on the host"
+            echo "(flags OCF), or start the container with --privileged"
             exit 4
         fi
     fi
@@ -165,9 +165,9 @@ kept_line() {
 
 # handler_line ARCH MAGIC MASK QEMU
 handler_line() {
-    # O: hand over an open file; C: keep the program's credentials; F: open QEMU now, so that it
-    # works in containers, which do not have it; P: hand over the name that it was called by, too,
-    # which QEMU is told of by kernels from 5.12 on.
+    # O: pass an open file; C: keep the program's credentials; F: open QEMU now, so that it works in
+    # containers, which do not contain it; P: also pass the name by which the program was called,
+    # which only kernels from 5.12 on announce to QEMU.
     local flags=OCPF
     [[ $(printf '%s\n' 5.12 "$(uname -r)" | sort -V | head -n 1) == 5.12 ]] || flags=OCF
     printf '%s' ":build-images-$1:M::$2:$3:$4:$flags"

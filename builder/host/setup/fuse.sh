@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Mounts for ordinary users. Containers and minimal systems have /dev/fuse for root alone; udev
-# makes it open to all, and goes on to do so by a rule of ours.
+# Mounts for ordinary users. In containers and on minimal systems only root can use /dev/fuse. This
+# opens it to all users, and adds a udev rule that keeps it open.
 
 readonly FUSE=/dev/fuse
 readonly FUSE_RULE=/etc/udev/rules.d/60-build-images-fuse.rules

@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # the other parts use what is set here
-# What this machine is: its architecture, user, release and Debian mirror; whose part this is; the
-# lock.
+# shellcheck disable=SC2034  # the other parts use the variables set here
+# Facts about this machine: architecture, user, release and Debian mirror; the part to do; the lock.
 
-# choose_part ACTION: root does both parts, in a clone of its own.
+# choose_part ACTION: root does both parts in a clone that root owns.
 choose_part() {
     local owner
     if [[ $PART == host ]]; then
@@ -15,19 +14,19 @@ choose_part() {
     ((EUID == 0)) || return 0
     PART=both
     [[ -n $PROJECT ]] || return 0
-    # Where nobody has that id, a container was given the folder from outside.
+    # If no user has this id, the folder was mounted into a container.
     owner=$(stat -c %U "$PROJECT")
     [[ $owner == root || $owner == UNKNOWN ]] ||
-        die 2 "this clone is $owner's, who could not change files that root creates in it" \
-            "$PROJECT/ci/setup host --user $owner, and then $owner runs $SELF $TARGET"
+        die 2 "this clone belongs to $owner, who could not change files that root creates in it" \
+            "run $PROJECT/ci/setup host --user $owner; then $owner runs $SELF $TARGET"
 }
 
 look_around() {
     umask 022
-    # Debian keeps daemons out of an ordinary user's PATH.
+    # On Debian the folders of daemons are not in an ordinary user's PATH.
     PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
     ARCH=$(uname -m)
-    # builder/system/home.py has the same rules.
+    # The same rules as in builder/system/home.py.
     SHARED=${BUILD_IMAGES_SHARED-$(shared_of_site)}
     [[ -n $SHARED || $PART != host ]] || SHARED=/opt/build-images
     if [[ $PART == host ]]; then
@@ -35,7 +34,7 @@ look_around() {
     elif [[ -n ${BUILD_IMAGES_HOME-} ]]; then
         HOME_DIR=$BUILD_IMAGES_HOME
     elif ((EUID == 0)); then
-        # Not under /root: engines run as an ordinary user must be able to reach it.
+        # Not below /root: engines that run as an ordinary user must be able to reach it.
         HOME_DIR=/var/lib/build-images
     else
         HOME_DIR=${XDG_DATA_HOME:-$HOME/.local/share}/build-images
@@ -45,14 +44,14 @@ look_around() {
     readonly ARCH HOME_DIR TOOLS SHARED
 }
 
-# What the project's site.yaml names, else the usual place.
+# The shared folder in the project's site.yaml, else the default.
 shared_of_site() {
     local file=${BUILD_IMAGES_SITE:-$PROJECT/site.yaml} named=''
     [[ ! -r $file ]] || named=$(sed -n 's/^shared:[[:space:]]*\([^#[:space:]]*\).*/\1/p' "$file")
     printf '%s' "${named:-/opt/build-images}"
 }
 
-# One set-up at a time; a second one waits. What a killed one left unfinished goes.
+# Only one set-up runs at a time; a second one waits. Unfinished files of a killed one are removed.
 lock_home() {
     mkdir -p "$TOOLS" 2>/dev/null ||
         die 4 "cannot create $TOOLS" "set BUILD_IMAGES_HOME to a folder that you can write"
@@ -67,14 +66,14 @@ lock_home() {
     rm -rf "$TOOLS"/.new.* "$HOME_DIR"/.apt.*
 }
 
-# Every folder above root's tools must let others through: the user `build-images`, or all.
+# Other users must be able to enter every folder above root's tools: `build-images`, or all users.
 reachable_home() {
     ((EUID == 0)) || return 0
     local folder=$HOME_DIR mode name=BUILD_IMAGES_HOME
     [[ $PART != host ]] || name=BUILD_IMAGES_SHARED
     while [[ $folder != / ]]; do
         mode=$(stat -c %a "$folder")
-        ((0$mode & 1)) || die 4 "$folder is closed to other users, who have to reach $HOME_DIR \
+        ((0$mode & 1)) || die 4 "$folder is closed to other users, but they must reach $HOME_DIR \
 (Apptainer does not run as root)" "set $name to a folder open to all, or: chmod a+x $folder"
         folder=$(dirname "$folder")
     done
@@ -90,9 +89,9 @@ release_name() {
     (. /etc/os-release 2>/dev/null && printf '%s' "${PRETTY_NAME-this system}")
 }
 
-# mirror_of APT_FOLDER CODENAME: the first archive in apt's sources that carries CODENAME, else
-# the first that carries another suite of Debian; nothing if there is none. Security and other
-# partial archives do not count, since they have no sid.
+# mirror_of APT_FOLDER CODENAME: the first archive in apt's sources with the suite CODENAME, else
+# the first with another suite of Debian; nothing if there is none. Security and other partial
+# archives do not count, since they have no sid.
 mirror_of() {
     local files=() file
     for file in "$1"/sources.list "$1"/sources.list.d/*.list "$1"/sources.list.d/*.sources; do
@@ -105,7 +104,7 @@ mirror_of() {
             count = split(names, list, " ")
             for (i = 1; i <= count; i++) debian[list[i]] = 1
         }
-        # One archive: kind, address and suites, as either format gives them.
+        # One archive: type, address and suites, from either format.
         function archive(types, uri, suites, enabled,    i, n, one) {
             if (types !~ /(^| )deb( |$)/ || enabled ~ /^(no|false|off|0)$/ || uri ~ /^cdrom:/) return
             n = split(suites, one, " ")
@@ -140,7 +139,7 @@ mirror_of() {
     ' "${files[@]}" | resolve_mirror_list
 }
 
-# Debian's cloud images name a file with a list of mirrors; its first line stands for it.
+# Debian's cloud images name a file with a list of mirrors; the first one is used.
 resolve_mirror_list() {
     local uri file
     read -r uri || return 0
@@ -158,7 +157,7 @@ shopt -s extglob
 
 print_mirror() {
     local mirror=${BUILD_IMAGES_MIRROR:-$(mirror_of "$1" "$2")}
-    [[ -n $mirror ]] || die 4 "apt's sources in $1 name no Debian mirror" \
+    [[ -n $mirror ]] || die 4 "no Debian mirror in apt's sources in $1" \
         "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
     printf '%s\n' "${mirror%/}"
 }

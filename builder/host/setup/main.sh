@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what images are built with and this machine lacks; ci/setup and `build-images setup` run
-# it. It can be stopped at any moment and run again: what is whole is kept, what is not is made
-# again.
-# shellcheck disable=SC2034  # the other parts use what is set here
+# Installs the tools for building images that this machine lacks; ci/setup and `build-images setup`
+# run it. It can be stopped at any time and run again: complete parts are kept, incomplete ones are
+# made again.
+# shellcheck disable=SC2034  # the other parts use the variables set here
 set -euo pipefail
 
 PACKAGE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-PROJECT=${BUILD_IMAGES_CLONE-}      # empty where the program was installed without a clone
+PROJECT=${BUILD_IMAGES_CLONE-}      # empty if the program was installed without a clone
 readonly PACKAGE PROJECT
 for part in report machine packages users tools emulation fuse python; do
     # shellcheck source=/dev/null
@@ -19,30 +19,30 @@ usage: $SELF [images | test] [--with-cosign] [--dry-run | --check]
        $SELF host [images | test] [--user USER]... [--dry-run | --check]
        $SELF --print-mirror [--sources DIR] [--codename NAME]
 
-  images          the user's part of what the main job needs (the default): it never needs root
-  test            that, and what the tests need: more engines, an MPI, the test tools
+  images          the user's part, to build and run images (the default); it never needs root
+  test            the same, and what the tests need: more engines, an MPI, the test tools
   host            the administrator's part, as root: packages, tools in /opt/build-images, QEMU
                   for programs of other architectures, /dev/fuse
-  --user USER     and sub-ids of this user (may be repeated)
-  --with-cosign   and cosign, for \`publish --key keyless\`; \`test\` has it
+  --user USER     also give this user sub-ids (may be repeated)
+  --with-cosign   also install cosign, for \`publish --key keyless\`; \`test\` includes it
   --dry-run       print what would be installed, and where; install nothing
-  --check         print what is missing; exit 4 if anything is
-  --print-mirror  print the Debian mirror that apt uses here, found under DIR (default /etc/apt)
-                  for the release NAME (default this machine's)
+  --check         print what is missing; exit code 4 if anything is
+  --print-mirror  print the Debian mirror that apt uses, read from DIR (default /etc/apt)
+                  for the release NAME (default: this machine's)
 
-Root, in a clone of its own, does both parts.
+Root does both parts in a clone that root owns.
 
-environment: BUILD_IMAGES_HOME    where the user's tools and stores go (default
+environment: BUILD_IMAGES_HOME    folder for the user's tools and stores (default
                                   /var/lib/build-images for root, else
                                   \${XDG_DATA_HOME:-~/.local/share}/build-images)
-             BUILD_IMAGES_SHARED  where the administrator's go (default /opt/build-images)
-             BUILD_IMAGES_MIRROR  a Debian mirror (default: the one that apt uses here)
+             BUILD_IMAGES_SHARED  folder for the administrator's (default /opt/build-images)
+             BUILD_IMAGES_MIRROR  a Debian mirror (default: the one that apt uses)
 exit codes:  0 done, 1 a step failed, 2 bad usage, 4 this machine lacks something
 TEXT
 }
 
-# Fills ROWS (what would be installed) and STEPS (how), and of what only root can do, where this is
-# not root, HOST_ROWS and COMMANDS; touches nothing.
+# Fills ROWS (what would be installed) and STEPS (how). If the caller is not root, parts that need
+# root go to HOST_ROWS and COMMANDS. Changes nothing.
 plan() {
     ROWS=() STEPS=() HOST_ROWS=() COMMANDS=()
     plan_packages
@@ -55,7 +55,7 @@ plan() {
 
 install_all() {
     lock_home
-    # Another set-up may have done the work while this one waited for the lock.
+    # Another set-up may have done the work while this one was waiting for the lock.
     plan
     begin_python
     local step
@@ -67,7 +67,7 @@ install_all() {
         die 1 "the set-up ended, but this is still missing: $(names_of "${ROWS[@]}")" "see $LOG"
 }
 
-# What only root can do: done by sudo where that asks nothing, else told in words to be pasted.
+# Does the part of root with sudo if it needs no password, else prints the commands to paste.
 leave_to_administrator() {
     ((${#HOST_ROWS[@]})) || return 0
     if [[ -n $(type -P sudo) ]] && sudo -n true 2>/dev/null; then
@@ -115,7 +115,7 @@ main() {
     look_around
     plan
     if ((${#ROWS[@]} + ${#HOST_ROWS[@]} == 0)); then
-        say "set-up: everything is there for \`$(purpose)\`; nothing to install"
+        say "set-up: nothing to install; this machine has everything for \`$(purpose)\`"
         exit 0
     fi
     print_plan

@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# Programs that the distribution has. Looked for as programs, not as packages: an engine from
-# elsewhere counts.
+# Programs from the distribution. Programs are looked for, not packages, so an engine from another
+# source counts.
 
-# kind|what shows that it is there: a program, or a file|package, or several to choose from|why
+# kind|program or file that shows whether it is installed|package, or alternatives|why
 readonly SYSTEM="
 images|mmdebstrap|mmdebstrap|makes the base images from the Debian mirror
-images|arch-test|arch-test|mmdebstrap asks it whether a foreign architecture runs
-images|/usr/share/keyrings/debian-archive-keyring.gpg|debian-archive-keyring|proves what the mirror sends
-images|gpgv|gpgv|proves the index of Debian's source packages
-images|/etc/ssl/certs/ca-certificates.crt|ca-certificates|proves whom downloads come from
+images|arch-test|arch-test|tells mmdebstrap whether programs of another architecture run
+images|/usr/share/keyrings/debian-archive-keyring.gpg|debian-archive-keyring|verifies packages from the mirror
+images|gpgv|gpgv|verifies the index of Debian's source packages
+images|/etc/ssl/certs/ca-certificates.crt|ca-certificates|verifies the servers of downloads
 images|buildah|buildah|builds the Dockerfiles
-images|gcc|gcc|puts the native tools' door before QEMU
-images|patchelf|patchelf|moves native tools to where build steps see them
+images|gcc|gcc|compiles the part of the QEMU handler that runs native tools
+images|patchelf|patchelf|relocates native tools for build steps
 images|runc|runc|runs build steps
-images|/etc/containers/policy.json|golang-github-containers-common|says which images buildah and skopeo may read
+images|/etc/containers/policy.json|golang-github-containers-common|sets which images buildah and skopeo may read
 images|newuidmap|uidmap|user namespaces of ordinary users
 images|fuse-overlayfs|fuse-overlayfs|layers for ordinary users
 images|fusermount3|fuse3|mounts for ordinary users
@@ -22,34 +22,34 @@ images|mksquashfs|squashfs-tools|makes and unpacks SIF images
 images|sqfs2tar|squashfs-tools-ng|reads SIF images for the tree digest
 images|pigz|pigz|compresses on all cores
 images|zstd|zstd|compresses
-images|ch-run|charliecloud|runs Charliecloud images (Debian 12's package brings docker.io with it)
+images|ch-run|charliecloud|runs Charliecloud images (Debian 12's package also installs docker.io)
 images|ch-image|charliecloud|builds Charliecloud images
 images|ch-convert|charliecloud|unpacks Charliecloud images
 test|dockerd|docker.io|Docker Engine, one of the engines under test
 test|docker|docker-cli docker.io|Docker's client
 test|podman|podman|another engine that runs the checks
-test|skopeo|skopeo|reads what the engines wrote, as a second opinion
+test|skopeo|skopeo|reads the engines' output as an independent check
 test|docker-registry|docker-registry|a registry on loopback, for locking
-test|pass|pass|keeps logins for a credential helper
+test|pass|pass|stores logins for a credential helper
 test|dnf|dnf|downloads packages through the cache, as builds on Rocky Linux and UBI do
-test|rpmbuild|rpm|makes a package for it
-test|createrepo_c|createrepo-c|makes a repository of it
-test|chromium|chromium chromium-browser|looks at the catalogue
+test|rpmbuild|rpm|makes a package that dnf downloads
+test|createrepo_c|createrepo-c|makes the repository that dnf reads
+test|chromium|chromium chromium-browser|displays the catalogue
 test|/usr/share/lmod/lmod/init/bash|lmod|loads the modules of site files
 test|/usr/include/stdio.h|libc6-dev|compiles the checks' programs on the host
-test|mpicc|libopenmpi-dev|the same
+test|mpicc|libopenmpi-dev|compiles the checks' MPI programs on the host
 test|mpirun|openmpi-bin|starts the checks' programs on the host
-test|mpicc.mpich|libmpich-dev|the checks' programs with the other MPI
-test|mpiexec.mpich|mpich|the same
-test|munged|munge|proves who talks to Slurm, whose launcher is under test
-test|slurmctld|slurmctld|Slurm of two nodes on loopback
-test|slurmd|slurmd|the same
-test|srun|slurm-client|the same
+test|mpicc.mpich|libmpich-dev|compiles the checks' programs with MPICH
+test|mpiexec.mpich|mpich|starts the checks' programs with MPICH
+test|munged|munge|authenticates users of Slurm, whose launcher is under test
+test|slurmctld|slurmctld|Slurm with two nodes on loopback
+test|slurmd|slurmd|Slurm with two nodes on loopback
+test|srun|slurm-client|Slurm with two nodes on loopback
 test|/usr/lib/python3/dist-packages/mpi4py/__init__.py|python3-mpi4py|the mpi4py check on the host
-test|/usr/lib/python3/dist-packages/numpy/__init__.py|python3-numpy|the same
+test|/usr/lib/python3/dist-packages/numpy/__init__.py|python3-numpy|the mpi4py check on the host
 "
 
-declare -a WANTED=()     # packages; "a b" means a, or b where the release has no a
+declare -a WANTED=()     # packages; "a b" means a, or b if the release has no package a
 
 want() {
     local known
@@ -74,12 +74,12 @@ plan_packages() {
         [[ -n $kind && ($kind == images || $TARGET == test) ]] || continue
         is_there "$sign" || want "$package" "$why"
     done <<<"$SYSTEM"
-    # Debian's ch-image works without Lark until it has to read a Dockerfile.
+    # Debian's ch-image starts without Lark, but needs it to read a Dockerfile.
     if [[ $(type -P ch-image) != /usr/local/* && ! -d /usr/lib/python3/dist-packages/lark ]]; then
-        want python3-lark "ch-image reads Dockerfiles with it"
+        want python3-lark "needed by ch-image to read Dockerfiles"
     fi
     plan_python_packages
-    # Left by an installation that did not end: programs may be there, and their packages not whole.
+    # Left by an interrupted installation: programs may exist although packages are incomplete.
     if [[ $PART != user && -e $(packages_marker) ]]; then
         row "unfinished packages" "system (apt)" "an earlier set-up was interrupted"
     elif ((${#WANTED[@]} == 0)); then
@@ -103,9 +103,9 @@ apt_get() {
         -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
 }
 
-# One broken third-party source is no reason to stop: the packages may all come from elsewhere.
+# Go on if a third-party source is broken: the packages may all come from other sources.
 update_lists() {
-    apt_get update || echo "apt-get update had errors; trying with what it has"
+    apt_get update || echo "apt-get update had errors; continuing with the lists that it has"
 }
 
 install_packages() {
@@ -122,8 +122,8 @@ install_packages() {
     rm -f "$(packages_marker)"
 }
 
-# dpkg of the interrupted set-up may still be ending, and dpkg, unlike apt, does not wait for its
-# lock. What it cannot configure, apt may repair.
+# dpkg of the interrupted set-up may still be running, and dpkg, unlike apt, does not wait for its
+# lock. If dpkg cannot configure a package, apt may repair it.
 configure_packages() {
     local try
     for try in 1 2 3 4 5 6; do
@@ -133,7 +133,7 @@ configure_packages() {
     done
 }
 
-# The first of several names that this release has.
+# Prints the first of several package names that this release has.
 known_package() {
     local name names
     read -ra names <<<"$1"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The Python package, in the project's .venv, installed again only when pyproject.toml changes. A
-# program that was installed without a clone is there already.
+# The Python package, in the project's .venv; it is installed again only if pyproject.toml changes.
+# Without a clone, the program is already installed.
 
 readonly VENV=${PROJECT:+$PROJECT/.venv}
 readonly STAMP=$VENV/.build-images-stamp
@@ -15,7 +15,7 @@ find_python() {
     return 1
 }
 
-# What runs the package's own programs: the one that it was installed with, if there is one.
+# The Python for the package's own programs: the one it was installed with, if there is one.
 own_python() {
     if [[ -n ${BUILD_IMAGES_PYTHON-} ]]; then
         printf '%s' "$BUILD_IMAGES_PYTHON"
@@ -30,7 +30,7 @@ is_of_a_clone() { [[ -n $PROJECT && $PART != host ]]; }
 
 fingerprint() { printf '%s %s' "$PROJECT" "$(sha256sum <"$PROJECT/pyproject.toml")"; }
 
-# The stamp of `test` serves for `images` too.
+# The stamp of `test` is valid for `images`, too.
 python_ready() {
     local kind rest
     is_of_a_clone || return 0
@@ -39,7 +39,7 @@ python_ready() {
     [[ $kind == test || $kind == "$TARGET" ]] && [[ $rest == "$(fingerprint)" ]]
 }
 
-# Whether a Python is there that can make the virtual environment.
+# Whether a Python is installed that can create the virtual environment.
 python_is_whole() {
     local python
     python=$(find_python) && "$python" -c 'import ensurepip, venv' 2>/dev/null
@@ -49,7 +49,7 @@ python_is_whole() {
 plan_python_packages() {
     local python
     [[ $PART != host ]] || {
-        find_python >/dev/null || want python3 "the build-images command is written in it"
+        find_python >/dev/null || want python3 "runs the build-images command"
         "$(find_python || echo false)" -c 'import ensurepip, venv' 2>/dev/null ||
             want python3-venv "users' virtual environments"
         return 0
@@ -59,14 +59,14 @@ plan_python_packages() {
         [[ $python == /usr/bin/* ]] || die 4 "$python has no venv and ensurepip modules" \
             "install them, or put another Python (3.10 or later) first on PATH"
     else
-        want python3 "the build-images command is written in it"
+        want python3 "runs the build-images command"
     fi
     want python3-venv "the project's virtual environment"
 }
 
 plan_python() {
     ! python_ready || return 0
-    [[ ! -e $VENV || -O $VENV ]] || die 4 "$VENV is not yours, but $(stat -c %U "$VENV")'s" \
+    [[ ! -e $VENV || -O $VENV ]] || die 4 "$VENV belongs to $(stat -c %U "$VENV")" \
         "sudo rm -rf $VENV"
     [[ $PART == both ]] || python_is_whole || return 0   # the administrator's part comes first
     local what="Python package build-images" why="the build-images command"
@@ -77,7 +77,7 @@ plan_python() {
 
 readonly PYTHON_STEP="installing the Python package into .venv"
 
-# While the system's packages are installed, where these bring no Python.
+# Runs while the system's packages are installed, unless these include Python.
 begin_python() {
     [[ " ${STEPS[*]} " == *" do_packages "*" do_python "* ]] && python_is_whole || return 0
     begin_beside "$PYTHON_STEP" install_python "$(find_python)"
@@ -94,8 +94,7 @@ install_python() {
     local what=$PROJECT
     [[ $TARGET == images ]] || what+='[test]'
     rm -f "$STAMP"
-    # One that was interrupted has no pip; one that came here with a moved checkout has programs
-    # that name the old place.
+    # An interrupted one has no pip; in a moved checkout, its programs contain the old path.
     if ! grep -qF "$VENV/bin/python" "$VENV/bin/pip" || ! "$VENV/bin/python" -m pip --version; then
         "$1" -m venv --clear "$VENV"
     fi

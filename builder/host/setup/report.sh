@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # the other parts use what is set here
-# What the user sees: the plan, one line for each step with its duration, errors with a way out.
+# shellcheck disable=SC2034  # the other parts use the variables set here
+# Output for the user: the plan, a line for each step with its duration, and errors with hints.
 
 LOG=/dev/null                 # set by lock_home
 SELF=${BUILD_IMAGES_SETUP:-ci/setup}     # what the user calls this
 declare -a ROWS=()            # "thing|where|why"
 declare -a STEPS=()           # functions, in the order in which they run
-declare -a HOST_ROWS=()       # what only root can do, where this is not root
-declare -a COMMANDS=()        # how root would do that by hand
+declare -a HOST_ROWS=()       # parts that need root, if the caller is not root
+declare -a COMMANDS=()        # commands with which root does them by hand
 
 say() { printf '%s\n' "$*" >&2; }
 
-# die EXIT_CODE MESSAGE [WAY_OUT]
+# die EXIT_CODE MESSAGE [HINT]
 die() {
     end_children
     printf 'set-up: error: %s\n' "$2" >&2
@@ -21,7 +21,7 @@ die() {
 
 row() { ROWS+=("$1|$2|$3"); }
 
-# host_row THING WHERE WHY: what only root can do.
+# host_row THING WHERE WHY: a part that needs root.
 host_row() {
     if [[ $PART == user ]]; then HOST_ROWS+=("$1|$2|$3"); else row "$@"; fi
 }
@@ -29,7 +29,7 @@ host_row() {
 # host_step FUNCTION
 host_step() { [[ $PART == user ]] || STEPS+=("$1"); }
 
-# names_of ROW...: the things of rows.
+# names_of ROW...: the names of what the rows install.
 names_of() {
     local line list=''
     for line in "$@"; do
@@ -38,7 +38,7 @@ names_of() {
     printf '%s' "$list"
 }
 
-# What all this is for, in words.
+# The command that needs this set-up.
 purpose() {
     if [[ $PART == host ]]; then printf '%s host' "$SELF"; else printf 'make %s' "$TARGET"; fi
 }
@@ -70,7 +70,7 @@ print_rows() {
     } >&2
 }
 
-# The commands that an administrator can paste.
+# Prints the commands that an administrator can paste.
 commands_of_root() {
     local command
     printf 'an administrator runs\n      sudo %s\n' "$(host_command)"
@@ -83,7 +83,7 @@ commands_of_root() {
     printf '    and then: %s' "$(own_command)"
 }
 
-# The program that was installed without a clone has one target, and does not name it.
+# Without a clone there is only one target, which is not named.
 own_command() { printf '%s%s' "$SELF" "${PROJECT:+ $TARGET}"; }
 
 host_command() {
@@ -104,9 +104,9 @@ way_out() {
     fi
 }
 
-# run_step TITLE COMMAND...: runs it with its output in the log; says how long it took, or the end
-# of the log and stops. The command gets a process group of its own, so that all of it ends when
-# this script is told to end.
+# run_step TITLE COMMAND...: runs a command with its output in the log and prints its duration; on
+# failure prints the end of the log and exits. The command has its own process group, so that all
+# of it can be ended with this script.
 run_step() {
     local title=$1 begun=$SECONDS from code=0
     shift
@@ -126,11 +126,11 @@ run_step() {
     say "  $title: done in $((SECONDS - begun)) s"
 }
 
-# begin_beside TITLE COMMAND...: the same, while other steps run; end_beside says how it ended.
+# begin_beside TITLE COMMAND...: the same in the background; end_beside prints the result.
 begin_beside() {
     BESIDE_TITLE=$1 BESIDE_BEGUN=$SECONDS BESIDE_LOG=$LOG.beside
     shift
-    say "  $BESIDE_TITLE, beside what follows ..."
+    say "  $BESIDE_TITLE, in the background ..."
     set -m
     (
         trap - INT TERM EXIT
@@ -157,7 +157,7 @@ fail_step() {
     say "set-up: failed: $1 (exit code $2). The end of its output:"
     tail -n "+$(($3 + 1))" "$LOG" | tail -n 15 | sed 's/^/  | /' >&2
     say "  log: $LOG"
-    # 4 is a step's own word for "this machine lacks something"; the message is in its output.
+    # A step exits with 4 if this machine lacks something; the message is in its output.
     (($2 == 4)) && exit 4
     exit 1
 }

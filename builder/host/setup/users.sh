@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Sub-ids of users. Root runs Apptainer and Charliecloud as a system user of its own, since neither
+# Sub-ids of users. Root runs Apptainer and Charliecloud as a separate system user, since neither
 # runs as root.
 
 readonly IMAGE_USER=build-images
 readonly IMAGE_USER_HOME=/var/lib/build-images/user
-readonly IDS=65536            # as many as a container may use
+readonly IDS=65536            # the ids that a container may use
 readonly FIRST_ID=100000 LAST_ID=600100000  # SUB_UID_MIN and SUB_UID_MAX of login.defs(5)
 readonly ETC=/etc
 
-# The users of this part: those that are named, and of root's own that one.
+# The users of this part: the caller, the system user of root, or the users named with --user.
 users_of_part() {
     case $PART in
         user) id -un ;;
@@ -19,15 +19,15 @@ users_of_part() {
 
 uid_of() { id -u "$1" 2>/dev/null; }
 
-# has_ids USER FILE: by a line that begins with the name, or with the user id.
+# has_ids USER FILE: whether the file has a line that begins with the user's name or id.
 has_ids() {
     local uid
     uid=$(uid_of "$1") || uid=$1
     grep -qsE "^($1|$uid):[0-9]+:[1-9]" "$ETC/$2"
 }
 
-# free_ids USER: a range of which neither a line of another user nor a user of this host has an id.
-# Where the search begins depends on the user; builder/host/doctor/machine.py has the same rule.
+# free_ids USER: a range without ids from other users' lines and without user ids of this host. The
+# search starts at a number that depends on the user, as in builder/host/doctor/machine.py.
 free_ids() {
     local uid
     uid=$(uid_of "$1") || uid=1000
@@ -86,7 +86,7 @@ add_image_user() {
     grep -q "^$IMAGE_USER:" "$ETC/passwd" || useradd --system --user-group --no-create-home \
         --home-dir "$IMAGE_USER_HOME" --shell /usr/sbin/nologin \
         --comment "runs container engines" "$IMAGE_USER"
-    # Root runs programs from there: the user must not be able to put others in their place.
+    # Root runs programs from there, so this user must not be able to replace them.
     install -d -m 755 -o root -g root "$(dirname "$IMAGE_USER_HOME")"
     install -d -m 750 -o "$IMAGE_USER" -g "$IMAGE_USER" "$IMAGE_USER_HOME"
 }
@@ -95,7 +95,7 @@ do_users() { run_step "adding sub-ids" add_ids; }
 
 add_ids() {
     local user name
-    touch "$ETC/subuid" "$ETC/subgid"       # usermod refuses to work when they are not there
+    touch "$ETC/subuid" "$ETC/subgid"       # usermod fails if they are missing
     for user in $(users_of_part); do
         for name in subuid subgid; do
             has_ids "$user" "$name" || bash -c "$(ids_command "$user" "$name")"
@@ -103,7 +103,7 @@ add_ids() {
     done
 }
 
-# ids_command USER FILE: usermod knows no user of a directory service.
+# ids_command USER FILE: how to add sub-ids; usermod does not know users of a directory service.
 ids_command() {
     local range
     range=$(free_ids "$1")

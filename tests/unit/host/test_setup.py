@@ -146,7 +146,7 @@ def test_a_dry_run_shows_what_goes_where_and_leaves_nothing(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert not home.exists()
-    assert "WHERE" in done.stderr or "everything is there" in done.stderr
+    assert "WHERE" in done.stderr or "nothing to install" in done.stderr
 
 
 def test_setup_and_builder_agree_on_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,8 +334,8 @@ def test_root_makes_nothing_in_the_clone_of_a_user(tmp_path: Path) -> None:
         [clone / "ci/setup", "images"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "this clone is nobody's" in done.stderr
-    assert f"{clone}/ci/setup host --user nobody, and then nobody runs ci/setup" in done.stderr
+    assert "this clone belongs to nobody" in done.stderr
+    assert f"{clone}/ci/setup host --user nobody; then nobody runs ci/setup" in done.stderr
     assert not (clone / ".venv").exists()
 
 
@@ -374,7 +374,7 @@ def test_a_step_runs_beside_others(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     titles = [line.strip().split(":")[0] for line in done.stderr.splitlines()]
     assert titles == [
-        "slow step, beside what follows ...",
+        "slow step, in the background ...",
         "quick step ...",
         "quick step",
         "slow step",
