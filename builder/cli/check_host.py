@@ -1,4 +1,4 @@
-"""`build-images check-host`: whether an image runs on a host, before it is started there."""
+"""`build-images check-host`: check whether an image runs on a host, before it is started there."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from builder.system.terminal import in_colour
 from builder.verify.image_contract import contract_in
 
 _DESCRIPTION = """\
-Say whether an image runs on this host, or on the host of a record: yes, no or cannot tell, rule by
-rule, each with the reason and the fix. Nothing is started: check-host reads the image's host
-contract from its labels, or from /opt/build-images/host-contract.json in the image.
+Check whether an image runs on this host, or on the host of a record. The answer for each rule is
+yes, no or cannot tell, with the reason and the fix. The image is not started: check-host reads its
+host contract from its labels, or from /opt/build-images/host-contract.json in it.
 
 Architecture, processor, kernel, driver, GPUs and their compute capability must all fit, a container
 runtime must be able to start the image, and one of these ways must launch the ranks of its MPI:
   in-container  by the launcher in the image, on one node
   hybrid        by the host's mpirun or srun, each rank in a container of its own
   bind          the same, with the host's MPI bound into the containers
-Without --runtime, any installed runtime is enough; without --launcher, any way. If a fact that is
-needed is not known, the answer is never yes.
+Without --runtime, any installed runtime is enough; without --launcher, any way. If a required fact
+is not known, the answer is never yes.
 """
 _EXIT_CODES = """\
 exit codes:
   0  yes
   2  bad input or bad usage: no such image, a record or a contract with faults
-  4  cannot tell: a fact that is needed is not known, or the image has no host contract
+  4  cannot tell: a required fact is not known, or the image has no host contract
   5  no: the image does not run there
 
 examples:
@@ -93,7 +93,7 @@ def declare(parser: Parser) -> None:
         "--host",
         type=a_path,
         metavar="FILE",
-        help="check for the host of this record (from --record)",
+        help="check for the host of this record (made with --record)",
     )
     parser.add_argument(
         "--record",
@@ -105,14 +105,14 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         choices=RUNTIME_NAMES,
-        help="a container runtime that may start it (may be repeated: one must fit)",
+        help="a container runtime that may start it (may be repeated: one must work)",
     )
     parser.add_argument(
         "--launcher",
         action="append",
         default=[],
         choices=("in-container", "hybrid", "bind"),
-        help="a way to launch the ranks of its MPI (may be repeated: one must fit)",
+        help="a way to launch the ranks of its MPI (may be repeated: one must work)",
     )
     parser.add_argument(
         "--emulated",
@@ -123,7 +123,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: CheckHostOptions) -> int:
-    """Say yes, no or cannot tell; or, with --record, what this host is."""
+    """Print the answer: yes, no or cannot tell; or, with --record, this host's record."""
     processes = Processes()
     if options.record:
         if options.path or options.host:
@@ -153,6 +153,6 @@ def _this_host(processes: Processes) -> Host:
 
 
 def _form(image: Path) -> Path:
-    """Return one form of an image: its output folder holds several, which agree."""
+    """Return one form of an image: its output folder has several with the same contract."""
     files = (image / name for name in (*FILES.values(), FILE))
     return next((file for file in files if file.exists()), image)

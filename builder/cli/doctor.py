@@ -1,4 +1,4 @@
-"""`build-images doctor`: what this machine can do, and the health of its GPUs."""
+"""`build-images doctor`: report what this machine can do, and the health of its GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="show the health of the driver and of each GPU; exit code 0 if they are reliable, "
+        help="show the health of the driver and each GPU; exit code 0 if they are reliable, "
         "1 if not, 4 if there is no GPU",
     )
     parser.add_argument(
@@ -45,7 +45,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: DoctorOptions) -> int:
-    """Say what this machine has, and what it can therefore do; 4 if no folder can be worked in."""
+    """Print what this machine has and can do; return 4 if no folder is usable."""
     if options.gpu:
         return _gpu_health(options)
     if options.path:

@@ -1,6 +1,6 @@
-"""`build-images setup`: what images are built with, brought to this machine.
+"""`build-images setup`: install the tools for building images.
 
-It is the set-up of the clone (`ci/setup`) without the virtual environment: the program is there.
+This is the set-up of a clone (`ci/setup`) without the virtual environment.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
 
 
 _DESCRIPTION = """\
-Install the tools for building images that this machine lacks. By default this is the user's part,
-which never needs root: Apptainer, into the builder's home. For steps that need root, it prints the
-commands. `host` is the administrator's part, run as root once per host: packages, tools shared by
-all users, QEMU for programs of other architectures, and sub-ids for each --user. In a clone of the
-project, ci/setup does the same.
+Install the tools for building images that this machine lacks. The default is the user's part, which
+never needs root: it installs Apptainer into the builder's home, and prints the commands for steps
+that need root. `host` is the administrator's part, run as root once per host: packages, tools
+shared by all users, QEMU for programs of other architectures, and sub-ids for each --user. In a
+clone of the project, ci/setup does the same.
 """
 
 
@@ -64,7 +64,7 @@ def declare(parser: Parser) -> None:
 
 
 def words_of(options: SetupOptions) -> list[str]:
-    """Return the arguments of the script that does it."""
+    """Return the arguments of the set-up script."""
     part = [options.part] if options.part else []
     users = [word for user in options.user for word in ("--user", user)]
     named = ("with_cosign", "dry_run", "check")
@@ -73,7 +73,7 @@ def words_of(options: SetupOptions) -> list[str]:
 
 
 def run(options: SetupOptions) -> int:
-    """Run the set-up; its exit code."""
+    """Run the set-up and return its exit code."""
     program = shutil.which(sys.argv[0])
     command = str(Path(program).absolute()) if program else "build-images"
     own = {"BUILD_IMAGES_SETUP": f"{command} setup", "BUILD_IMAGES_PYTHON": sys.executable}
@@ -81,7 +81,7 @@ def run(options: SetupOptions) -> int:
         try:
             Processes().logged(
                 ["bash", str(_SCRIPT), *words_of(options)],
-                log=Path(folder) / "log",  # the script keeps one of its own
+                log=Path(folder) / "log",  # the script writes its own log
                 env={**own, "BUILD_IMAGES_CLONE": ""},
                 what="setup",
                 on_line=lambda line: print(line, file=sys.stderr, flush=True),
