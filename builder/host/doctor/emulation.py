@@ -1,4 +1,4 @@
-"""How programs of each architecture run here: natively, or by QEMU and binfmt_misc."""
+"""Emulation of each architecture's programs on this machine, by QEMU and binfmt_misc."""
 
 from __future__ import annotations
 
