@@ -96,9 +96,9 @@ def fault_of_owner(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if status.st_uid != os.geteuid():
-        return "belongs to another user, who can change it at any time"
+        return "is owned by another user, who can change it at any time"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "is writable for other users, who can change it at any time"
+        return "is writable by other users, who can change it at any time"
     return ""
 
 

@@ -117,7 +117,7 @@ def test_what_others_own_or_may_write_is_refused(
     expected = pulled(output)
     for one in (output, output / "receipt.json", output / "image.sif"):
         one.chmod(0o775)
-        with pytest.raises(Refused, match="written to by others"):
+        with pytest.raises(Refused, match="writable by other users"):
             existing_output(output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
@@ -125,7 +125,7 @@ def test_what_others_own_or_may_write_is_refused(
     with pytest.raises(Refused, match="is a link"):
         existing_output(output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(Refused, match="belongs to somebody else"):
+    with pytest.raises(Refused, match="owned by another user"):
         existing_output(output, expected)
 
 

@@ -118,7 +118,7 @@ def test_a_layout_that_others_may_write_is_refused(level: str, tmp_path: Path) -
     layout = output / "image.oci"
     [one, *_] = layout.glob(level) if level else [layout]
     one.chmod(0o775)
-    with pytest.raises(Refused, match="written to by others"):
+    with pytest.raises(Refused, match="writable by other users"):
         existing_output(output, expected)
 
 
@@ -160,12 +160,12 @@ def test_what_is_kept_is_out_of_others_reach(
         pulls.chmod(0o700)
         (pulls / name).chmod(0o700)
         one.chmod(0o770)
-        with pytest.raises(Refused, match=f"written to by others(?s:.*)chmod 700 {one}"):
+        with pytest.raises(Refused, match=f"writable by other users(?s:.*)chmod 700 {one}"):
             use(pulls)
         one.chmod(0o700)
         if os.geteuid() == 0:
             os.chown(one, 12345, 12345)
-            with pytest.raises(Refused, match="belongs to somebody else"):
+            with pytest.raises(Refused, match="owned by another user"):
                 use(pulls)
             os.chown(one, 0, 0)
     (pulls / name).rename(tmp_path / "moved")

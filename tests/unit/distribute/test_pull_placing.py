@@ -272,7 +272,7 @@ def test_what_somebody_else_prepared_is_not_gone_through(
 ) -> None:
     (tmp_path / ".a.partial").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(BadInput, match="no folder of this user"):
+    with pytest.raises(BadInput, match="not a folder of this user"):
         make(tmp_path / "a")
     assert [one.name for one in tmp_path.iterdir()] == [".a.partial"]
 
