@@ -150,7 +150,7 @@ def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) ->
         return case.yes("slurm-pmix", newest=newest, own=own)
     return case.unknown(
         "slurm-pmix-unknown",
-        own=own or "of some version",
+        own=own or "of unknown version",
         served=", ".join(served),
         meets_all=PMIX_MEETS_ALL,
     )
@@ -197,7 +197,7 @@ def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
         return case.unknown("glibc-of-mpi-unknown")
     if version_order(needed) <= version_order(glibc):
         brought = ", ".join(facts.MPI_FAMILIES[host.family].brings)
-        also = f"; bind in with it: {brought}" if brought else ""
+        also = f"; also bind {brought}" if brought else ""
         return case.yes("bind-fits", outside=outside, also=also)
     if not host.glibc:
         return case.unknown("bind-glibc-unknown", outside=outside, needed=needed)

@@ -32,7 +32,7 @@ def test_cray_mpich_is_bound_into_images_of_mpichs_interface(mpi: NeededMpi) -> 
     found = answered("bind", mpi, CRAY)
     assert found.answer == YES
     assert found.reason == (
-        "libmpi.so.12 of Cray MPICH 8.1.28 runs on the image's glibc 2.36; bind in with it: "
+        "libmpi.so.12 of Cray MPICH 8.1.28 runs on the image's glibc 2.36; also bind "
         "libfabric.so.1 with its provider CXI, libcxi.so.1, Cray's libpmi"
     )
 
