@@ -116,7 +116,7 @@ def test_publishing_with_tokens_that_soon_expire(
     assert "latest" in tags(registry.host), "everybody may read"
     with pytest.raises(Denied, match="401") as refused:
         connect(Reference.parse(f"{registry.host}/site/tools")).write_blob(b"x")
-    assert "this login may not do that" in refused.value.hint
+    assert "this login lacks the permission" in refused.value.hint
     monkeypatch.setenv("BUILD_IMAGES_REGISTRY", registry.host)
     monkeypatch.setenv("BUILD_IMAGES_REGISTRY_PASSWORD", "another secret")
     with pytest.raises(Denied, match="answers 401 Unauthorized: UNAUTHORIZED: wrong password"):

@@ -1,4 +1,4 @@
-"""Faults between a site and a real registry: refused with the reason, or got over; no archive was written.
+"""Faults between a site and a real registry: refused with the reason, or recovered from.
 
 Each is injected by a proxy on loopback. What is accepted in spite of a fault is whole.
 """

@@ -213,7 +213,7 @@ def test_no_path_of_a_manifest_leads_out_of_its_folder(project: Path) -> None:
     edit(folder / "manifest.json", lambda one: one["artifacts"]["sif"].update(path="../image.sif"))
     manifest, _ = loaded(folder)
     *_, reason = ready(image, folder, manifest_from(manifest))[1]
-    assert reason.startswith("it is not whole: ")
+    assert reason.startswith("it is incomplete: ")
     assert "image.sif" in reason
 
 

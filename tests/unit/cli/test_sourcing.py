@@ -115,7 +115,7 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
     upstream["two-2.0.tar.gz"] = b"TWO"
     assert run(project, "fetch", "--quiet") == 5
     said = capsys.readouterr().err
-    assert f"{UP}/two-2.0.tar.gz : the file differs from the locked one:" in said
+    assert f"{UP}/two-2.0.tar.gz: the file differs from the locked one:" in said
     assert said.count("sha256 ") == 2
     assert (project / "lock.yaml").read_text() == before
     assert run(project, "lock", "--update", "--quiet", "--json") == 0

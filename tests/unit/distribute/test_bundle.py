@@ -177,13 +177,13 @@ def test_images_that_nobody_noted_the_inputs_of_are_refused(
 ) -> None:
     words = ["bundle", "--project", str(made), "--output", str(tmp_path / "site.tar")]
     assert main(words) == 4
-    assert "what these images were built from is not here" in capsys.readouterr().err
+    assert "inputs of these images are missing" in capsys.readouterr().err
     assert not (tmp_path / "site.tar").exists()
 
 
 def test_images_alone_do_not_fill_a_home(whole: Path, policy: Path, capsys: Capture) -> None:
     assert main(["load", str(whole), "--policy", str(policy), "--home", "--host", HOST]) == 4
-    assert "it holds images alone" in capsys.readouterr().err
+    assert "the archive has only images" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_nothing(
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_nothing(
     target = tmp_path / "full.tar"
     monkeypatch.setattr(HashedWriter, "write", _full)
     assert bundled(made, target) == 4
-    assert "the disk is full" in capsys.readouterr().err
+    assert "not enough disk space" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir() if "full.tar" in one.name] == []
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_changed_is_refused(made: Path, tmp_path: Path, capsys: Capt
     content[5] ^= 1
     sif.write_bytes(content)
     assert bundled(project, tmp_path / "site.tar") == 5
-    assert "image.sif: content differs from blob sha256:" in capsys.readouterr().err
+    assert "image.sif: content differs from sha256:" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir() if "site.tar" in one.name] == []
 
 
@@ -311,10 +311,13 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda files: files.add("../../etc/cron.d/x", b"x"),
         "",
     ),
-    "an absolute path": (lambda files: files.add("/etc/passwd", b"x"), "has no place"),
+    "an absolute path": (
+        lambda files: files.add("/etc/passwd", b"x"),
+        "unexpected file in an image layout",
+    ),
     "a blob below another folder": (
         lambda files: files.add(f"blobs/sha256/../{'0' * 64}", b"x"),
-        "has no place",
+        "unexpected file in an image layout",
     ),
     "a link": (
         lambda files: files.add("blobs/x", type=tarfile.SYMTYPE, linkname="/etc"),
@@ -403,7 +406,7 @@ def test_what_is_no_archive(
 ) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     assert loaded(tmp_path / "x.tar", policy, fake) == 2
-    assert "this is no" in capsys.readouterr().err
+    assert ": not a" in capsys.readouterr().err
     assert loaded(tmp_path / "absent.tar", policy, fake) == 2
     os.mkfifo(tmp_path / "pipe")
     for other in (tmp_path / "pipe", Path("/dev/zero")):
@@ -423,7 +426,7 @@ def test_another_layout_is_no_bundle(
 ) -> None:
     other = on_index(lambda index: index.pop("artifactType"))
     assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
-    assert "this is no bundle" in capsys.readouterr().err
+    assert "not a bundle" in capsys.readouterr().err
 
 
 def test_options_that_do_not_go_together(policy: Path) -> None:

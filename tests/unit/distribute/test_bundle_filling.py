@@ -108,7 +108,7 @@ def test_an_answer_is_named_by_what_it_holds(tmp_path: Path) -> None:
 def test_a_journal_of_another_shape_is_refused(given: object, tmp_path: Path) -> None:
     inputs = Inputs(contents=ArchiveContents())
     inputs.add(PACKAGES, "", {"build": "0" * 32, "given": given}, {})
-    with pytest.raises(WrongContent, match="a line of a journal is none"):
+    with pytest.raises(WrongContent, match="invalid line in a journal"):
         fill_home(*written(inputs, tmp_path), Home(path=tmp_path / "other"))
 
 
@@ -193,7 +193,7 @@ def test_another_folder_is_refused_before_anything_is_brought(
     shutil.rmtree(tmp_path / "home")
     OTHERS[name](place)
     assert checked_out(archive, policy, place) == 2
-    assert f"{place} is already there" in capsys.readouterr().err
+    assert f"{place} exists, and is not the project of this archive" in capsys.readouterr().err
     assert not (tmp_path / "home/sources").exists()
 
 

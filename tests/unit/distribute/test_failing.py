@@ -106,7 +106,7 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
     digest = fail(project, "oci", "sif")
     assert publish(fake, project, *key) == 5
     said = capsys.readouterr().err
-    assert "2 releases asked for; no image was published, and no tag was set:" in said
+    assert "2 releases selected; no image was published, and no tag was set:" in said
     assert f"{WHERE}it is not verified: failed\n" in said
     files = "evidence/oci.json, evidence/sif.json"
     assert f"{WHERE}attached to {fake.host}/site/app@{digest}: {files}\n" in said
@@ -134,7 +134,7 @@ def test_what_failed_on_one_machine_makes_no_published_image_worse_unasked(
     assert main(words) == 5
     said = capsys.readouterr().err
     assert f"{WHERE}it is not verified: failed\n" in said
-    assert "--attach-failures tells those who pull" in said
+    assert "--attach-failures attaches the failures" in said
     assert fake.manifests == before
 
 
@@ -198,7 +198,7 @@ def test_without_a_key_it_is_said_that_nobody_counts_it(
     digest = fail(project, "charliecloud")
     count = len(repository(fake).referrers(digest, STATEMENT))
     assert publish(fake, project) == 5
-    assert "evidence/charliecloud.json; nobody signed it" in capsys.readouterr().err
+    assert "evidence/charliecloud.json; it is not signed" in capsys.readouterr().err
     assert len(repository(fake).referrers(digest, STATEMENT)) == count + 1
 
 
@@ -215,7 +215,7 @@ def test_what_is_not_published_is_not_told_of(project: Path, fake: Fake, capsys:
     fail(project, "oci")
     assert publish(fake, project) == 5
     said = capsys.readouterr().err
-    assert "2 releases asked for; nothing was published:" in said
+    assert "2 releases selected; nothing was published:" in said
     assert "attached" not in said
     assert not fake.requests("^(PUT|POST|PATCH)")
 

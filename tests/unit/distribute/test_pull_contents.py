@@ -60,9 +60,9 @@ def test_plain_bytes_are_those_that_the_configuration_names(
     assert paths == [
         path for _, path, _ in listed(cache.list_members(blob, digest, ignore, diff_id=good))
     ]
-    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+    with pytest.raises(Refused, match="but the configuration has sha256:0000"):
         list(read(blob, digest, wrong))
-    with pytest.raises(Refused, match="and the configuration says sha256:0000"):
+    with pytest.raises(Refused, match="but the configuration has sha256:0000"):
         cache.list_members(blob, digest, ignore, diff_id=wrong)
 
 

@@ -142,10 +142,10 @@ def test_an_index_has_an_image_for_each_architecture(arch: str, name: str) -> No
 @pytest.mark.parametrize(
     ("names", "there"),
     [
-        (["amd64", "arm64"], "there is x86_64, aarch64"),
-        (["sparc", "amd64", "amd64", "\x1b"], "there is x86_64, sparc"),
-        (["", ""], "there is none"),
-        ([], "there is none"),
+        (["amd64", "arm64"], "available: x86_64, aarch64"),
+        (["sparc", "amd64", "amd64", "\x1b"], "available: x86_64, sparc"),
+        (["", ""], "available: none"),
+        ([], "available: none"),
     ],
 )
 def test_an_index_without_an_image_says_which_there_are(names: list[str], there: str) -> None:
@@ -172,15 +172,15 @@ def test_an_index_of_as_many_images_as_may_be() -> None:
     put_index(shelf, entries)
     assert find(shelf, "1.0", "x86_64").image.architecture == "x86_64"
     put_index(shelf, [*entries, entries[0]])
-    with pytest.raises(Refused, match=f"more than {LIMITS.layers}"):
+    with pytest.raises(Refused, match=f"longer than {LIMITS.layers}"):
         find(shelf, "1.0", "x86_64")
 
 
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        ({"layers": {}}, "no list of layersmissing, or longer than"),
-        ({"layers": None}, "no list of layersmissing, or longer than"),
+        ({"layers": {}}, "list of layers missing"),
+        ({"layers": None}, "list of layers missing"),
     ],
 )
 def test_what_is_no_image_is_refused(manifest: Mapping[str, Any], reason: str) -> None:
@@ -193,17 +193,17 @@ def test_what_is_no_image_is_refused(manifest: Mapping[str, Any], reason: str) -
 def test_another_type_of_manifest_is_refused() -> None:
     shelf = Shelf()
     shelf.put({}, "text/x", "1.0")
-    with pytest.raises(Refused, match="text/x "):
+    with pytest.raises(Refused, match="but text/x"):
         find(shelf, "1.0", "x86_64")
 
 
 @pytest.mark.parametrize(
     ("diff_ids", "reason"),
     [
-        (PLAIN[:1], "other diff_ids than of 2 layers"),
-        ([*PLAIN, PLAIN[0]], "other diff_ids than of 2 layers"),
-        (["sha256:1", PLAIN[0]], "other diff_ids than of 2 layers"),
-        ("ab", "other diff_ids than of 2 layers"),
+        (PLAIN[:1], "its diff_ids do not match its 2 layers"),
+        ([*PLAIN, PLAIN[0]], "its diff_ids do not match its 2 layers"),
+        (["sha256:1", PLAIN[0]], "its diff_ids do not match its 2 layers"),
+        ("ab", "its diff_ids do not match its 2 layers"),
     ],
 )
 def test_every_layer_has_one_digest_of_what_it_unpacks_to(diff_ids: object, reason: str) -> None:

@@ -198,23 +198,26 @@ HOSTILE: dict[str, tuple[list[M], str]] = {
     "through a link that goes up": ([M("a", type=LINK, to=".."), M("a/x", b"1")], "is a link"),
     "through a link below": ([d("b"), M("a", type=LINK, to="b"), M("a/x", b"1")], "is a link"),
     "a folder through a link": ([M("a", type=LINK, to="/tmp"), d("a/b")], "is a link"),
-    "a whiteout that goes up": ([M(".wh...", b"")], "whiteout of nothing"),
-    "a whiteout without a name": ([M(".wh.", b"")], "whiteout of nothing"),
+    "a whiteout that goes up": ([M(".wh...", b"")], "whiteout without a name"),
+    "a whiteout without a name": ([M(".wh.", b"")], "whiteout without a name"),
     "a hard link that goes up": ([M("a", type=HARD, to="../x")], r"\.\. in a layer"),
     "an absolute hard link": ([M("a", type=HARD, to="/etc/passwd")], "absolute path"),
-    "a hard link to nothing": ([M("a", type=HARD, to="b")], "no file that is there"),
+    "a hard link to nothing": ([M("a", type=HARD, to="b")], "which is missing or a folder"),
     "a hard link to itself": ([M("a"), M("a", type=HARD, to="a")], "hard link to itself"),
-    "a hard link to a folder": ([d("b"), M("a", type=HARD, to="b")], "no file that is there"),
+    "a hard link to a folder": (
+        [d("b"), M("a", type=HARD, to="b")],
+        "which is missing or a folder",
+    ),
     "a hard link through a link": (
         [M("l", type=LINK, to="/etc"), M("a", type=HARD, to="l/passwd")],
-        "no file that is there",
+        "which is missing or a folder",
     ),
     "a device": ([d("etc"), M("etc/x", type=tarfile.BLKTYPE)], "device outside of /dev"),
     "a device at the top": ([M("dev", type=tarfile.CHRTYPE)], "device outside of /dev"),
     "below a file": ([M("a", b"1"), M("a/x", b"1")], "is a file, not a folder"),
     "a file in the place of a folder with content": (
         [d("a"), M("a/f"), M("a")],
-        "and not a folder",
+        "and also another kind of file",
     ),
     "a long name": ([M("x" * 256)], "too long"),
     "a long path": ([M("/".join(["x" * 200] * 25))], "too long"),
@@ -294,13 +297,13 @@ PACKED = gzip.compress(PLAIN_TAR, 1, mtime=0)
 @pytest.mark.parametrize(
     ("data", "reason"),
     {
-        "no checksum": (PACKED[:-8], "break off"),
-        "half a checksum": (PACKED[:-3], "break off"),
+        "no checksum": (PACKED[:-8], "is truncated"),
+        "half a checksum": (PACKED[:-3], "is truncated"),
         "another checksum": (PACKED[:-8] + b"1234" + PACKED[-4:], "damaged"),
         "another length": (PACKED[:-4] + b"1234", "damaged"),
         "bytes after it": (PACKED + b"rest", "damaged"),
         "zeros after it": (PACKED + bytes(512), "damaged"),
-        "the beginning of a member": (PACKED + PACKED[:10], "break off"),
+        "the beginning of a member": (PACKED + PACKED[:10], "is truncated"),
         "a second tar": (PACKED + gzip.compress(PLAIN_TAR), "after the end of the tar"),
         "zstd": (b"\x28\xb5\x2f\xfd" + PACKED, "compression zstd is not supported"),
         "xz": (b"\xfd7zXZ\0" + PACKED, "compression xz is not"),
@@ -362,7 +365,7 @@ def test_an_extended_header_of_a_gigabyte_is_refused(blobs: Path) -> None:
         header = M("x", type=kind).info()
         header.size = 1 << 30
         made = blob(blobs, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 16)))
-        with pytest.raises(Refused, match="extended header"):
+        with pytest.raises(Refused, match="extended tar header"):
             unpack([made], None)
 
 

@@ -54,7 +54,7 @@ def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) 
     matrix = dataclasses.replace(project.matrix, tags=(tag,))
     changed = dataclasses.replace(project, matrix=matrix)
     with pytest.raises(
-        BadInput, match=r"matrix\.yaml:7: tags\.hpc-base\.new: this tag means"
+        BadInput, match=r"matrix\.yaml:7: tags\.hpc-base\.new: the cell of this tag is left out"
     ) as one:
         declared_releases(changed, Selection())
     assert "debian12 packages Open MPI 4.1.4, not 5.0" in str(one.value)
@@ -94,7 +94,7 @@ def test_the_tag_of_a_cell_is_its_identifier_without_recipe_and_architecture() -
         ("me:secret@quay.io", "write REGISTRY/NAMESPACE"),
         ("me:secret@quay.io/site", "no user name"),
         ("https://quay.io/site", "no scheme"),
-        ("quay.io/site:tag", "no tag and no digest"),
+        ("quay.io/site:tag", "cannot have a tag or digest"),
         ("quay.io/Site", "not a repository"),
     ],
 )

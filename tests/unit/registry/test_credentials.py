@@ -112,7 +112,7 @@ def test_variables_are_for_the_commands_own_registry_alone(monkeypatch: pytest.M
     assert user("docker.io", own="quay.io") is None
     assert user("quay.io") is None
     monkeypatch.delenv(PASSWORD)
-    with pytest.raises(BadInput, match=f"{USER} and {PASSWORD} belong together"):
+    with pytest.raises(BadInput, match=f"set both {USER} and {PASSWORD}"):
         user("quay.io", own="quay.io")
 
 
@@ -167,10 +167,12 @@ def test_a_helper_is_asked_by_standard_input(asked: Path) -> None:
 
 def test_what_a_failing_helper_prints_is_not_repeated(asked: Path) -> None:
     del asked
-    with pytest.raises(MissingPrerequisite, match=r"returned no credentials .*: exit status 3") as one:
+    with pytest.raises(
+        MissingPrerequisite, match=r"returned no credentials .*: exit status 3"
+    ) as one:
         user("broken.example")
     assert "hidden" not in str(one.value)
-    with pytest.raises(MissingPrerequisite, match=r"docker-credential-nowhere, .* no such program"):
+    with pytest.raises(MissingPrerequisite, match=r"docker-credential-nowhere: program not found"):
         user("absent.example")
 
 
@@ -223,7 +225,7 @@ def test_docker_hub_has_several_names_in_front_of_helpers(
 
 def test_a_helper_that_cannot_be_run_is_missing(asked: Path) -> None:
     (asked.parent / "bin/docker-credential-tests").chmod(0o644)
-    with pytest.raises(MissingPrerequisite, match=r"docker-credential-tests, .*: Permission"):
+    with pytest.raises(MissingPrerequisite, match=r"docker-credential-tests: Permission"):
         user("helped.example")
 
 

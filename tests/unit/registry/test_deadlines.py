@@ -83,12 +83,12 @@ def again(piece: bytes, begin: bytes = b"", every_s: float = 0.02) -> Answers:
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
 FLOOD = 20.0  # seconds of silence: floods end by their size
 ENDLESS: dict[str, tuple[Answers, str]] = {
-    "no answer": (again(b""), "no answer: no complete response within 0.5 s"),
+    "no answer": (again(b""), "no response: no complete response within 0.5 s"),
     "a header, byte by byte": (again(b"a", HEAD + b"X: "), "no complete response within 0.5 s"),
     "100 Continue": (again(b"HTTP/1.1 100 Continue\r\n\r\n"), "no complete response within 0.5 s"),
     "a flood of 100 Continue": (
         again(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, every_s=0),
-        "no answer: more than 1048576 bytes came",
+        "received more than 1048576 bytes",
     ),
     "a body that does not come": (
         again(b"", HEAD + b"Content-Length: 9\r\n\r\n"),
@@ -104,7 +104,7 @@ ENDLESS: dict[str, tuple[Answers, str]] = {
     ),
     "a flood of trailers": (
         again(b"a: b\r\n" * 100_000, CHUNKED, every_s=0),
-        "broke off: more than .* bytes came",
+        "broke off: received more than .* bytes",
     ),
 }
 
@@ -181,7 +181,7 @@ def test_what_is_waited_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(again(b"")) as host, pytest.raises(RegistryFailed):
         client(host, told).resolve("1.0")
     at = f"{host}/site/a: manifests/1.0"
-    silence = f"{at}: no answer for 0.1 s; 0.5 s at most"
+    silence = f"{at}: no response for 0.1 s; timeout after 0.5 s"
     retried = f"{at}: no response: no complete response within 0.5 s; attempt 2 of 2 in 0.5 s"
     assert told == [silence, retried, silence]
 

@@ -83,7 +83,7 @@ def test_what_is_no_tag_is_not_written_to(target: str, fake: Fake) -> None:
 def test_a_manifest_is_read_to_the_limit_alone(fault: Fault, size: str, fake: Fake) -> None:
     fake.manifests["site/a", "1.0"] = (b" " * (5 << 20), MANIFEST)
     fake.faults = [fault]
-    with pytest.raises(WrongContent, match=f"it has {size} bytes; the limit is 4194304 are read"):
+    with pytest.raises(WrongContent, match=f"it has {size} bytes; the limit is 4194304"):
         client(fake).resolve("1.0")
 
 
@@ -144,7 +144,7 @@ def test_a_blob_that_breaks_off_goes_on_where_it_was(fake: Fake, tmp_path: Path)
         (CONTENT + b"?", "it has more than 1024000 bytes"),
         (CONTENT * 9, "it has more than 1024000 bytes"),
         (CONTENT[:1000], "it ends after 1000 of 1024000 bytes"),
-        (b"", "broke off: 0 of 1024000 bytes came"),
+        (b"", "broke off: received 0 of 1024000 bytes"),
     ],
 )
 def test_a_blob_of_other_bytes_is_refused_and_gone(
@@ -194,7 +194,7 @@ def test_pieces_are_sent_where_requests_are_limited(
 
 def test_an_upload_that_never_comes_through_ends(fake: Fake) -> None:
     fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=0, times=99)]
-    with pytest.raises(Unreachable, match="no answer"):
+    with pytest.raises(Unreachable, match="no response"):
         client(fake).write_blob(CONTENT)
     assert len(fake.requests("PUT")) == 5
     assert not fake.blobs
@@ -240,7 +240,9 @@ def test_a_failing_registry_is_asked_a_bounded_number_of_times(fake: Fake) -> No
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize(("status", "hint"), [(401, "log in with"), (403, "this login may not")])
+@pytest.mark.parametrize(
+    ("status", "hint"), [(401, "log in with"), (403, "this login lacks the permission")]
+)
 def test_a_refusal_is_said_as_what_it_is_and_not_repeated(
     status: int, hint: str, fake: Fake
 ) -> None:

@@ -72,7 +72,7 @@ def test_a_login_that_has_too_few_rights_is_told_so(fake: Fake) -> None:
     fake.faults = [challenge(fake, "tags"), token(), refused]
     with pytest.raises(Denied) as caught:
         client(fake).tags()
-    assert "this login may not do that" in caught.value.hint
+    assert "this login lacks the permission" in caught.value.hint
 
 
 def test_a_login_goes_to_no_other_machine_without_tls(fake: Fake) -> None:

@@ -384,7 +384,7 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
     [
         ("debian-source:hello/2.10", r"have 2\.10\+ds \(trixie\)"),
         ("debian-source:other/1", "have no version of it"),
-        ("debian-source:native/5", "have  \\(trixie\\)|no .orig.tar"),
+        ("debian-source:native/5", "no upstream .orig.tar"),
     ],
 )
 def test_a_version_that_debian_has_not_is_told(url: str, said: str, tmp_path: Path) -> None:
@@ -395,9 +395,9 @@ def test_a_version_that_debian_has_not_is_told(url: str, said: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("files", "error", "reason"),
     [
-        (archive(codename="forky"), Refused, "is that of forky, stable"),
-        (archive(sha256="f" * 64), Refused, "gives another file"),
-        ({}, Unfetched, "no Release file of trixie"),
+        (archive(codename="forky"), Refused, "is for forky, stable"),
+        (archive(sha256="f" * 64), Refused, "differs from the locked one"),
+        ({}, Unfetched, "Release file of trixie"),
     ],
 )
 def test_an_index_that_is_another_or_not_there(

@@ -143,7 +143,7 @@ def test_an_index_that_came_before_its_packages_is_not_taken(
     for arch in archs[1:]:
         listing = lzma.decompress(get(f"dists/trixie/main/binary-{arch}/Packages.xz").content)
         assert (b"/2_" in listing) is arrived
-    text = f"amid a sync of trixie: {pool}/2_ppc64el.deb is still missing; taken is its stable, of"
+    text = f"syncing trixie: {pool}/2_ppc64el.deb is still missing; using its stable, of"
     assert [text in line for line in said] == ([] if arrived else [True])
 
 
@@ -172,8 +172,8 @@ def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
         assert get(f"dists/trixie/{PATH}").content == OLD
         assert get("dists/trixie/main/binary-amd64/Packages.xz").content == OLD
     [line] = said
-    assert f"amid a sync of trixie: {PATH} is still missing; " in line
-    assert line.endswith(f"taken is its stable, of {BEFORE}")
+    assert f"syncing trixie: {PATH} is still missing; " in line
+    assert line.endswith(f"using its stable, of {BEFORE}")
     assert sum(one.startswith("HEAD") for one in mirror.asked) <= 8, "found out once"
 
 
@@ -186,10 +186,10 @@ def test_a_state_that_is_too_old_is_not_taken(
     mirror.has("stable", WHOLE, OLD)
     assert get("dists/trixie/InRelease").content == TORN
     [line] = said
-    assert "not taken: is 70 days older; --max-index-age 70 takes it" in line
+    assert "is not used: it is 70 days older; --max-index-age 70 accepts it" in line
     with pytest.raises(StepFailed) as failed, cache.step():
         raise StepFailed("the build failed at: RUN apt-get update", hint="ask for the log")
-    assert "--max-index-age 70 takes it" in failed.value.hint
+    assert "--max-index-age 70 accepts it" in failed.value.hint
     assert failed.value.hint.endswith("ask for the log")
     with pytest.raises(StepFailed) as failed, cache.step():
         raise StepFailed("the build failed at: RUN make")
