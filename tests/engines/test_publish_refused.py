@@ -81,7 +81,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "build": (shutil.rmtree, "it is not built"),
     "inputs": (
         edited(MANIFEST, lambda manifest: manifest.update(content_key="0")),
-        "it was built from other inputs than today's",
+        "its inputs changed after the build",
     ),
     "evidence": (
         without("evidence/sif.json"),
