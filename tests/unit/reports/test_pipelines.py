@@ -97,7 +97,7 @@ def test_the_head_has_the_command_with_all_that_decided(
     system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = "--recipe=hpc-base --arch=ppc64le --base=debian13 --mpi=openmpi"
-    options += " --flavour=development --native-runner=ppc64le=power9"
+    options += " --flavour=development --all --native-runner=ppc64le=power9"
     assert main(["ci", system, PROJECT, *options.split()]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"# Made by: build-images ci {system} {options}\n")

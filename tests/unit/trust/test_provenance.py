@@ -107,6 +107,8 @@ def test_the_materials() -> None:
         "debian-source:openmpi/5.0.7",
     ]
     assert all("sha256" in entry["digest"] for entry in dependencies())
+    base = {name: INPUTS["base"][name] for name in ("made", "key")}
+    assert dependencies()[2]["annotations"] == base
 
 
 @pytest.mark.parametrize(
