@@ -1,4 +1,4 @@
-"""Options of compilers and of configure, against the compilers and the toolkit of an image."""
+"""Check options of compilers and configure against an image's compilers and CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ _WITH_CUDA = re.compile(r"--with-cuda(=yes|=/.*)?")
 _BARE = frozenset({"--with-cuda", "--with-cuda=yes"})
 _NVIDIAS = re.compile(r"(?<![\w/])/usr/local/cuda(?![\w.-])")
 _STUBS = re.compile(r"/\S*/lib64/stubs")
-# A step that looks in several places.
+# Programs of steps that look for the toolkit in several places.
 _SEARCHES = frozenset({"for", "if", "then", "do", "test", "["})
 _HEADERS = "https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist"
 
 
 def toolkit_trials(image: PlannedImage, step: Step) -> Iterator[Trial]:
-    """Try a step of an image whose toolkit is the distribution's: it is below /usr."""
+    """Try a step of an image that has the distribution's CUDA toolkit, which is below /usr."""
     if not image.cuda or image.cuda.route != "distribution" or step.program in _SEARCHES:
         return
     words = [*step.argv, *step.variables.values()]

@@ -1,5 +1,4 @@
-"""Packages of an image against indexes: Python's, with what builds those that have no wheel, and
-conda's."""
+"""Check Python packages, their build requirements, and conda packages against indexes."""
 
 from __future__ import annotations
 
@@ -23,10 +22,10 @@ from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tri
 
 _PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
 _SHOWN = 6
-# The last pip that builds a legacy source distribution with what is installed; later ones isolate:
+# Older pips build legacy source distributions with the installed packages, newer ones isolate:
 # https://pip.pypa.io/en/stable/news/#v23-1
 _LEGACY_UNTIL = (23, 1)
-# The distribution's Python has setuptools, and a virtual environment of it before 3.12:
+# The distribution's Python has setuptools; its virtual environments have it before Python 3.12:
 # https://docs.python.org/3/library/venv.html
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
@@ -37,14 +36,14 @@ Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 
 
 class PythonTrials:
-    """Tries the `pip install`s of many images; what several have in common is resolved once."""
+    """Tries the `pip install` commands of many images; equal ones are resolved once."""
 
     def __init__(self, resolver: Resolver, ask: Ask) -> None:
         self._resolver, self._ask = resolver, ask
         self._resolve = functools.cache(self._resolved)
 
     def of(self, steps: Iterable[Step], target: PythonTarget | None) -> Iterator[Trial]:
-        """Try each command that installs from an index; name what is from elsewhere."""
+        """Try each command that installs from an index; list other requirements as not tried."""
         for command in pip_installs(steps, target or _UNKNOWN):
             if target is None:
                 reason = "the tables of facts do not say which Python the distribution has"
@@ -58,7 +57,7 @@ class PythonTrials:
                 yield self._trial(command)
 
     def packages(self, command: PipInstall) -> tuple[Resolved, ...]:
-        """Return the packages that a command installs from the index, if that is known."""
+        """Return the packages that a command installs from the index, if they are known."""
         resolution = self._resolution(command) if command.requirements else ()
         return resolution if isinstance(resolution, tuple) else ()
 
@@ -149,7 +148,7 @@ def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
 
 
 def _applies(requirement: Requirement, target: PythonTarget) -> bool:
-    """Return whether a requirement is one for the target's Python and machine, by its marker."""
+    """Return whether a requirement's marker matches the target's Python and machine."""
     if requirement.marker is None:
         return True
     return requirement.marker.evaluate(

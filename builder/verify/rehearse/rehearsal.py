@@ -1,4 +1,4 @@
-"""Rehearsals of cells: every step of a spec, handed to the trials that know something of it."""
+"""Rehearse cells: give every step of a spec to the trials that apply to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from builder.verify.rehearse.workspace import Clones, SourceWorkspace, write_fil
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal:
-    """Rehearses cells; what several have in common is asked of servers once."""
+    """Rehearses cells; servers are asked once for what several cells share."""
 
     python: PythonTrials
     conda: CondaTrials
