@@ -1,4 +1,4 @@
-"""`build-images verify`: prove again what was built or pulled, or measure it."""
+"""The command `verify`: verify a built or pulled image again, or measure it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
 
 
 class VerifyOptions(ProgressOptions):
-    """The options of `verify`; those of ranks and of measuring are None or empty if left out."""
+    """The options of `verify`; those of ranks and of measuring are None or empty by default."""
 
     path: Path
     runner: Sequence[str]

@@ -1,4 +1,4 @@
-"""The run that builds and proves images, after this machine was found to have what it needs."""
+"""Prepare a run that builds and verifies images, if this machine has what it needs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def prepare(
 ) -> Run:
     """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
-    `held` is to be closed when the run is over. Without `bases`, none is to be made. Raises
-    `MissingPrerequisite` with all that is missing.
+    The caller closes `held` after the run. Without `bases`, no base is made. Raises
+    `MissingPrerequisite` with everything that is missing.
     """
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
@@ -72,9 +72,9 @@ def _require(
     images: int,
     made: Sequence[PlannedImage],
 ) -> None:
-    """Raise `MissingPrerequisite` with all that this machine lacks; `made` are bases' images."""
+    """Raise `MissingPrerequisite` with all that is missing; `made` are images on local bases."""
     home, host = tools.home, platform.machine()
-    lent = set()  # architectures whose build steps are to run native tools
+    lent = set()  # architectures whose build steps run native tools
     if options.native_tools and ENGINES[options.engine].lends:
         foreign = [image for image in plan.images if image.cell.arch != host]
         lent = {
@@ -114,7 +114,7 @@ def examined(tools: Tools) -> examination.Diagnosis:
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:
-    """Return the versions of the programs that have a part in the result."""
+    """Return the versions of the programs that affect the result."""
     names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
     versions = {name: tools.version(name) for name in names if tools.has(name)}
     if engine == "docker":
