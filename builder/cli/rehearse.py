@@ -56,9 +56,9 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--steps",
         action="store_true",
-        help="run the build steps, too, on a base of Debian in place of Ubuntu's; takes minutes",
+        help="also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, with what passed")
+    parser.add_argument("--json", action="store_true", help="print JSON, with passed trials")
 
 
 def run(options: RehearseOptions) -> int:

@@ -76,7 +76,7 @@ def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> lis
         stages.make_base(image)
     except StepFailed as error:
         name = f"{image.base.name} for {image.cell.arch}"
-        return [not_tried(STEPS, "all steps", f"{name} cannot be made here: {error.message}")]
+        return [not_tried(STEPS, "all steps", f"{name} cannot be made: {error.message}")]
     run, name = stages.run, f"rehearsal-{image.identifier}"
     home, base = run.tools.home, stages.bases[image.base_image]
     log, context = home.rehearsals / f"{image.identifier}.log", home.work / name
@@ -165,16 +165,16 @@ def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage |
     """
     base, arch = image.base, image.cell.arch
     if image.is_bootstrapped:
-        return f"{base.name} is made here, so the image can be built"
+        return f"{base.name} needs no stand-in: the image can be built"
     if base.distribution not in _FAMILY:
-        return f"no base of the family of {base.name} is made here"
+        return f"the project makes no base of the family of {base.name}"
     candidates = [
         each
         for each in bases
         if each.bootstrap and each.distribution in _FAMILY and arch in each.architectures
     ]
     if not candidates:
-        return f"no base of Debian's family is made here for {arch}"
+        return f"the project makes no base of Debian's family for {arch}"
     near = STAND_INS.get(base.version, ())
 
     def distance(each: BaseImage) -> tuple[object, ...]:
@@ -271,7 +271,7 @@ class StepTrials:
     def _lacks(self, instruction: SpecPart, text: str) -> str:
         if instruction.name != "RUN":
             missing = (each for each in self._missing if each.in_context in instruction.words)
-            return next((f"the store has not fetched {each.url}" for each in missing), "")
+            return next((f"{each.url} is not in the store" for each in missing), "")
         if self._image.cuda and _CUDA.search(text):
             return f"it needs CUDA, which {self._stand_in.name} does not have"
         answers = (self._ask(url) for url in URL.findall(text))

@@ -103,7 +103,7 @@ def import_trials(
 def _fork_trial(workspace: SourceWorkspace, subject: str) -> Trial:
     if any(_FORK in clone.url for clone in workspace.cloned.values()):
         return passed(IMPORTS, subject, f"pycocotools is that of {_FORK}")
-    text = f"only {_FORK} has that in its pycocotools ({_FORKED_IN})"
+    text = f"only the pycocotools of {_FORK} has this option ({_FORKED_IN})"
     return failed(IMPORTS, subject, text)
 
 

@@ -107,7 +107,7 @@ class PackageTrials:
         base, arch = image.base, image.cell.arch
         urls = self._archives.of(base)
         if not urls:
-            return f"no list of the packages of {base.name} can be read here"
+            return f"no list of the packages of {base.name} is available"
         if base.bootstrap:
             return self._of_apt(urls, _of_debian(base.bootstrap.suite), arch)
         if base.distribution == UBUNTU:
@@ -157,12 +157,12 @@ class PackageTrials:
 def _unlisted(name: str) -> str:
     """Return why the distribution's lists cannot contain a name; empty if they can."""
     if name.startswith(("cuda-", "libcublas", "libcudnn", "libnccl")):
-        return "the lists of NVIDIA's repositories are not kept here"
+        return "the lists of NVIDIA's repositories are not available"
     if name.endswith((".rpm", ".deb")) or "://" in name:
-        return "a file, which no list names"
+        return "it is a file, and lists of packages do not contain it"
     if "/" in name and not name.startswith(_LISTED_FOLDERS):
-        return "lists of packages name no files of that folder"
-    return "lists of packages name no groups" if name.startswith("@") else ""
+        return "lists of packages do not contain files of that folder"
+    return "lists of packages contain no groups" if name.startswith("@") else ""
 
 
 def _by_list(image: PlannedImage, names: list[str], known: frozenset[str], line: int) -> Trial:
@@ -187,7 +187,7 @@ def _hint(unknown: list[str], known: frozenset[str]) -> str:
     matches = (difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in unknown)
     if guesses := [f'"{match[0]}"' for match in matches if match]:
         return f"did you mean {', '.join(guesses)}?"
-    return "if another repository has it, name that too: packages in site.yaml"
+    return "if another repository has it, add that one to packages in site.yaml"
 
 
 def _place(image: PlannedImage, name: str) -> str:

@@ -20,7 +20,7 @@ from builder.verify.rehearse.servers import Ask, Unavailable
 from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
-_PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
+_PIN = "use a version with a wheel, or pin its build requirements and add --no-build-isolation"
 _SHOWN = 6
 # Older pips build legacy source distributions with the installed packages, newer ones isolate:
 # https://pip.pypa.io/en/stable/news/#v23-1
@@ -51,7 +51,7 @@ class PythonTrials:
                 continue
             if command.others and command.with_dependencies:
                 subject = f"pip install {' '.join(command.others[:_SHOWN])}"
-                reason = "its requirements are in files that are not from an index"
+                reason = "its requirements are in files or at URLs, not in an index"
                 yield not_tried(PYTHON, subject, reason, command.step.line)
             if command.requirements:
                 yield self._trial(command)
@@ -75,7 +75,7 @@ class PythonTrials:
         built = [f"{package.name} {package.version}" for package in packages if package.source]
         text = f"{target.short}: {counted(len(packages) - len(built), 'wheel')}"
         if built:
-            text = f"{text}; compiled with what is pinned: {', '.join(built)}"
+            text = f"{text}; compiled with pinned requirements: {', '.join(built)}"
         return passed(PYTHON, subject, text, line)
 
     def _resolution(self, command: PipInstall) -> Resolution:
@@ -85,7 +85,7 @@ class PythonTrials:
         for option, url in indexes:
             answer = self._ask(f"{url.rstrip('/')}/")
             if answer.has is None:
-                return Unavailable(f"the index {url} was not asked: {answer.text}")
+                return Unavailable(f"the index {url} is not available: {answer.text}")
             options += [option, url]
         return self._resolve(command.requirements, command.target, tuple(options))
 
@@ -122,7 +122,7 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
         if command.is_isolated:  # `setup.py install` does without wheel
             needed = [Requirement("setuptools")]
         loose = [str(each) for each in needed if not _is_installed(each, command)]
-        reason = "no command before it pins that"
+        reason = "no earlier command pins that"
     else:
         exact = {"==", "==="}
         loose = [
@@ -214,7 +214,7 @@ class CondaTrials:
         text = ", ".join(sorted(versions)) or "no version of it"
         text = f"the channels have {text} for {subdir}"
         if step.has_fallback:
-            text = f"{text}; another command is behind it"
+            text = f"{text}; if it fails, another command is run"
             return not_tried(CONDA, subject, text, step.line)
         return failed(CONDA, subject, text, step.line)
 

@@ -76,7 +76,7 @@ def rpm_names(read: ReadUrl, repository: str, arch: str) -> set[str]:
     path, algorithm, checksum = _primary(read(f"{folder}/{_INDEX}"))
     data = read(f"{folder}/{path}")
     if hashlib.new(algorithm, data).hexdigest() != checksum:
-        raise Unavailable(f"{path} is not the one that {_INDEX} names")
+        raise Unavailable(f"the checksum of {path} differs from the one in {_INDEX}")
     return {*_rpm_names(_elements(unpacked(data)), arch)}
 
 

@@ -143,11 +143,11 @@ class SourceTrials:
         for source in sources:
             path = self._stored_at(source)
             if not path.exists():
-                yield not_tried(SOURCES, source.url, "the store has not fetched it")
+                yield not_tried(SOURCES, source.url, "it is not in the store")
             elif sha256_of_file(path) == source.sha256:
-                yield passed(SOURCES, source.url, "the store's file is the locked one")
+                yield passed(SOURCES, source.url, "the file in the store matches the lock")
             else:
-                yield failed(SOURCES, source.url, "the store's file is not the locked one")
+                yield failed(SOURCES, source.url, "the file in the store differs from the lock")
 
     def of(self, steps: Iterable[Step]) -> Iterator[Trial]:
         """Try each URL that a step fetches."""
@@ -174,9 +174,9 @@ def _wrong_shape(url: str) -> str:
     if "." not in (parts.hostname or ""):
         return "it names no server"
     if not posixpath.basename(parts.path):
-        return "it names a folder, and no file"
+        return "it names a folder, not a file"
     if re.search(r"\{|\}|\$|/None/|//", parts.path):
-        return "a part of it was not filled in"
+        return "a part of it has no value"
     return ""
 
 
@@ -218,7 +218,7 @@ class Index:
             return ()
         except ValueError as error:
             server = server_of(self._url)
-            raise Unavailable(f"{server} gives no JSON page of {project}") from error
+            raise Unavailable(f"{server} has no JSON page of {project}") from error
         return tuple(file for row in part(page, "files") or () if (file := _file(row, url)))
 
 

@@ -249,7 +249,7 @@ class SourceWorkspace:
         argv = ["sed", "--sandbox", "-i", *options, str(file)]
         completed = self.processes.capture(argv, check=False, timeout_s=_EDIT_TIMEOUT_S)
         if completed.returncode:
-            return not_tried, "sed refuses it here"
+            return not_tried, "sed refuses it in its sandbox"
         if file.read_bytes() == before:
             return failed, "it changes nothing in the source"
         return passed, "it changes the source"
@@ -264,7 +264,7 @@ class SourceWorkspace:
         if not patch.is_file():
             return not_tried, "the patch is not available"
         if not shutil.which("patch"):
-            return not_tried, "this machine has no patch"
+            return not_tried, "the program patch is missing on this machine"
         if complaint := self._complaint_of_patch(command, patch, "--dry-run"):
             return failed, complaint
         self._complaint_of_patch(command, patch)
