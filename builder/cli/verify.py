@@ -82,13 +82,13 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         choices=tuple(RUNNERS),
-        help="run the checks with this program only (may be repeated; default: one a format)",
+        help="run the checks with this program only (may be repeated; default: one per format)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
     )
     group = parser.add_argument_group(
-        "ranks in containers of their own, started by this host's launcher, and nothing else"
+        "only start ranks, each in a container of its own, by this host's launcher"
     )
     group.add_argument(
         "--launcher",
@@ -104,7 +104,7 @@ def declare(parser: Parser) -> None:
         "--nodes",
         type=positive_number,
         metavar="N",
-        help="number of nodes, at most one per rank; ranks on any other number fail",
+        help="number of nodes, at most one per rank; the check fails on any other number",
     )
     group.add_argument(
         "--bind-mpi",
@@ -130,19 +130,19 @@ def declare(parser: Parser) -> None:
     bench.add_argument(
         "--bench",
         action="store_true",
-        help="run no checks, but measure how fast programs are in each format, compared with bare",
+        help="run no checks; compare the speed of programs in each format with bare execution",
     )
     bench.add_argument(
         "--repeats",
         type=positive_number,
         metavar="N",
-        help=f"rounds, in each of which all places are measured by turns (default: {REPEATS})",
+        help=f"number of rounds, each with all formats in turn (default: {REPEATS})",
     )
     bench.add_argument(
         "--prometheus",
         type=a_path,
         metavar="FILE",
-        help="write the measurement in Prometheus' text format, too",
+        help="also write the measurement in Prometheus' text format",
     )
 
 
@@ -210,7 +210,7 @@ def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Pu
         option = "--launcher" if ranks else "--bench"
         raise BadInput(
             f"{option}: {folder} has one pulled format, but this option needs all formats",
-            hint="name the folder in which it was built; without this option its checks are run",
+            hint="name the folder in which it was built, or run the checks without this option",
         )
     return receipt
 
@@ -244,7 +244,7 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     """Return the ways to start ranks, if any. Options without effect are errors."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
-            options.parser.error(f"--{name} goes with --bench")
+            options.parser.error(f"--{name} needs --bench")
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:

@@ -187,7 +187,7 @@ def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str
         return f"the ranks were on {places}, expected all {ranks} on one host"
     library = data.get("library")
     if not isinstance(library, str) or not re.match(rf"{re.escape(asked.library)}(?!\d)", library):
-        return f"the library is {library}, expected {asked.library or 'one with a name'}"
+        return f"the library is {library}, expected {asked.library or 'a name'}"
     if not isinstance(data.get("transport"), str):
         return "the ranks did not report their transport"
     if data.get("within_host") == "TCP":

@@ -58,10 +58,10 @@ def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
 
 def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
     """Return the error for a verification that this machine cannot run."""
-    lines = [f"{identifier}: this machine lacks what its checks need. Neither run nor recorded:"]
+    lines = [f"{identifier}: this machine lacks what its checks need. Not run, not recorded:"]
     lines += [f"  {name}: {reason}" for name, reason in untried.items()]
     return MissingPrerequisite(
-        "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
+        "\n".join(lines), hint="'build-images doctor' shows what this machine has and lacks"
     )
 
 

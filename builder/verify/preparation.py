@@ -50,7 +50,7 @@ def prepare(
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
-                progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
+                progress.say(f"{SECURITY_VARIABLE} turns security updates off")
     return Run(
         settings=options,
         tools=tools,

@@ -101,9 +101,9 @@ def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
             assert index is not None
             digest = json.load(index)["manifests"][0]["digest"]
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
-        raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
+        raise BadInput(f"{archive}: not the base of the image ({error})") from error
     if digest != known.digest:
-        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known.digest}")
+        raise BadInput(f"{archive}: the base is {digest}, but the manifest says {known.digest}")
     return StoredBase(
         name=image.base_image,
         arch=image.cell.arch,

@@ -104,7 +104,7 @@ def _number(value: object, name: str) -> float:
     except (TypeError, ValueError):
         raise Unreadable(f"its output has no {name}: {str(value)[:40]!r}") from None
     if not math.isfinite(number) or number <= 0:
-        raise Unreadable(f"its {name} is {value}")
+        raise Unreadable(f"its {name} is {value}, expected a positive number")
     return number
 
 

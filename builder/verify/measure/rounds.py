@@ -70,7 +70,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} has none of the benchmark programs",
-                hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
+                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in PROGRAMS)}",
             )
         places = [bare, *opening]
         runs, others = run_rounds(

@@ -103,7 +103,7 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
 def buildah_problem(tools: Tools) -> str:
     """Return why Buildah cannot pass this machine's GPUs to containers; empty if it can."""
     if not offers(tools, ["buildah", "run"], "--device"):
-        return "this buildah cannot hand over devices"
+        return "this buildah cannot pass devices to containers"
     return cdi_problem()
 
 

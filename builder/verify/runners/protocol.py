@@ -169,7 +169,7 @@ def cdi_problem(folders: tuple[Path, ...] = _CDI_FOLDERS, *, kind: str = "*") ->
     if any(vendor in file.read_text(errors="replace") for file in files):
         return ""
     places = " or ".join(f"{folder}/{kind}" for folder in folders)
-    return f"no specification of {vendor} in {places}: nvidia-ctk makes it"
+    return f"no specification of {vendor} in {places}: create one with nvidia-ctk"
 
 
 def offers(tools: Tools, command: Sequence[str], option: str) -> bool:
@@ -186,4 +186,4 @@ def offers(tools: Tools, command: Sequence[str], option: str) -> bool:
 def missing(tools: Tools, *names: str) -> str:
     """Report the first of these programs that this machine lacks; empty if it has all."""
     absent = [name for name in names if not tools.has(name)]
-    return f"there is no {absent[0]} on this machine" if absent else ""
+    return f"{absent[0]} is missing on this machine" if absent else ""
