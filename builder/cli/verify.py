@@ -226,8 +226,8 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
     if measured.has_collapsed:
         return 1
-    untold = any(check.outcome == SKIPPED for check in measured.outcomes.values())
-    return MissingPrerequisite.exit_code if untold else 0
+    is_undecided = any(check.outcome == SKIPPED for check in measured.outcomes.values())
+    return MissingPrerequisite.exit_code if is_undecided else 0
 
 
 def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
@@ -258,8 +258,8 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
         options.parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
     ranks, nodes = options.ranks or _RANKS, options.nodes or 0
     if nodes > ranks:
-        few = counted(ranks, "rank")
-        options.parser.error(f"--nodes {nodes}: {few} cannot use all of them; --ranks {nodes} can")
+        text = counted(ranks, "rank")
+        options.parser.error(f"--nodes {nodes}: {text} cannot use all of them; --ranks {nodes} can")
     return tuple(
         Start(
             launcher=launcher,

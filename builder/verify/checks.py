@@ -44,18 +44,18 @@ def outcomes_in(
     all `cuda-clean`, must see the image as it was built.
     """
     outcomes = [environment_of(target, kind, runner, gpu=gpu)]
-    late = [check for check in target.checks if check.needs_gpu]
+    gpu_checks = [check for check in target.checks if check.needs_gpu]
     if not isinstance(runner, CopiesDriver):
-        late = []
-    outcomes += [outcome_of(check, runner) for check in target.checks if check not in late]
+        gpu_checks = []
+    outcomes += [outcome_of(check, runner) for check in target.checks if check not in gpu_checks]
     try:
         if isinstance(runner, CopiesDriver):
             runner.copy_driver()
     except StepFailed as error:
         reason = "the driver could not be copied into the image"
-        outcomes += all_failed([check.name for check in late], reason, error)
+        outcomes += all_failed([check.name for check in gpu_checks], reason, error)
     else:
-        outcomes += [outcome_of(check, runner) for check in late]
+        outcomes += [outcome_of(check, runner) for check in gpu_checks]
     return tuple(sorted(outcomes, key=lambda outcome: _names(target).index(outcome.check)))
 
 
@@ -128,10 +128,10 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     if done.returncode == SKIP_STATUS:
         return SKIPPED, last or "the check gives no reason"
     if done.returncode:
-        complaint = last or last_line(done.stderr)
+        message = last or last_line(done.stderr)
         if name := _signal(done.returncode):
-            return FAILED, f"ended by {name}; its last line: {complaint or 'none'}"
-        return FAILED, complaint or f"exit status {done.returncode}"
+            return FAILED, f"ended by {name}; its last line: {message or 'none'}"
+        return FAILED, message or f"exit status {done.returncode}"
     if fault := _reported_fault(check, last, done.stdout):
         return FAILED, f"exit status 0, but {fault}"
     return PASSED, last
@@ -182,9 +182,9 @@ def _misreported(check: InImageCheck, groups: Sequence[Mapping[str, object]]) ->
 def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str:
     if numbers := agreement.wrong_numbers(data):
         return f"the ranks are numbered {numbers}, expected each of {ranks} once"
-    places = data.get("ranks_by_host")
-    if not isinstance(places, dict) or [*places.values()] != [ranks]:
-        return f"the ranks were on {places}, expected all {ranks} on one host"
+    ranks_by_host = data.get("ranks_by_host")
+    if not isinstance(ranks_by_host, dict) or [*ranks_by_host.values()] != [ranks]:
+        return f"the ranks were on {ranks_by_host}, expected all {ranks} on one host"
     library = data.get("library")
     if not isinstance(library, str) or not re.match(rf"{re.escape(asked.library)}(?!\d)", library):
         return f"the library is {library}, expected {asked.library or 'a name'}"

@@ -252,11 +252,11 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
             version=launcher.version,
             command=shlex.join(launcher.command),
         )
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             library = None
             if start.bind:
                 bound = bound_library(start.bind, mpi, launcher, work=work, tools=tools)
-                library = held.enter_context(bound)
+                library = stack.enter_context(bound)
             done = _run(ranks, mpi, launcher, library, work=work, tools=tools)
     except (Unfit, StepFailed) as error:
         result, reason = SKIPPED, str(error)

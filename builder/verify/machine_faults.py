@@ -137,5 +137,5 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def _last(lines: Sequence[str], otherwise: str) -> str:
     """Return the last informative line; Buildah adds the status of its own child process."""
-    telling = [line for line in lines if line != "Error: exit status 1"]
-    return readable((telling or [otherwise])[-1][:LONGEST])
+    informative = [line for line in lines if line != "Error: exit status 1"]
+    return readable((informative or [otherwise])[-1][:LONGEST])

@@ -43,12 +43,12 @@ def prepare(
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        made = [image for image in plan.images if image.is_bootstrapped] if bases else []
-        _require(options, progress, plan, tools, images=min(todo, options.jobs), made=made)
+        local = [image for image in plan.images if image.is_bootstrapped] if bases else []
+        _require(options, progress, plan, tools, images=min(todo, options.jobs), local=local)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
-        if made and not options.offline:
+        if local and not options.offline:
             mirror = find_mirror()
-            bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
+            bootstraps = [image.base.bootstrap for image in local if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"{SECURITY_VARIABLE} turns security updates off")
     return Run(
@@ -70,9 +70,9 @@ def _require(
     tools: Tools,
     *,
     images: int,
-    made: Sequence[PlannedImage],
+    local: Sequence[PlannedImage],
 ) -> None:
-    """Raise `MissingPrerequisite` with all that is missing; `made` are images on local bases."""
+    """Raise `MissingPrerequisite` with all that is missing; `local` are images on local bases."""
     home, host = tools.home, platform.machine()
     lent = set()  # architectures whose build steps run native tools
     if options.native_tools and ENGINES[options.engine].lends:
@@ -91,7 +91,7 @@ def _require(
         images=images,
         bases=any(
             not (options.offline and kept_base(image.base_image, store=home.bases))
-            for image in made
+            for image in local
         ),
         lent=sorted(lent),
     )

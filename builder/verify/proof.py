@@ -179,8 +179,8 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
     if fault := machines_fault(kind, container, target.arch, outcomes, failure):
         raise MissingPrerequisite(fault)
     outcomes += lacking_mpi(target)
-    if lost := lost_gpus(run.host, host_facts()):
-        outcomes = after_a_loss(outcomes, target, lost)
+    if missing_gpus := lost_gpus(run.host, host_facts()):
+        outcomes = after_a_loss(outcomes, target, missing_gpus)
     return RunEvidence(
         identifier=target.identifier,
         artifacts=(),

@@ -138,11 +138,11 @@ def tuning(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
-    has = nodes_of(os.environ, start.options)
-    if 0 < has < start.nodes:
-        nodes = "only this node" if has == 1 else f"{has} nodes"
+    allocated = nodes_of(os.environ, start.options)
+    if 0 < allocated < start.nodes:
+        nodes = "only this node" if allocated == 1 else f"{allocated} nodes"
         raise Unfit(f"{start.nodes} nodes are requested, but mpirun has {nodes}")
-    others = []
+    unsuitable = []
     for name in _NAMES[mpi.family.abi]:
         program = tools.which(name)
         if program is None:
@@ -151,16 +151,16 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
         output = done.stdout + done.stderr
         family = MPI_FAMILIES.get(launcher_family(output))
         if family is None:
-            others.append(f"{name} belongs to an unknown MPI")
+            unsuitable.append(f"{name} belongs to an unknown MPI")
             continue
         product = _HYDRA if family.name == "mpich" else family.title
         version = first_version(output)
         if family.abi == mpi.family.abi:
             command = (program, *_ranks(start, mpi.family), *start.options)
             return Launcher(name=MPIRUN, product=product, version=version, command=command)
-        others.append(f"{name} is {product} {version}".rstrip())
-    seen = f"this host's {others[0]}" if others else "no mpirun on this host"
-    raise Unfit(f"{seen}, but the image has {mpi.title}")
+        unsuitable.append(f"{name} is {product} {version}".rstrip())
+    present = f"this host's {unsuitable[0]}" if unsuitable else "no mpirun on this host"
+    raise Unfit(f"{present}, but the image has {mpi.title}")
 
 
 def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:

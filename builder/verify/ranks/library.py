@@ -140,7 +140,7 @@ def _staged(
             (own / name).unlink(missing_ok=True)
             (own / name).symlink_to(loaded if prefix else library.name)
     # Plugins are mounted at their own paths; if `prefix` only has links, at the links' targets.
-    ends = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
+    paths = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
     return BoundLibrary(
         source=library,
         loaded=loaded,
@@ -153,7 +153,7 @@ def _staged(
         ),
         mounts={
             _AT: folder,
-            **{str(path): path for path in (*ends, *([prefix] if prefix else []))},
+            **{str(path): path for path in (*paths, *([prefix] if prefix else []))},
         },
     )
 

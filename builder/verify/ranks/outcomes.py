@@ -29,7 +29,7 @@ _ENDED = re.compile(
 )
 # Lines that explain why ranks were lost, the most informative first: of Open MPI (ORTE and
 # PRRTE), Slurm, and Hydra.
-_TELLING = (
+_INFORMATIVE = (
     re.compile(r"noticed that process rank \d+ .* exited on signal"),
     re.compile(r"srun: error: .*tasks? .*: (?!Exited with exit code (?:1|143)$)"),
     re.compile(r"KILLED BY SIGNAL|EXIT STRING: (?!Terminated)"),
@@ -160,8 +160,8 @@ def noise(text: str) -> list[str]:
 def complaint(text: str) -> str:
     """Return the most informative line; empty if there is none."""
     lines = noise(text)
-    telling = (line for pattern in _TELLING for line in lines if pattern.search(line))
-    return next(telling, lines[0] if lines else "")
+    informative = (line for pattern in _INFORMATIVE for line in lines if pattern.search(line))
+    return next(informative, lines[0] if lines else "")
 
 
 def hang(text: str, ranks: int) -> str:

@@ -70,8 +70,8 @@ class PythonTrials:
             return not_tried(PYTHON, subject, str(packages), line)
         if isinstance(packages, Unresolvable):
             return failed(PYTHON, subject, f"{target.short}: {packages}", line)
-        if loose := [text for package in packages if (text := _loosely_built(package, command))]:
-            return failed(PYTHON, subject, f"{target.short}: {'; '.join(loose)}", line, _PIN)
+        if faults := [text for package in packages if (text := _unpinned_build(package, command))]:
+            return failed(PYTHON, subject, f"{target.short}: {'; '.join(faults)}", line, _PIN)
         built = [f"{package.name} {package.version}" for package in packages if package.source]
         text = f"{target.short}: {counted(len(packages) - len(built), 'wheel')}"
         if built:
@@ -112,7 +112,7 @@ def _misplaced(command: PipInstall) -> str:
     return ""
 
 
-def _loosely_built(package: Resolved, command: PipInstall) -> str:
+def _unpinned_build(package: Resolved, command: PipInstall) -> str:
     source = package.source
     if source is None:
         return ""
@@ -121,20 +121,20 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
     if not command.is_isolated or (source.is_legacy and old_pip):
         if command.is_isolated:  # `setup.py install` does without wheel
             needed = [Requirement("setuptools")]
-        loose = [str(each) for each in needed if not _is_installed(each, command)]
+        unpinned = [str(each) for each in needed if not _is_installed(each, command)]
         reason = "no earlier command pins that"
     else:
         exact = {"==", "==="}
-        loose = [
+        unpinned = [
             str(each)
             for each in needed
             if exact.isdisjoint(specifier.operator for specifier in each.specifier)
         ]
         reason = "the newest version at build time is used"
-    if not loose:
+    if not unpinned:
         return ""
     name = f"{package.name} {package.version}"
-    return f"{name} has no wheel and is compiled with {', '.join(loose)}: {reason}"
+    return f"{name} has no wheel and is compiled with {', '.join(unpinned)}: {reason}"
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:

@@ -142,7 +142,7 @@ def rehearsal_here(
 def _workspace(
     processes: Processes, clones: Clones, home: Home, spec: Spec
 ) -> Iterator[SourceWorkspace]:
-    places = {source.file: home.source(source.sha256) for source in spec.sources}
+    paths = {source.file: home.source(source.sha256) for source in spec.sources}
     with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
         for path, text in copied_texts(spec).items():
             write_file(Path(folder, path.lstrip("/")), text.encode())
@@ -150,7 +150,7 @@ def _workspace(
             root=Path(folder),
             check_out=clones.check_out,
             processes=processes,
-            stored={name: path for name, path in places.items() if path.exists()},
+            stored={name: path for name, path in paths.items() if path.exists()},
         )
 
 

@@ -68,7 +68,7 @@ def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellTrials:
-    """The trials of one cell; they hold for the image with this content key alone."""
+    """The trials of one cell; they are valid only for the image with this content key."""
 
     image: str
     content_key: str

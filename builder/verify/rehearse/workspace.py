@@ -265,9 +265,9 @@ class SourceWorkspace:
             return not_tried, "the patch is not available"
         if not shutil.which("patch"):
             return not_tried, "the program patch is missing on this machine"
-        if complaint := self._complaint_of_patch(command, patch, "--dry-run"):
-            return failed, complaint
-        self._complaint_of_patch(command, patch)
+        if error := self._patch_error(command, patch, "--dry-run"):
+            return failed, error
+        self._patch_error(command, patch)
         below = self._file(command.folder).rglob("*")
         if links := [path for path in below if path.is_symlink()]:
             for link in links:
@@ -275,7 +275,7 @@ class SourceWorkspace:
             return not_tried, "it makes a symbolic link"
         return passed, "it applies to the source"
 
-    def _complaint_of_patch(self, command: PatchCommand, patch: Path, *more: str) -> str:
+    def _patch_error(self, command: PatchCommand, patch: Path, *more: str) -> str:
         """Run patch, and return its error message if it fails.
 
         `--unified` keeps patch from reading an ed script, which could run commands.
