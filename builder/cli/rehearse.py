@@ -1,4 +1,4 @@
-"""The command `rehearse`: what can be tried of cells without building them."""
+"""The command `rehearse`: try as much of cells as possible without building them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--steps",
         action="store_true",
-        help="run the build steps, too, on a base of Debian in place of Ubuntu's; takes minutes",
+        help="also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON, with what passed")
+    parser.add_argument("--json", action="store_true", help="print JSON, with passed trials")
 
 
 def run(options: RehearseOptions) -> int:
@@ -82,7 +82,7 @@ def run(options: RehearseOptions) -> int:
 
 
 def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
-    """The rehearsal for programs."""
+    """Return the rehearsal as JSON for programs."""
     return {
         "schema": "build-images/rehearsal/v1",
         "cells": [
@@ -98,7 +98,7 @@ def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
 
 
 def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
-    """Yield the failed and untried checks of each cell, and on request the passed ones."""
+    """Yield the failed and untried checks of each cell and, on request, the passed ones."""
     for cell in cells:
         yield f"{cell.image}: {_counts(cell.trials)}"
         for outcome in OUTCOMES if with_passed else OUTCOMES[:2]:
@@ -124,7 +124,7 @@ def _counts(trials: Sequence[Trial]) -> str:
 def _steps(
     options: RehearseOptions, home: Home, specs: list[Spec], progress: Progress, servers: Servers
 ) -> contextlib.AbstractContextManager[StepsOf]:
-    """Return what tries the steps of a spec on a stand-in, if that is asked for."""
+    """Return a context with the function that tries a spec's steps, if requested."""
     if not options.steps:
         return contextlib.nullcontext(lambda _: [])
     build = BuildSettings(

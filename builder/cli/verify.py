@@ -1,4 +1,4 @@
-"""`build-images verify`: prove again what was built or pulled, or measure it."""
+"""The command `verify`: verify a built or pulled image again, or measure it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FOR_RANKS = ("ranks", "nodes", "bind_mpi", "launcher_option", "timeout")
 
 
 class VerifyOptions(ProgressOptions):
-    """The options of `verify`; those of ranks and of measuring are None or empty if left out."""
+    """The options of `verify`; those of ranks and of measuring are None or empty by default."""
 
     path: Path
     runner: Sequence[str]
@@ -82,13 +82,13 @@ def declare(parser: Parser) -> None:
         action="append",
         default=[],
         choices=tuple(RUNNERS),
-        help="run the checks with this program only (may be repeated; default: one a format)",
+        help="run the checks with this program only (may be repeated; default: one per format)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
     )
     group = parser.add_argument_group(
-        "ranks in containers of their own, started by this host's launcher, and nothing else"
+        "only start ranks, each in a container of its own, by this host's launcher"
     )
     group.add_argument(
         "--launcher",
@@ -104,7 +104,7 @@ def declare(parser: Parser) -> None:
         "--nodes",
         type=positive_number,
         metavar="N",
-        help="number of nodes, at most one per rank; ranks on any other number fail",
+        help="number of nodes, at most one per rank; the check fails on any other number",
     )
     group.add_argument(
         "--bind-mpi",
@@ -130,19 +130,19 @@ def declare(parser: Parser) -> None:
     bench.add_argument(
         "--bench",
         action="store_true",
-        help="run no checks, but measure how fast programs are in each format, compared with bare",
+        help="run no checks; compare the speed of programs in each format with bare execution",
     )
     bench.add_argument(
         "--repeats",
         type=positive_number,
         metavar="N",
-        help=f"rounds, in each of which all places are measured by turns (default: {REPEATS})",
+        help=f"number of rounds, each with all formats in turn (default: {REPEATS})",
     )
     bench.add_argument(
         "--prometheus",
         type=a_path,
         metavar="FILE",
-        help="write the measurement in Prometheus' text format, too",
+        help="also write the measurement in Prometheus' text format",
     )
 
 
@@ -210,7 +210,7 @@ def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Pu
         option = "--launcher" if ranks else "--bench"
         raise BadInput(
             f"{option}: {folder} has one pulled format, but this option needs all formats",
-            hint="name the folder in which it was built; without this option its checks are run",
+            hint="name the folder in which it was built, or run the checks without this option",
         )
     return receipt
 
@@ -226,8 +226,8 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
     if measured.has_collapsed:
         return 1
-    untold = any(check.outcome == SKIPPED for check in measured.outcomes.values())
-    return MissingPrerequisite.exit_code if untold else 0
+    is_undecided = any(check.outcome == SKIPPED for check in measured.outcomes.values())
+    return MissingPrerequisite.exit_code if is_undecided else 0
 
 
 def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
@@ -244,7 +244,7 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     """Return the ways to start ranks, if any. Options without effect are errors."""
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
-            options.parser.error(f"--{name} goes with --bench")
+            options.parser.error(f"--{name} needs --bench")
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:
@@ -258,8 +258,8 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
         options.parser.error(f"--runner {others[0]}: launchers start containers of {runners}")
     ranks, nodes = options.ranks or _RANKS, options.nodes or 0
     if nodes > ranks:
-        few = counted(ranks, "rank")
-        options.parser.error(f"--nodes {nodes}: {few} cannot use all of them; --ranks {nodes} can")
+        text = counted(ranks, "rank")
+        options.parser.error(f"--nodes {nodes}: {text} cannot use all of them; --ranks {nodes} can")
     return tuple(
         Start(
             launcher=launcher,

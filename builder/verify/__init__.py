@@ -1,1 +1,1 @@
-"""The stage that proves an image: artifacts in, outcomes and evidence out."""
+"""The stage that verifies an image: reads artifacts, writes outcomes and evidence."""

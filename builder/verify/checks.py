@@ -30,37 +30,37 @@ from builder.verify.targets import ProofTarget
 
 SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
-_FAILED = re.compile(r"\bFAILED\b")  # no part of CUBLAS_STATUS_EXECUTION_FAILED
-_FEWEST = 2  # ranks; one alone has nobody to talk to
+_FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
+_FEWEST = 2  # ranks; a single rank sends no messages
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
 def outcomes_in(
     target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool = False
 ) -> tuple[Outcome, ...]:
-    """Run every check in a container that stands.
+    """Run every check in a running container.
 
-    Where the driver is copied into the image, the checks that need a GPU come last: the others,
-    `cuda-clean` above all, are of the image as it was made.
+    If the driver is copied into the image, the checks that need a GPU run last. The others, above
+    all `cuda-clean`, must see the image as it was built.
     """
     outcomes = [environment_of(target, kind, runner, gpu=gpu)]
-    late = [check for check in target.checks if check.needs_gpu]
+    gpu_checks = [check for check in target.checks if check.needs_gpu]
     if not isinstance(runner, CopiesDriver):
-        late = []
-    outcomes += [outcome_of(check, runner) for check in target.checks if check not in late]
+        gpu_checks = []
+    outcomes += [outcome_of(check, runner) for check in target.checks if check not in gpu_checks]
     try:
         if isinstance(runner, CopiesDriver):
             runner.copy_driver()
     except StepFailed as error:
         reason = "the driver could not be copied into the image"
-        outcomes += all_failed([check.name for check in late], reason, error)
+        outcomes += all_failed([check.name for check in gpu_checks], reason, error)
     else:
-        outcomes += [outcome_of(check, runner) for check in late]
+        outcomes += [outcome_of(check, runner) for check in gpu_checks]
     return tuple(sorted(outcomes, key=lambda outcome: _names(target).index(outcome.check)))
 
 
 def not_started(target: ProofTarget, error: StepFailed) -> tuple[Outcome, ...]:
-    """Return the outcomes where a container did not start: all checks failed."""
+    """Return the outcomes for a container that did not start: all checks failed."""
     return all_failed(_names(target), "the container could not be started", error)
 
 
@@ -69,7 +69,7 @@ def _names(target: ProofTarget) -> list[str]:
 
 
 def why_no_gpu(target: ProofTarget, kind: Kind, *, host: HostFacts, tools: Tools) -> str:
-    """Return why this machine's GPUs are not handed over to an image; empty if they are."""
+    """Return why this machine's GPUs are not passed to the image; empty if they are."""
     if not target.needs_gpu:
         return "no check of the image needs one"
     return kind.no_gpu(tools) if host.driver else "no NVIDIA driver is loaded on this host"
@@ -97,9 +97,9 @@ def passed(outcomes: Iterable[Outcome]) -> bool:
 def after_a_loss(
     outcomes: Iterable[Outcome], target: ProofTarget, lost: str
 ) -> tuple[Outcome, ...]:
-    """Correct the outcomes of a run in which GPUs disappeared: a check that found none has failed.
+    """Mark GPU checks that were skipped as failed, since GPUs disappeared during the run.
 
-    `lost` says which GPUs there were before and after.
+    `lost` names the GPUs before and after the run.
     """
     of_gpus = {check.name for check in target.checks if check.needs_gpu}
     return tuple(
@@ -111,7 +111,7 @@ def after_a_loss(
 
 
 def all_failed(names: Iterable[str], reason: str, error: StepFailed) -> tuple[Outcome, ...]:
-    """Return the outcomes of checks that could not be run, for one reason."""
+    """Return failed outcomes for checks that could not run, all with the same reason."""
     reason = readable(f"{reason}: {error.tail[-1] if error.tail else error.message}"[:LONGEST])
     output = end_of(*error.tail)
     return tuple(
@@ -128,10 +128,10 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     if done.returncode == SKIP_STATUS:
         return SKIPPED, last or "the check gives no reason"
     if done.returncode:
-        complaint = last or last_line(done.stderr)
+        message = last or last_line(done.stderr)
         if name := _signal(done.returncode):
-            return FAILED, f"ended by {name}; its last line: {complaint or 'none'}"
-        return FAILED, complaint or f"exit status {done.returncode}"
+            return FAILED, f"ended by {name}; its last line: {message or 'none'}"
+        return FAILED, message or f"exit status {done.returncode}"
     if fault := _reported_fault(check, last, done.stdout):
         return FAILED, f"exit status 0, but {fault}"
     return PASSED, last
@@ -151,7 +151,7 @@ def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
 
 
 def _signal(status: int) -> str:
-    """Return the signal that ended a program, as the kernel or a shell reports it; else nothing."""
+    """Return the signal that ended a program (status -N or 128 + N); empty if none did."""
     number = -status if status < 0 else status - _SIGNALLED
     try:
         return signal.Signals(number).name
@@ -160,10 +160,10 @@ def _signal(status: int) -> str:
 
 
 def _misreported(check: InImageCheck, groups: Sequence[Mapping[str, object]]) -> str:
-    """Say why the data of a check, one entry a group of ranks, are not of the ranks asked for.
+    """Return why a check's data do not match the requested ranks; empty if they do.
 
-    Empty if they are, and for a check whose ranks report nothing; those of `mpi` have to report
-    library, hosts and transport.
+    `groups` has one entry per group of ranks. A check whose ranks report nothing passes, except
+    `mpi`: its ranks have to report library, hosts and transport.
     """
     is_mpi, asked = check.name == agreement.MPI, check.asked
     groups = [group for group in groups if is_mpi or "ranks" in group]
@@ -182,12 +182,12 @@ def _misreported(check: InImageCheck, groups: Sequence[Mapping[str, object]]) ->
 def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str:
     if numbers := agreement.wrong_numbers(data):
         return f"the ranks are numbered {numbers}, expected each of {ranks} once"
-    places = data.get("ranks_by_host")
-    if not isinstance(places, dict) or [*places.values()] != [ranks]:
-        return f"the ranks were on {places}, expected all {ranks} on one host"
+    ranks_by_host = data.get("ranks_by_host")
+    if not isinstance(ranks_by_host, dict) or [*ranks_by_host.values()] != [ranks]:
+        return f"the ranks were on {ranks_by_host}, expected all {ranks} on one host"
     library = data.get("library")
     if not isinstance(library, str) or not re.match(rf"{re.escape(asked.library)}(?!\d)", library):
-        return f"the library is {library}, expected {asked.library or 'one with a name'}"
+        return f"the library is {library}, expected {asked.library or 'a name'}"
     if not isinstance(data.get("transport"), str):
         return "the ranks did not report their transport"
     if data.get("within_host") == "TCP":
@@ -199,29 +199,29 @@ def _wrong_mpi(asked: AskedRanks, ranks: int, data: Mapping[str, object]) -> str
 
 ENVIRONMENT_CHECK = "environment"
 _TIMEOUT_S = 120
-# The working directory as the image's configuration names it, also where a link leads there.
+# Prints the working directory as the image's configuration has it, even if that is a link.
 _SCRIPT = (
     'if [ "$(pwd -P)" = "$(cd -- "$1" && pwd -P)" ]; then printf "%s\\n" "$1"; else pwd; fi && '
     "exec env -0"
 )
-# A script of a SIF could behave as long as `env` is started: so another program looks once more.
+# A script in a SIF could behave differently for `env`, so a second program is run, too.
 _SECOND = ("cat", "/proc/self/environ")
-# Shells hand on no other names to what they start: https://pubs.opengroup.org/onlinepubs/9699919799
+# Shells may drop variables with other names: https://pubs.opengroup.org/onlinepubs/9699919799
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Shells set these, and every runner is told HOME, whatever an image says.
+# Shells set these, and every runner sets HOME, regardless of the image.
 _ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
-# The Container Device Interface sets it to `void`, which says that it is not in charge.
+# The Container Device Interface sets it to `void`, so that NVIDIA's runtime does nothing.
 _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
-# Apptainer puts a folder of its own after the image's.
+# Apptainer appends a folder of its own to the image's value.
 _APPENDED = {"LD_LIBRARY_PATH": ":/.singularity.d/libs"}
 
 
 def environment_of(
     target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool = False
 ) -> Outcome:
-    """Compare a container's variables and working directory with the image's; nothing else is set.
+    """Compare a container's variables and working directory with the image's configuration.
 
-    Since each format is compared with the image's configuration, all are equal if none fails.
+    All formats are compared with it, so they are equal if none fails. Other variables are faults.
     """
     expected, directory = target.environment, target.directory
     done = runner.run(["sh", "-c", _SCRIPT, "sh", directory], timeout_s=_TIMEOUT_S)
@@ -256,7 +256,7 @@ def _wrong_variables(
     ignored: Sequence[str],
     own: Sequence[str],
 ) -> list[str]:
-    """Say which variables are not the image's; `own` are patterns of those that a runner adds."""
+    """Return how variables differ from the image's; `own` are patterns of a runner's variables."""
     faults = []
     for name, value in expected.items():
         if name in ignored or (name not in actual and not _SHELL_NAME.fullmatch(name)):
@@ -272,7 +272,7 @@ def _wrong_variables(
 
 
 def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """Say which variables another program sees unlike `env`, which saw the `first`."""
+    """Return the variables that differ between `env` (`first`) and a second program."""
     return [
         f"{name} depends on the program that is started: {second.get(name)!r} for {_SECOND[0]}"
         for name in sorted({*first, *second} - {*_ALWAYS})

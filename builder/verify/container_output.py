@@ -1,4 +1,4 @@
-"""The output of containers, made fit to be judged, shown and stored: it may be anything."""
+"""Make the output of containers, which may hold anything, safe to judge, show and store."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ _OUTPUT_LINES = 40
 _OUTPUT_LETTERS = 16_000
 _DATA = "data: "
 _DATA_LETTERS = 64_000
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # of bytes that are no UTF-8
-# ECMA-48: colours, cursor movements, titles of windows
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
+# ECMA-48: colours, cursor movements, window titles
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def readable(text: str) -> str:
-    """Return text without sequences that move a terminal; control characters are replaced."""
+    """Return text without terminal escape sequences; control characters are replaced."""
     plain = _TERMINAL.sub("", text)
     return "".join(c if c.isprintable() or c in "\n\t" else _REPLACEMENT for c in plain)
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, with escapes for the rest: a file's name may hold anything."""
+    """Return text on one line with other characters escaped: file names may contain any."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines that say something, without data; a carriage return begins a new one."""
+    """Return the non-empty lines, except data lines; a carriage return begins a new line."""
     lines = _TERMINAL.sub("", text).replace("\r", "\n").split("\n")
     return [line.strip() for line in lines if line.strip() and not line.startswith(_DATA)]
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something, at most `LONGEST` characters; else nothing."""
+    """Return the last line of `lines_of`, at most `LONGEST` characters; empty if there is none."""
     lines = lines_of(text)
     return readable(lines[-1][:LONGEST]) if lines else ""
 
 
 def is_rubbish(line: str) -> bool:
-    """Return whether a line of `last_line` has characters that were replaced."""
+    """Return whether a line from `last_line` contains replaced characters."""
     return _REPLACEMENT in line
 
 
 def data_of(text: str) -> dict[str, object]:
-    """Return the measured values of the last line `data: {JSON}`; none if that is no object."""
+    """Return the values of the last line `data: {JSON}`; empty if that is not a JSON object."""
     data = [_values(line) for line in text.split("\n") if line.startswith(_DATA)]
     return (data[-1] or {}) if data else {}
 
 
 def all_data_of(text: str) -> list[dict[str, object]]:
-    """Return the values of all lines `data: {JSON}`, of which each group of ranks prints one."""
+    """Return the values of all lines `data: {JSON}`; each group of ranks prints one line."""
     data = [_values(line) for line in text.split("\n") if line.startswith(_DATA)]
     return [values for values in data if values is not None]
 
@@ -67,6 +67,6 @@ def _values(line: str) -> dict[str, object] | None:
 
 
 def end_of(*texts: str) -> str:
-    """Return the last lines of some texts, at most 40 lines and 16,000 characters."""
+    """Return the end of these texts: at most 40 lines and 16,000 characters."""
     lines = [line for text in texts for line in text.split("\n") if line.strip()]
     return readable("\n".join(lines[-_OUTPUT_LINES:])[-_OUTPUT_LETTERS:])

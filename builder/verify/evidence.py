@@ -1,4 +1,4 @@
-"""Evidence: what the checks found, bound to the artifacts by their digests.
+"""Evidence: the outcomes of checks, bound to the artifacts by their digests.
 
 An in-toto Statement v1 with the predicate test-result v0.1, one for each run of an image's checks:
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
@@ -29,13 +29,13 @@ _LIBRARY = re.compile(r"(\S.*?) v?([0-9][0-9A-Za-z.]*)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartedBy:
-    """The launcher of MPI programs' ranks: by default the image's own, for each check.
+    """The launcher that started MPI ranks; by default each check uses the image's own launcher.
 
-    That is of the product and version that its MPI says it is, where a check saw it. Else `name` is
-    how it was asked for (`srun`), `product` and `version` are its own answers, if it was there, and
-    `command` is its command line with the container's. It was asked for `ranks` ranks on `nodes`
-    nodes, or on as many as it likes where that is 0, and started them on `machines`, by their names
-    in the network; on none if these were not asked, or did not say.
+    For the image's own, `product` and `version` are those that its MPI reports, where a check saw
+    it. For another launcher, `name` is the requested name (`srun`), `product` and `version` are its
+    own answers, if it was found, and `command` is its command line with the container's. `ranks`
+    ranks were requested on `nodes` nodes; 0 leaves the number of nodes to the launcher. `machines`
+    are those that ran ranks, by host name; empty if they were not asked or did not answer.
     """
 
     name: str = IMAGES_OWN
@@ -53,9 +53,9 @@ class StartedBy:
 
 
 def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
-    """Return the image's own launcher: product and version are its MPI's, if it has one.
+    """Return the image's own launcher, with product and version of its MPI if it has one.
 
-    The check `mpi` finds `Open MPI v5.0.7` by MPI_Get_library_version.
+    The check `mpi` reads them by MPI_Get_library_version, for example `Open MPI v5.0.7`.
     """
     libraries = [outcome.data.get("library") for outcome in outcomes if outcome.check == "mpi"]
     matches = [_LIBRARY.match(library) for library in libraries if isinstance(library, str)]
@@ -65,13 +65,13 @@ def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEvidence:
-    """One run of an image's checks in one format: where and how, and its outcomes.
+    """One run of an image's checks in one format: host, runner, times and outcomes.
 
-    It is about all of the `artifacts`, and their common tree. `scripts` are the SHA-256 of the
-    checks' scripts, by the checks' names. `emulator` is the program that ran a foreign
-    architecture's code, and empty where the code ran on the processor. `no_gpu` says why the host's
-    GPUs were not handed over; it is empty if they were. `indices` are the states of package indices
-    that the image was made with. Times are in UTC, as ISO 8601.
+    It applies to all `artifacts` and their common tree. `scripts` are the SHA-256 of the checks'
+    scripts, by the checks' names. `emulator` is the program that ran code of a foreign
+    architecture; it is empty if the code ran natively. `no_gpu` says why the host's GPUs were not
+    passed to the image; it is empty if they were. `indices` are the states of package indices that
+    the image was built with. Times are in UTC, as ISO 8601.
     """
 
     identifier: str
@@ -93,8 +93,7 @@ class RunEvidence:
     def statement(self) -> dict[str, object]:
         """Return the in-toto statement.
 
-        A skipped check is listed among the warnings, never among the passed ones, and the result is
-        then `WARNED`.
+        A skipped check is listed as a warning, never as passed, and the result is then `WARNED`.
         """
         checks = {
             result: [outcome.check for outcome in self.outcomes if outcome.outcome == result]
@@ -138,7 +137,7 @@ class RunEvidence:
         }
 
     def _subjects(self) -> list[tuple[str, str]]:
-        """Return names and digests of artifacts and their trees; of equal trees there is one."""
+        """Return the names and digests of artifacts and trees; equal trees are listed once."""
         trees = [
             (f"{artifact.format}/tree", artifact.tree_digest)
             for artifact in self.artifacts
@@ -165,9 +164,9 @@ class RunEvidence:
 
 
 def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
-    """Write `evidence/NAME.json` in an image's folder, and `NAME.xml` for JUnit's readers.
+    """Write `evidence/NAME.json` in an image's folder, and `NAME.xml` in JUnit's format.
 
-    Return the first one's path, relative to the folder.
+    Return the path of the JSON file, relative to the folder.
     """
     properties = {
         "image": run.identifier,
@@ -195,17 +194,17 @@ def evidence_schema() -> dict[str, object]:
 
 # ---- JUnit XML, with the elements of https://github.com/testmoapp/junitxml ----
 
-# Everything but https://www.w3.org/TR/xml/#NT-Char
+# All characters except https://www.w3.org/TR/xml/#NT-Char
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_xml(
     suite: str, outcomes: Sequence[Outcome], *, started: str, properties: Mapping[str, str]
 ) -> str:
-    """Return the file's text: one test suite with a test case for each check.
+    """Return JUnit XML: one test suite with a test case for each check.
 
-    `suite` is also the class of its cases. Times are in seconds, `started` is in ISO 8601. What
-    XML cannot hold is replaced.
+    `suite` is also the class of its cases. Times are in seconds, `started` is in ISO 8601.
+    Characters that XML cannot hold are replaced.
     """
     results = [outcome.outcome for outcome in outcomes]
     numbers = {

@@ -1,4 +1,4 @@
-"""Proving again what an image's output folder holds."""
+"""Verify the artifacts in an image's output folder again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from builder.verify.targets import ProofTarget, harness_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenImage:
-    """A finished image whose artifacts lie where the ordinary user can read them."""
+    """A finished image whose artifacts the ordinary user can read."""
 
     record: Manifest
     artifacts: Mapping[str, Artifact]
@@ -41,19 +41,19 @@ class OpenImage:
 
     @property
     def manifest(self) -> dict[str, object]:
-        """The manifest as `manifest.json` has it, for the tests of sites (docs/verification.md)."""
+        """The manifest as in `manifest.json`, for the tests of sites (docs/verification.md)."""
         return write(self.record)
 
 
 def prove_again(
     run: Run, folder: Path, runners: Sequence[str] = (), *, expected: ProofTarget | None = None
 ) -> Verified[Manifest]:
-    """Verify the artifacts in an image's output folder; the manifest is written anew there, too.
+    """Verify the artifacts in an image's output folder, and rewrite its manifest.
 
-    With `runners`, the findings of other runners stay in the manifest beside the new ones.
-    `expected` is the image as its project describes it, which no manifest can change.
-    Raises `BadInput` when an artifact is missing, or is not the one that the manifest names, and
-    `MissingPrerequisite` where this machine can run nothing of it.
+    With `runners`, the outcomes of other runners stay in the manifest beside the new ones.
+    `expected` is the project's description of the image, which no manifest can change.
+    Raises `BadInput` if an artifact is missing or differs from the manifest, and
+    `MissingPrerequisite` if this machine can run none of the checks.
     """
     started = now()
     with opened(folder, run.tools, expected) as image:
@@ -68,7 +68,7 @@ def prove_again(
 
 
 def finished(folder: Path) -> Manifest:
-    """Return the manifest of an image's output folder; raises `BadInput` if it is none."""
+    """Return the manifest of an image's output folder; raises `BadInput` for another folder."""
     manifest = manifests.read_manifest(folder)
     if manifest is None:
         raise BadInput(
@@ -80,9 +80,9 @@ def finished(folder: Path) -> Manifest:
 
 @contextlib.contextmanager
 def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> Iterator[OpenImage]:
-    """The image in an output folder, its artifacts compared with the manifest's digests.
+    """Open the image in an output folder and compare its artifacts with the manifest's digests.
 
-    Raises `BadInput` where the image is not of the manifest's cell.
+    Raises `BadInput` if the image's labels do not match the manifest's cell.
     """
     manifest = finished(folder)
     with work_folder(tools) as work:
@@ -112,7 +112,7 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
 
 @contextlib.contextmanager
 def work_folder(tools: Tools) -> Iterator[Path]:
-    """A folder in the builder's home where the ordinary user can read, gone afterwards."""
+    """Create a temporary folder in the builder's home that the ordinary user can read."""
     tools.home.work.mkdir(parents=True, exist_ok=True)
     with readable_folder(tools.home.work, "verify-") as work:
         yield work
@@ -133,11 +133,11 @@ def merged(
     proven: ProvenImage,
     statements: Mapping[str, agreement.Statement | None] | None = None,
 ) -> Manifest:
-    """Return a manifest with the outcomes `proven` in the place of those of the same runners.
+    """Return a manifest in which the outcomes `proven` replace those of the same runners.
 
-    Outcomes of other runners stay, as they are of the same artifacts. Statements about all of them
-    are derived anew: whether one was emulated, and whether all were proven on a GPU. With
-    `statements`, the evidence by file, a run that its evidence contradicts has failed.
+    Outcomes of other runners stay, since they are about the same artifacts. Summaries are computed
+    again: whether a run was emulated, and whether all were proven on a GPU. With `statements`, the
+    evidence by file, a run that its evidence contradicts counts as failed.
     """
     checks = {**manifest.checks, **proven.checks}
     if statements is not None:
@@ -151,13 +151,14 @@ def merged(
 
 
 def with_emulation(manifest: Manifest, before: Manifest, done: Mapping[str, bool]) -> Manifest:
-    """Return a manifest that says which runs were emulated: of those `before`, and since `done`.
+    """Return a manifest that lists the emulated runs: those of `before`, updated by `done`.
 
-    Runs are named as their evidence is: `oci-docker`, `sif-mpi-hybrid-srun`; the value is whether
-    it was emulated. The image is if one of them is; before its first check, if its build was.
+    `done` tells for each run whether it was emulated; runs have the names of their evidence files:
+    `oci-docker`, `sif-mpi-hybrid-srun`. The image counts as emulated if one of its runs was;
+    before its first check, if its build was.
     """
     runs = before.emulated_runs
-    if runs is None:  # earlier versions said it of all runs at once
+    if runs is None:  # earlier versions recorded one value for all runs
         launched = (before.launched or {}).items()
         names = (f"{name}-{each.check}" for name, outcomes in launched for each in outcomes)
         runs = (*before.checks, *names) if before.emulated else ()
@@ -169,7 +170,7 @@ def with_emulation(manifest: Manifest, before: Manifest, done: Mapping[str, bool
 
 
 def subjects(manifest: Manifest, ran: Artifact) -> list[Artifact]:
-    """Return the artifacts that findings are about: all, if they were found equal before."""
+    """Return the artifacts that evidence applies to: all of them, if they were found equal."""
     return [*manifest.artifacts.values()] if manifest.formats_equal else [ran]
 
 
@@ -181,11 +182,11 @@ def within_reach(
     *,
     source: str = "the manifest",
 ) -> Artifact:
-    """Return an artifact where the ordinary user can read it: the folder may be closed to him.
+    """Return an artifact at a path that the ordinary user can read; the folder may be private.
 
-    Raises `BadInput` when the file is not the one that the manifest, or another `source`, names.
+    Raises `BadInput` if the file differs from the one in the manifest, or in another `source`.
     """
-    name = FILES[artifact_format]  # never a path out of the manifest, which can be anybody's
+    name = FILES[artifact_format]  # never a path from the manifest, which is not trusted
     path, target = folder / name, work / name
     if not path.exists():
         raise BadInput(f"{path}: {source} names this artifact, but it is missing")
@@ -225,7 +226,7 @@ def proven_state(
     expected: manifests.ImageGoal,
     specs: Mapping[str, str] | None = None,
 ) -> manifests.ImageState:
-    """Return what remains to be done for an image, judged by all bytes of its folder.
+    """Return the remaining work for an image, after all bytes of its folder were read.
 
     `specs` are the digests of the files that its spec copies in.
     """
@@ -248,7 +249,7 @@ def proven_state(
 
 
 def _changed(folder: Path, manifest: Manifest) -> str:
-    """Return the first format whose bytes are not those that the manifest names; empty if none."""
+    """Return the first format whose digest differs from the manifest's; empty if all match."""
     for name, artifact in manifest.artifacts.items():
         try:
             digest = _digest(manifests.artifact_path(folder, artifact))
@@ -260,7 +261,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
 
 
 def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Return why the first file is not the one that a manifest binds; empty if all are."""
+    """Return how the first of these files differs from the manifest; empty if none does."""
     for name in names:
         try:
             read_bound(folder, manifest, name)
@@ -270,7 +271,7 @@ def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
 
 
 def _digest(path: Path) -> str:
-    """Return the digest of a file, or of an OCI layout, whose blobs are all read."""
+    """Return the digest of a file, or of an OCI layout after all its blobs were checked."""
     if not path.is_dir():
         return f"sha256:{sha256_of_file(path)}"
     layout = read_layout(path)

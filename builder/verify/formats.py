@@ -1,7 +1,7 @@
 """Comparison of an image's formats: the trees read from each artifact, and their metadata.
 
-The configuration of the OCI layout is what the others are held against. A SIF has a copy of it, its
-labels, and scripts that set variables, start programs and run tests; a tarball has the variables.
+The configuration of the OCI layout is the reference. A SIF has a copy of it, its labels, and
+scripts that set variables, start programs and run tests; a tarball has the variables.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from builder.verify.container_output import LONGEST, one_line
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5
-_AT_ONCE = 2  # each takes a core to unpack and one to hash
-# Raised by reading a layout where a blob is missing, or is not the kind that it should be.
+_AT_ONCE = 2  # each format needs one core to unpack and one to hash
+# Errors of reading a layout in which a blob is missing or is of the wrong type.
 _INCOMPLETE = (FileNotFoundError, KeyError, TypeError, ValueError)
 _KEEP_OWNERS = frozenset(["oci", "charliecloud"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatTree:
-    """The entries of one format that count.
+    """The compared entries of one format.
 
-    `artifact` is the digest of the file which they were read from, `sha256:…`: of a SIF alone,
-    which this reading is the first of. The others were hashed while they were written. `contents`
-    are those of the files that describe the image, by path: variables, labels, scripts.
+    `artifact` is the digest (`sha256:…`) of the file that was read. Only a SIF has it here, since
+    the other formats are hashed while they are written. `contents` are the contents of the files
+    that describe the image, by path: variables, labels, scripts.
     """
 
     entries: Mapping[str, TreeEntry]
@@ -65,9 +65,9 @@ class FormatTree:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadFormats:
-    """The formats of an image as they were read: files and trees by format.
+    """The formats of an image after reading: files and trees by format.
 
-    `broken` are those that could not be read, and why.
+    `broken` has the reasons why formats could not be read.
     """
 
     arch: str
@@ -76,12 +76,12 @@ class ReadFormats:
     broken: Mapping[str, str] = field(default_factory=dict)
 
     def content(self, name: str, path: str) -> bytes | None:
-        """Return the content of a file in a format that describes the image."""
+        """Return the content of a file that describes the image, in one of the formats."""
         return self.trees[name].contents.get(path)
 
 
 def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Tools) -> ReadFormats:
-    """Read the trees of an image's formats, several at once."""
+    """Read the trees of an image's formats in parallel."""
     trees, broken = {}, {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         reading = {
@@ -94,7 +94,7 @@ def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Too
                     trees[name] = future.result()
                 except StepFailed as error:
                     broken[name] = error.message
-        except KeyboardInterrupt:  # it does not wait for them to come to their end
+        except KeyboardInterrupt:  # which does not wait for the threads to end
             tools.processes.stop()
             raise
     return ReadFormats(arch=arch, files=files, trees=trees, broken=broken)
@@ -103,7 +103,7 @@ def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Too
 def tree_of_artifact(
     artifact_format: str, artifact: Path, *, work: Path, tools: Tools
 ) -> FormatTree:
-    """Read an OCI layout, a SIF or a tarball to its end and take its tree."""
+    """Read an OCI layout, a SIF or a tarball completely and return its tree."""
     contents: dict[str, bytes] = {}
     digest = hashlib.sha256()
     try:
@@ -124,10 +124,10 @@ def tree_of_artifact(
 
 
 def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None = None) -> Outcome:
-    """Compare the trees of all formats; if they differ, the reason has the first such paths.
+    """Compare the trees of all formats; if they differ, the reason names the first such paths.
 
-    `broken` are the formats that could not be read, and why. Owners are compared between the
-    formats that keep them.
+    `broken` has the reasons why formats could not be read. Owners are compared between the formats
+    that store them.
     """
     if broken:
         reason = one_line("; ".join(f"{name}: {why}" for name, why in broken.items()))
@@ -155,9 +155,9 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
 
 
 def _unequal(trees: Mapping[str, FormatTree], owners: Sequence[str]) -> list[str]:
-    """Return the differences between the first format and each of the others, a line each.
+    """Return the differences between the first format and each of the others, one per line.
 
-    `owners` are the formats that keep owners.
+    `owners` are the formats that store owners.
     """
     pairs = [(next(iter(trees)), name, differences) for name in [*trees][1:]]
     pairs = [pair for pair in pairs if trees[pair[0]].digest != trees[pair[1]].digest]
@@ -175,7 +175,7 @@ _CONTRACT = contract.IN_IMAGE.lstrip("/")
 _SIF = ".singularity.d/"
 _LABELS = f"{_SIF}labels.json"
 _VARIABLES = f"{_SIF}env/10-docker2singularity.sh"
-# Apptainer writes these for an image; they are compared line by line, or do nothing.
+# Apptainer writes these for each image. They are compared line by line, or have no effect.
 _OF_THE_IMAGE = frozenset(
     [
         *(_VARIABLES, apptainer.ENVIRONMENT_SCRIPT, _LABELS),
@@ -183,14 +183,14 @@ _OF_THE_IMAGE = frozenset(
     ]
 )
 _SET_BY_APPTAINER = "org.label-schema."
-# No key of https://github.com/opencontainers/image-spec/blob/v1.1.0/config.md
+# Not a key of https://github.com/opencontainers/image-spec/blob/v1.1.0/config.md
 _DOCKERS = ("Healthcheck", "OnBuild", "Shell")
 # These keys of a configuration say how programs are started.
 _STARTED = ("Entrypoint", "Cmd", "User", "WorkingDir", "Volumes", "ExposedPorts", "StopSignal")
 
 
 def compared(image: ReadFormats, *, has_checks: bool) -> Outcome:
-    """Compare the trees of all formats, and what they say of the image."""
+    """Compare the trees and the metadata of all formats."""
     equal = equality(image.trees, image.broken)
     faults = metadata_faults(image, has_checks=has_checks)
     if not faults:
@@ -202,7 +202,7 @@ def compared(image: ReadFormats, *, has_checks: bool) -> Outcome:
 
 
 def metadata_faults(image: ReadFormats, *, has_checks: bool = True) -> list[str]:
-    """Return where the formats of an image contradict each other; one line each, format first."""
+    """Return how the formats of an image contradict each other; one line each, format first."""
     layout = read_layout(image.files["oci"]) if "oci" in image.trees else None
     faults = []
     for name in image.trees:
@@ -233,7 +233,7 @@ def _tarball_faults(image: ReadFormats, layout: Layout | None) -> Iterator[str]:
 
 
 def _contract_faults(image: ReadFormats, name: str, layout: Layout | None) -> Iterator[str]:
-    """Compare labels with the host contract in the file system; both may be missing."""
+    """Compare labels with the host contract in the file system; either may be missing."""
     if name == "oci" and layout:
         labels: Mapping[str, object] = labels_of(layout)
     elif name == "sif":
@@ -302,7 +302,7 @@ def _script_faults(
 
 
 def _variable_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
-    """Scripts run before every program, and may do as they like: so each line is compared."""
+    """Compare each line of the scripts that run before every program, as they may do anything."""
     own = apptainer.spoiled(layout.environment)
     others = {name: text for name, text in layout.environment.items() if name not in own}
     expected = {
@@ -324,7 +324,7 @@ def _label_faults(contents: Mapping[str, bytes], layout: Layout) -> Iterator[str
 
 
 def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Iterator[str]:
-    """Compare Apptainer's copy of the configuration that it packed."""
+    """Compare Apptainer's copy of the configuration with that of the layout."""
     copy, settings = _json(objects.get("oci-config.json")), part(layout.config, "config") or {}
     for key in (*_STARTED, "Labels") if copy else ():
         if (copy.get(key) or None) != (settings.get(key) or None):
@@ -332,7 +332,7 @@ def _configuration_faults(objects: Mapping[str, bytes], layout: Layout) -> Itera
 
 
 def _inspected_faults(contents: Mapping[str, bytes], objects: Mapping[str, bytes]) -> Iterator[str]:
-    """Compare the output of `apptainer inspect`, which is beside the file system, with that."""
+    """Compare the data of `apptainer inspect`, stored beside the file system, with the latter."""
     attributes = part(_json(objects.get("inspect-metadata.json")), "data", "attributes") or {}
     environment = attributes.get("environment", {})
     shown = {**attributes, **environment}

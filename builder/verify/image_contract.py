@@ -1,4 +1,4 @@
-"""The host contract of an image, read from whatever form it has, without starting it."""
+"""Read the host contract of an image in any format, without starting the image."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _HINT = (
 def contract_in(image: Path, processes: Processes) -> HostContract:
     """Return the contract of one file or folder.
 
-    Raises `BadInput` if it is no image, or its contract is not right, and `MissingPrerequisite` if
-    it has none, or the program that reads it is not on this machine.
+    Raises `BadInput` if it is not an image or its contract is invalid, and `MissingPrerequisite`
+    if it has no contract or this machine lacks the program that reads it.
     """
     try:
         contract = _contract(image, processes)
@@ -77,7 +77,7 @@ def _in_folder(folder: Path) -> HostContract | None:
 
 
 def _in_sif(image: Path, processes: Processes) -> HostContract | None:
-    """Read the labels, which Apptainer keeps beside the file system too, else the file."""
+    """Read the labels, which Apptainer also stores beside the file system, or else the file."""
     objects = sif.json_objects(image)
     for name, path in (
         ("oci-config.json", ("Labels",)),

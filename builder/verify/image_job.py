@@ -1,4 +1,4 @@
-"""One image's way: from its spec to proven artifacts in the output folder."""
+"""Build, pack and verify one image: from its spec to artifacts in the output folder."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from builder.verify.machine_faults import not_tried
 from builder.verify.proof import in_folder, prove
 from builder.verify.targets import ProofTarget, digests_of, target_of
 
-_ALONE = "Dockerfile.alone"  # the last stage on the images that the others are
+_ALONE = "Dockerfile.alone"  # only the last stage; it starts from the images of the others
 _WAITING = "waiting for another build-images that builds this image"
 
 
 class ImageJob:
-    """One image on its way: built, packed, proven. Each step may run in a thread of its own.
+    """The steps that build, pack and verify one image. Each step may run in its own thread.
 
-    From the first step to the last, its work folder is held against other builders. The steps
-    raise `StepFailed` when the build or the packing fails; failed checks are in the manifest. That
-    is written last: without it, nothing in the folder is taken for done.
+    The work folder is locked against other builders from the first step to the last. The steps
+    raise `StepFailed` if the build or the packing fails; failed checks are in the manifest. The
+    manifest is written last: a folder without it is not finished.
     """
 
     def __init__(self, run: Run, spec: Spec, stages: RunStages) -> None:
         self.manifest: Manifest | None = None
-        self.was_made = True  # by this run, and not by another builder meanwhile
+        self.was_made = True  # False if another builder made it in the meantime
         self.timer = Timer()
         self._run, self._spec, self._image, self._stages = run, spec, spec.image, stages
         self._folder = run.settings.out / spec.image.identifier
@@ -73,26 +73,26 @@ class ImageJob:
         self._artifacts: dict[str, Artifact] = {}
 
     def begin(self) -> None:
-        """Note that something is done for the image from now on."""
+        """Record the start of the work on the image, unless that was done before."""
         if self._began is None:
             self._began, self._started = time.monotonic(), now()
 
     def seconds(self) -> float:
-        """Return how long it is since the first thing was done for it."""
+        """Return the seconds since the work on the image began."""
         return time.monotonic() - (self._began or time.monotonic())
 
     def close(self) -> None:
-        """Let go of the work folder; whatever is complete in it stays for the next run."""
+        """Release the work folder; what is complete in it stays for the next run."""
         self._held.close()
 
     def share(self, step: str, make: Callable[[], bool]) -> bool:
-        """Make a base or a stage that several images need; its time counts for this one."""
+        """Make a base or a stage that several images need; its time counts for this image."""
         self.begin()
         with self.timer.step(step):
             return make()
 
     def build(self) -> None:
-        """Build the last stage, on those that the engine has, and write the OCI layout."""
+        """Build the last stage, on the stages that the engine has, and write the OCI layout."""
         self.begin()
         run, image = self._run, self._image
         work = self._work = self._held.enter_context(
@@ -107,7 +107,7 @@ class ImageJob:
             )
         )
         state = state_of_image(run, self._spec) if run.settings.cache else None
-        if state and state.manifest and state.work == "none":  # by another builder, meanwhile
+        if state and state.manifest and state.work == "none":  # another builder made it meanwhile
             self.manifest, self.was_made = state.manifest, False
             return
         with self._logged():
@@ -122,7 +122,7 @@ class ImageJob:
             if base:
                 base.check()
             self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
-            if "build" in self.timer.seconds:  # and not kept from a run before
+            if "build" in self.timer.seconds:  # not reused from an earlier run
                 self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 
     def pack(self) -> None:
@@ -133,11 +133,11 @@ class ImageJob:
             with self._logged():
                 packer = self._packer(self._work)
                 self._artifacts = packer.artifacts(self._layout, self._plain)
-                for name, artifact in self._artifacts.items():  # of those kept from a run before
+                for name, artifact in self._artifacts.items():  # reused from an earlier run
                     self.timer.seconds.setdefault(name, artifact.duration_s)
 
     def prove(self) -> None:
-        """Verify the artifacts, hand them over, and write the manifest."""
+        """Verify the artifacts, move them to the output folder, and write the manifest."""
         if self.manifest is None:
             work, image, folder = self._work, self._image, self._folder
             assert work is not None
@@ -147,7 +147,7 @@ class ImageJob:
             bill: dict[str, list[object]] = work.remember("sbom", dict)
             text = json.dumps(bill, indent=1, sort_keys=True) + "\n"
             write_atomically(folder / SBOM, text)
-            for name in FILES.values():  # none of an older image stays
+            for name in FILES.values():  # remove those of an older image
                 remove(folder / name)
             for artifact in self._artifacts.values():
                 shutil.move(artifact.path, folder / artifact.path.name)
@@ -158,7 +158,7 @@ class ImageJob:
         self.close()
 
     def prove_again(self) -> None:
-        """Verify an image that was built before."""
+        """Verify an image that an earlier run built."""
         self.begin()
         expected = target_of(self._image, digests_of(self._spec.files))
         verified = prove_again(self._run, self._folder, expected=expected)
@@ -198,12 +198,12 @@ class ImageJob:
 
     @contextlib.contextmanager
     def _logged(self) -> Iterator[None]:
-        """A step whose log is in the image's folder afterwards, and is named in its error."""
+        """Copy the log of a step to the image's folder, and name the copy in the step's error."""
         assert self._work is not None
         try:
             yield
         except StepFailed as error:
-            error.log = error.log and self._folder / "build.log"  # which is the user's
+            error.log = error.log and self._folder / "build.log"  # the user's copy
             raise
         finally:
             if self._folder.exists():
@@ -270,5 +270,5 @@ class ImageJob:
 
 
 def state_of_image(run: Run, spec: Spec) -> ImageState:
-    """Return what a run has left to do for an image."""
+    """Return the remaining work for an image."""
     return proven_state(run.settings.out, spec.image, run.settings, digests_of(spec.files))

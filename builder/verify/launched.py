@@ -1,7 +1,7 @@
-"""The ranks of an image, each in a container that this host's launcher starts.
+"""Verify an image's ranks, each in a container that this host's launcher starts.
 
-What is found is added to what an earlier verification found: outcomes under `launched` in the
-manifest, and evidence in files of its own for each outcome.
+Results are added to those of earlier verifications: outcomes under `launched` in the manifest, and
+separate evidence files for each outcome.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Around, Container, Kind
 
-LAUNCHED = ("apptainer", "charliecloud")  # what an ordinary user starts, on every node
-CHECK = "mpi"  # whose program the ranks run
+LAUNCHED = ("apptainer", "charliecloud")  # an ordinary user can start these on every node
+CHECK = "mpi"  # the ranks run the program of this check
 PROGRAM = "/opt/build-images/bin/mpi"
 _NO_GPU = "its program needs none"
 _SLACK_S = 15.0
@@ -57,7 +57,7 @@ _KILL_AFTER_S = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """The manifest with what was found now, and that by format; `emulated` if any rank was."""
+    """The updated manifest, and the new outcomes by format; `emulated` if any rank was."""
 
     manifest: Manifest
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -65,7 +65,7 @@ class Launched:
 
     @property
     def exit_code(self) -> int:
-        """1 if ranks failed, else 4 if this machine could not do what was asked for."""
+        """1 if ranks failed, 4 if this machine could not start some of them, else 0."""
         outcomes = [each.outcome for group in self.outcomes.values() for each in group]
         if FAILED in outcomes:
             return 1
@@ -74,9 +74,9 @@ class Launched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """An artifact with the MPI in it, what runs it, and how its ranks are to be started.
+    """An artifact, the MPI in it, its runner, and the way in which its ranks are started.
 
-    `has_program` says whether the image has what the ranks run, the check `mpi`.
+    `has_program` says whether the image has the check `mpi`, whose program the ranks run.
     """
 
     arch: str
@@ -90,9 +90,9 @@ class Ranks:
 def verify_launched(
     run: Run, project: Path, folder: Path, starts: Sequence[Start], runners: Sequence[str] = ()
 ) -> Launched:
-    """Start the ranks of an image in every way that was asked for, by each of the `runners`.
+    """Start an image's ranks in each of the requested ways, with each of the `runners`.
 
-    What this machine could not do is told, and not recorded: it says nothing of the image.
+    What this machine cannot start is reported but not recorded: it proves nothing about the image.
     """
     manifest = finished(folder)
     outcomes: dict[str, list[Outcome]] = {}
@@ -140,9 +140,9 @@ def verify_launched(
 def _artifacts(
     manifest: Manifest, runners: Sequence[str], folder: Path, work: Path
 ) -> dict[str, Artifact]:
-    """Return the artifacts to be run, as the manifest names them: a site may have fetched one.
+    """Return the requested artifacts of a manifest; at a site, some of them may be missing.
 
-    Raises `BadInput` where one that was asked for is not there, or none is.
+    Raises `BadInput` if an artifact of `runners` is missing, or if there is none at all.
     """
     formats = [RUNNERS[name].format for name in runners or LAUNCHED]
     present = [
@@ -172,7 +172,7 @@ def _all_ranks(
 
 
 def _image_mpi(project: Path, value: str) -> ImageMpi | None:
-    """Return the MPI of an axis value such as `openmpi5.0`; None if it stands for none."""
+    """Return the MPI of an axis value such as `openmpi5.0`; None if the value names no MPI."""
     name, version = split_mpi(value)
     family = facts.MPI_FAMILIES.get(name)
     if family is None:
@@ -192,7 +192,7 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
 def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
     """Return the SHA-256 of the ranks' program in an artifact.
 
-    Empty where it is not there, or this machine cannot look into the artifact.
+    Empty if the program is missing, or if this machine cannot read the artifact.
     """
     try:
         tree = tree_of_artifact(artifact.format, artifact.path, work=work, tools=tools)
@@ -203,7 +203,7 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
 
 
 def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:
-    """Return the machine that stands for all, the first or one that emulated, and the emulator."""
+    """Return the machine to record, preferably one that emulated, and the emulator."""
     machines, emulator = [*started_by.machines.values()], emulator_of(run, ranks.arch)
     if not machines:
         return run.host, emulator
@@ -217,9 +217,9 @@ def _updated(
     evidence: Sequence[str],
     emulated: Mapping[str, bool],
 ) -> Manifest:
-    """Return the manifest with these outcomes in the place of earlier ones of the same names.
+    """Return the manifest in which these outcomes replace earlier ones of the same names.
 
-    `emulated` says of each outcome, by format and check, whether its ranks were.
+    `emulated` tells for each outcome, by format and check, whether its ranks were emulated.
     """
     launched = dict(manifest.launched or {})
     for name, group in outcomes.items():
@@ -237,9 +237,9 @@ def _updated(
 
 
 def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, StartedBy]:
-    """Start ranks and judge their output; skipped where this host cannot.
+    """Start ranks and judge their output; skipped if this host cannot start them.
 
-    Also return what started them, or was asked to.
+    Also return the launcher, even if it could not start the ranks.
     """
     start = ranks.start
     started_by = StartedBy(name=start.launcher, ranks=start.ranks, nodes=start.nodes)
@@ -252,11 +252,11 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
             version=launcher.version,
             command=shlex.join(launcher.command),
         )
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             library = None
             if start.bind:
                 bound = bound_library(start.bind, mpi, launcher, work=work, tools=tools)
-                library = held.enter_context(bound)
+                library = stack.enter_context(bound)
             done = _run(ranks, mpi, launcher, library, work=work, tools=tools)
     except (Unfit, StepFailed) as error:
         result, reason = SKIPPED, str(error)
@@ -272,7 +272,7 @@ def verify_ranks(ranks: Ranks, *, work: Path, tools: Tools) -> tuple[Outcome, St
     hosts = {*by_host} if isinstance(by_host, dict) else set()
     machines = launchers.machines(launcher, tools) if hosts else {}
     if machines.keys() != hosts:
-        machines = {}  # others than those that the ranks were on
+        machines = {}  # these are not the machines that the ranks ran on
     return outcome, dataclasses.replace(started_by, command=shlex.join(argv), machines=machines)
 
 
@@ -298,10 +298,10 @@ def _run(
     work: Path,
     tools: Tools,
 ) -> Completed:
-    """Run all ranks to their end.
+    """Run all ranks until they end.
 
-    Each rank ends itself in time, and says what it waits for; if it cannot, `timeout` does. The
-    launcher may take as long once more, since it may have to wait for nodes.
+    Each rank ends itself at its time limit and reports what it waits for; if it cannot, `timeout`
+    ends it. The launcher has twice that time, since it may have to wait for nodes.
     """
     seconds = ranks.start.timeout_s
     limit = ("timeout", f"--kill-after={_KILL_AFTER_S}", str(seconds + GRACE_S))

@@ -1,8 +1,8 @@
-"""Faults of the machine, and not of the image, in runs in which nothing passed.
+"""Detect faults of the machine after runs in which no check passed.
 
-What a machine lacks says nothing of an image, so nothing is recorded of such a run. An image is
-accused of what it did where a runner works: so where a container does not start, or nothing passes
-in it, the same runner is given an image whose one program prints its version.
+A fault of the machine proves nothing about the image, so such a run is not recorded. If a container
+does not start, or no check passes in it, the same runner is given a control image whose only
+program prints its version. The image is at fault only if that works.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def machines_fault(
     outcomes: Iterable[Outcome],
     error: StepFailed | None = None,
 ) -> str:
-    """Return why this machine cannot run an image's checks; empty if it can, or one was not failed.
+    """Return why this machine cannot run an image's checks; empty if it can, or one did not fail.
 
-    `error` is why the container did not start, if it did not. To find out takes some seconds.
+    `error` is set if the container did not start. Running the control image takes some seconds.
     """
     if any(outcome.outcome != FAILED for outcome in outcomes):
         return ""
@@ -45,7 +45,7 @@ def machines_fault(
 
 
 def is_disk_full(error: StepFailed) -> bool:
-    """Return whether a command failed for want of room."""
+    """Return whether a command failed because the disk is full."""
     texts = ("no space left on device", "disk quota exceeded")
     return any(text in error.output() for text in texts)
 
@@ -57,22 +57,22 @@ def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
 
 
 def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
-    """Return the error of a verification for which this machine lacks something."""
-    lines = [f"{identifier}: this machine lacks what its checks need. Neither run nor recorded:"]
+    """Return the error for a verification that this machine cannot run."""
+    lines = [f"{identifier}: this machine lacks what its checks need. Not run, not recorded:"]
     lines += [f"  {name}: {reason}" for name, reason in untried.items()]
     return MissingPrerequisite(
-        "\n".join(lines), hint="'build-images doctor' shows all that this machine has"
+        "\n".join(lines), hint="'build-images doctor' shows what this machine has and lacks"
     )
 
 
-# ---- A control for containers in which all checks fail ----
+# ---- Control image for containers in which all checks fail ----
 
-# The C library's program is linked statically, so it runs without anything else. Ubuntu 22.04 and
-# other C libraries have a script in its place.
+# glibc's ldconfig is linked statically, so it runs without any other file. Ubuntu 22.04 and other
+# C libraries have a script in its place.
 _STATIC = (Path("/sbin/ldconfig.real"), Path("/sbin/ldconfig"))
 _COMMAND = ("/ldconfig", "--version")
 _TIMEOUT_S = 60.0
-# Runtimes mount on these, or write over them.
+# Runtimes mount on these paths, or overwrite them.
 _FOLDERS = (
     *("ch", "dev", "etc", "home", "mnt", "proc", "root", "run", "sys", "tmp", "var", "var/tmp"),
 )
@@ -80,9 +80,9 @@ _FILES = ("ch/environment", "etc/group", "etc/hosts", "etc/passwd", "etc/resolv.
 
 
 def runs_nothing(kind: Kind, container: Container) -> str:
-    """Return why a runner does not run a program that only prints its version.
+    """Return why a runner cannot run a program that only prints its version.
 
-    Empty if it does, or nobody can tell.
+    Empty if it can, or if that cannot be determined.
     """
     programs = (path for path in _STATIC if path.is_file())
     program = next((path for path in programs if path.read_bytes().startswith(b"\x7fELF")), None)
@@ -103,7 +103,7 @@ def runs_nothing(kind: Kind, container: Container) -> str:
 
 
 def _image(artifact_format: str, folder: Path, program: Path) -> Path:
-    """Write the control as an artifact; in the place of a SIF a folder, which runs as one."""
+    """Write the control image as an artifact; instead of a SIF, a folder that runs as one."""
     root = folder / "sandbox"
     for name in _FOLDERS:
         (root / name).mkdir(parents=True)
@@ -111,7 +111,7 @@ def _image(artifact_format: str, folder: Path, program: Path) -> Path:
         (root / name).touch()
     shutil.copy(program, root / _COMMAND[0][1:])
     for path in (root, *root.rglob("*")):
-        path.chmod(0o755)  # whatever the umask is: others run it
+        path.chmod(0o755)  # regardless of the umask, since another user runs it
     if artifact_format == "sif":
         return root
     is_tarball = artifact_format == "charliecloud"
@@ -136,6 +136,6 @@ def _of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _last(lines: Sequence[str], otherwise: str) -> str:
-    """Return the last line that tells something: Buildah's ends with that of its second self."""
-    telling = [line for line in lines if line != "Error: exit status 1"]
-    return readable((telling or [otherwise])[-1][:LONGEST])
+    """Return the last informative line; Buildah adds the status of its own child process."""
+    informative = [line for line in lines if line != "Error: exit status 1"]
+    return readable((informative or [otherwise])[-1][:LONGEST])

@@ -1,4 +1,4 @@
-"""The main job: every selected image made and proven, several at once, failures kept apart."""
+"""The main job: build and verify all selected images in parallel, each failing on its own."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from builder.verify.image_job import ImageJob, state_of_image
 from builder.verify.machine_faults import is_disk_full
 
 _GIB = 1 << 30
-# Seconds that a task takes before one was ever measured; emulated builds take longer.
+# Estimated seconds of a task that was never measured; emulated builds take longer.
 _EXPECTED_S = {"base": 30.0, "stage": 60.0, "image": 30.0, "pack": 25.0, "verify": 20.0}
 _EMULATED = 5.0
-# Bytes that a task takes at most, unless it compiles more than recipes mostly do.
+# Estimated bytes that a task needs at most, unless it compiles unusually much.
 _MEMORY = {"base": _GIB // 2, "stage": _GIB, "image": _GIB, "pack": _GIB // 2, "verify": _GIB // 2}
 _DISK = {"base": _GIB, "stage": 2 * _GIB, "image": 3 * _GIB, "pack": 2 * _GIB, "verify": _GIB}
 
@@ -40,12 +40,12 @@ class Results:
     errors: Mapping[str, BuildImagesError]
 
     def reasons(self, *, lacking: bool) -> dict[str, str]:
-        """Return errors as text, by image: those where this machine lacks something, or others."""
+        """Return error texts by image: those where this machine lacks something, or the others."""
         return {name: str(error) for name, error in self.errors.items() if _lacks(error) is lacking}
 
     @property
     def exit_code(self) -> int:
-        """0 when all is verified, 4 when the machine gave out, else 1."""
+        """0 if all images are verified, 4 if this machine lacked something, else 1."""
         if any(_lacks(error) for error in self.errors.values()):
             return MissingPrerequisite.exit_code
         has_failed = any(manifest.outcome == "failed" for manifest in self.manifests.values())
@@ -53,7 +53,7 @@ class Results:
 
 
 def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
-    """Make and prove every image that is not done yet."""
+    """Build and verify every image that is not finished."""
     names = [spec.image.identifier for spec in specs]
     job = _MainJob(run)
     with run.progress.running(names):
@@ -67,10 +67,10 @@ def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
 
 
 def limits_of(jobs: int) -> TaskLimits:
-    """Return how much goes on at once, for so many builds.
+    """Return the limits on parallel tasks for `jobs` parallel builds.
 
-    Half as many tasks again may pack and verify meanwhile: builds wait for the network and the
-    disk. More emulated builds than there are cores only take each other's time.
+    Half as many tasks more may pack and verify, since builds wait for the network and the disk.
+    More emulated builds than cores would only slow each other down.
     """
     return TaskLimits(
         tasks=jobs + jobs // 2,
@@ -82,7 +82,7 @@ def limits_of(jobs: int) -> TaskLimits:
 
 
 def _free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the bytes of memory that programs can still have; 0 if the kernel does not say."""
+    """Return the bytes of available memory; 0 if the kernel does not report them."""
     text = meminfo.read_text() if meminfo.exists() else ""
     match = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
@@ -93,12 +93,12 @@ def _free_disk(*folders: Path) -> int:
 
 
 def _lacks(error: BuildImagesError) -> bool:
-    """Return whether the machine lacks something, and nothing is wrong with the image."""
+    """Return whether an error is about this machine, and not about the image."""
     return error.exit_code == MissingPrerequisite.exit_code
 
 
 class _MainJob:
-    """The images of a run, the tasks that make them, and what came of each image so far."""
+    """The images of a run, the tasks that make them, and the results so far."""
 
     def __init__(self, run: Run) -> None:
         self.manifests: dict[str, Manifest] = {}
@@ -106,12 +106,12 @@ class _MainJob:
         self._run = run
         self._jobs: dict[str, ImageJob] = {}
         self._tasks: dict[str, Task] = {}
-        self._images: dict[str, list[str]] = {}  # that wait for a task, in build order
+        self._images: dict[str, list[str]] = {}  # images that wait for a task, in build order
         self._runtimes: dict[str, str] = {}  # tasks by the keys of the last development stages
         self._durations = Durations.read(run.tools.home.path)
 
     def state(self, spec: Spec) -> ImageState:
-        """Return what remains to be done for an image; one that is done is told of at once."""
+        """Return the remaining work for an image; a finished image is reported immediately."""
         if not self._run.settings.cache:
             return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
@@ -120,7 +120,7 @@ class _MainJob:
         return state
 
     def make(self, todo: Sequence[tuple[Spec, ImageState]], limits: TaskLimits) -> None:
-        """Make images that are not done yet. `todo` is in build order."""
+        """Make images that are not finished. `todo` is in build order."""
         run, home = self._run, self._run.tools.home
         stages = RunStages(run=run, engine=words_of(home, run.engine))
         declared = stages.declared([spec.image for spec, _ in todo])
@@ -170,7 +170,7 @@ class _MainJob:
     def _ancestor(self, image: PlannedImage, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
         """Return the task that builds a run-time image's nearest ancestor, if this run does.
 
-        A run-time stage begins with the steps of its parent's, which the engine then has.
+        A run-time stage begins with its parent's steps, which the engine then has in its cache.
         """
         if image.cell.flavour != RUNTIME:
             return ()
@@ -217,7 +217,7 @@ class _MainJob:
         if work() is not False:
             self._durations.measured[label] = round(time.monotonic() - start, 2)
 
-    # ---- What the end of a task means for images ----
+    # ---- Results of tasks for images ----
 
     def _end(self, task: Task, error: BaseException | None, dropped: Sequence[Task]) -> None:
         images = self._images[task.name]
@@ -237,7 +237,7 @@ class _MainJob:
             self.manifests[name] = job.manifest
             text = _closing(job.manifest, job.seconds())
             self._run.progress.finish(name, job.manifest.outcome, text)
-        else:  # by another builder, meanwhile
+        else:  # another builder made it in the meantime
             self._unchanged(name, job.manifest)
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
@@ -245,7 +245,7 @@ class _MainJob:
         self._run.progress.finish(name, "unchanged", manifest.outcome)
 
     def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
-        """Give the first image the error in full; others that wait for the task are told of it."""
+        """Give the full error to the first image, and a reference to others that wait for it."""
         first = images[0]
         for name in images:
             if name in self.errors:
@@ -271,7 +271,7 @@ def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
         return _full(name, error.message)
     if isinstance(error, BuildImagesError):
         return error
-    return StepFailed(  # a bug that one image meets must not end the others
+    return StepFailed(  # a bug in one image's task must not stop the others
         f"unexpected {type(error).__name__}: {error}",
         tail="".join(traceback.format_exception(error)).splitlines()[-10:],
         hint="this is a fault of build-images itself; please report it",

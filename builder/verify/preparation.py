@@ -1,4 +1,4 @@
-"""The run that builds and proves images, after this machine was found to have what it needs."""
+"""Prepare a run that builds and verifies images, if this machine has what it needs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def prepare(
 ) -> Run:
     """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
-    `held` is to be closed when the run is over. Without `bases`, none is to be made. Raises
-    `MissingPrerequisite` with all that is missing.
+    The caller closes `held` after the run. Without `bases`, no base is made. Raises
+    `MissingPrerequisite` with everything that is missing.
     """
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
@@ -43,14 +43,14 @@ def prepare(
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        made = [image for image in plan.images if image.is_bootstrapped] if bases else []
-        _require(options, progress, plan, tools, images=min(todo, options.jobs), made=made)
+        local = [image for image in plan.images if image.is_bootstrapped] if bases else []
+        _require(options, progress, plan, tools, images=min(todo, options.jobs), local=local)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
-        if made and not options.offline:
+        if local and not options.offline:
             mirror = find_mirror()
-            bootstraps = [image.base.bootstrap for image in made if image.base.bootstrap]
+            bootstraps = [image.base.bootstrap for image in local if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
-                progress.say(f"without security updates, as {SECURITY_VARIABLE} says")
+                progress.say(f"{SECURITY_VARIABLE} turns security updates off")
     return Run(
         settings=options,
         tools=tools,
@@ -70,11 +70,11 @@ def _require(
     tools: Tools,
     *,
     images: int,
-    made: Sequence[PlannedImage],
+    local: Sequence[PlannedImage],
 ) -> None:
-    """Raise `MissingPrerequisite` with all that this machine lacks; `made` are bases' images."""
+    """Raise `MissingPrerequisite` with all that is missing; `local` are images on local bases."""
     home, host = tools.home, platform.machine()
-    lent = set()  # architectures whose build steps are to run native tools
+    lent = set()  # architectures whose build steps run native tools
     if options.native_tools and ENGINES[options.engine].lends:
         foreign = [image for image in plan.images if image.cell.arch != host]
         lent = {
@@ -91,7 +91,7 @@ def _require(
         images=images,
         bases=any(
             not (options.offline and kept_base(image.base_image, store=home.bases))
-            for image in made
+            for image in local
         ),
         lent=sorted(lent),
     )
@@ -114,7 +114,7 @@ def examined(tools: Tools) -> examination.Diagnosis:
 
 
 def versions_of(tools: Tools, engine: str) -> dict[str, str]:
-    """Return the versions of the programs that have a part in the result."""
+    """Return the versions of the programs that affect the result."""
     names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
     versions = {name: tools.version(name) for name in names if tools.has(name)}
     if engine == "docker":

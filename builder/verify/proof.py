@@ -1,4 +1,4 @@
-"""From artifacts to proof: trees compared, checks run in every format, evidence written."""
+"""Verify artifacts: compare their trees, run the checks in every format, write evidence."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ Record = TypeVar("Record", bound=ProvenImage)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verified(Generic[Record]):
-    """The result of a verification: `runs` are those that were tried, by name.
+    """The result of a verification: `runs` are the executed runs, by name.
 
-    `untried` says of the others what this machine lacks for them: nothing is known of the image by
-    those, and `record` has what it had before.
+    `untried` says what this machine lacks for each of the other runs. They prove nothing about the
+    image, and `record` keeps their earlier outcomes.
     """
 
     record: Record
@@ -68,11 +68,11 @@ def prove(
     folder: Path,
     runners: Sequence[str] = (),
 ) -> Verified[ProvenImage]:
-    """Verify an image's artifacts; evidence goes to `folder`/evidence, two files a run.
+    """Verify an image's artifacts; evidence goes to `folder`/evidence, two files per run.
 
-    All artifacts are read and compared. The checks are run by `runners`, or by the usual one of
-    each format. Raises `MissingPrerequisite`, and writes nothing, where this machine can do none of
-    it.
+    All artifacts are read and compared. The checks are run by `runners`, or by the usual runner of
+    each format. Raises `MissingPrerequisite`, and writes nothing, if this machine can run none of
+    the checks.
     """
     kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
@@ -130,8 +130,8 @@ def judged(record: Record) -> Record:
 def _proven_on_gpu(record: ProvenImage) -> bool | None:
     """Return whether GPU checks passed in some run of each format, and failed in none.
 
-    None if the image has no such check. The negative control is none of the image's checks: if it
-    failed, the others prove nothing.
+    None if the image has no such check. The negative control is not one of the image's checks: if
+    it failed, the others prove nothing.
     """
     gpu = record.gpu_checks
     if not gpu:
@@ -148,7 +148,7 @@ def _proven_on_gpu(record: ProvenImage) -> bool | None:
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
-    """Return an artifact with the digests of the tree that was read; it may have been damaged."""
+    """Return an artifact with the digests read now, since it may have been damaged."""
     if tree is None:
         return dataclasses.replace(artifact, digest=artifact.digest or file_digest(artifact.path))
     digest = artifact.digest or tree.artifact
@@ -156,9 +156,9 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
 
 
 def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
-    """Run the checks of an image by one program.
+    """Run an image's checks with one runner.
 
-    Raises `MissingPrerequisite` where this machine cannot.
+    Raises `MissingPrerequisite` if this machine cannot.
     """
     run.progress.step(target.identifier, f"verifying in {kind.program}")
     started, no_gpu = now(), why_no_gpu(target, kind, host=run.host, tools=run.tools)
@@ -179,8 +179,8 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
     if fault := machines_fault(kind, container, target.arch, outcomes, failure):
         raise MissingPrerequisite(fault)
     outcomes += lacking_mpi(target)
-    if lost := lost_gpus(run.host, host_facts()):
-        outcomes = after_a_loss(outcomes, target, lost)
+    if missing_gpus := lost_gpus(run.host, host_facts()):
+        outcomes = after_a_loss(outcomes, target, missing_gpus)
     return RunEvidence(
         identifier=target.identifier,
         artifacts=(),
@@ -200,7 +200,7 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
 
 
 def emulator_of(run: Run, *archs: str) -> str:
-    """Return what runs the code of some architectures, if one is not this machine's."""
+    """Return the emulator, if one of these architectures is foreign to this machine."""
     is_foreign = any(arch != run.host.arch for arch in archs)
     return f"qemu {run.versions.get('qemu', '')}".strip() if is_foreign else ""
 
@@ -213,7 +213,7 @@ def _scripts(target: ProofTarget, tree: FormatTree | None) -> dict[str, str]:
 
 
 def seen_arch(outcomes: Iterable[Outcome], arch: str) -> str:
-    """Return the architecture that programs saw (`uname`), or else `arch`, that of the image."""
+    """Return the architecture that programs saw (`uname`), or else `arch`, the image's."""
     seen = (str(outcome.data["uname"]) for outcome in outcomes if "uname" in outcome.data)
     return next(seen, arch)
 
@@ -235,10 +235,9 @@ _SCRIPT = "/opt/build-images/src/gpu-control.sh"
 def withheld(target: ProofTarget, kind: Kind, container: Container) -> tuple[Outcome, ...]:
     """Run the program of `gpu-control` in a second container, without GPUs; return its outcome.
 
-    None where `container` has no GPUs either, so that `gpu-control` saw what there is to see, and
-    for an image without that check. Skipped where the GPUs are there although nobody handed them
-    over: Docker with NVIDIA's runtime as its own gives them to all images that ask by their
-    variables.
+    No outcome if `container` has no GPUs either, since `gpu-control` then ran without them, or if
+    the image has no such check. Skipped if GPUs are visible although they were not passed: if
+    NVIDIA's runtime is Docker's default, all images that request GPUs by their variables get them.
     """
     checks = {check.name: check for check in target.checks}
     if not container.gpu or _CONTROL not in checks:

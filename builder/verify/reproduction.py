@@ -1,4 +1,4 @@
-"""An image built again, away from everything, and compared with itself."""
+"""Build an image again in isolation, and compare it with the first build."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The result of building again: digests by format, and the differences."""
+    """The result of a second build: digests by format, and the differences."""
 
     image: str
     before: Mapping[str, str]
@@ -59,10 +59,10 @@ def build_again(
     settings: BuildSettings,
     progress: Progress,
 ) -> Comparison:
-    """Build an image again from what it was built from, and compare the two.
+    """Build an image again from the same inputs, and compare the two.
 
-    `settings` say whether native tools are lent and the network is asked; formats, engine and epoch
-    are the manifest's.
+    `settings` decide whether native tools and the network are used; formats, engine and epoch are
+    the manifest's.
     """
     start = time.monotonic()
     base = _base(folder, manifest, spec)
@@ -90,7 +90,7 @@ def build_again(
 
 
 def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
-    """Return the base that lies with the image; None if it comes from a registry."""
+    """Return the base stored beside the image; None if it comes from a registry."""
     image, known = spec.image, manifest.inputs.base
     if not image.is_bootstrapped:
         return None
@@ -101,9 +101,9 @@ def _base(folder: Path, manifest: Manifest, spec: Spec) -> StoredBase | None:
             assert index is not None
             digest = json.load(index)["manifests"][0]["digest"]
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
-        raise BadInput(f"{archive}: not the base that it was built from ({error})") from error
+        raise BadInput(f"{archive}: not the base of the image ({error})") from error
     if digest != known.digest:
-        raise BadInput(f"{archive}: this base is {digest}, the manifest says {known.digest}")
+        raise BadInput(f"{archive}: the base is {digest}, but the manifest says {known.digest}")
     return StoredBase(
         name=image.base_image,
         arch=image.cell.arch,
@@ -130,9 +130,9 @@ def _check(path: Path, expected: str) -> None:
 def _scratch(
     settings: BuildSettings, progress: Progress, spec: Spec, manifest: Manifest
 ) -> Iterator[Run]:
-    """A run in a home of its own, with neither layers nor bases of earlier builds in it."""
+    """Open a run with a home of its own, without layers or bases of earlier builds."""
     epoch, home = manifest.inputs.source_date_epoch, Home.of_environment()
-    assert epoch is not None  # of an earlier version: the command refuses that
+    assert epoch is not None  # the command refuses manifests of versions without one
     settings = dataclasses.replace(
         settings,
         out=home.work,
@@ -145,7 +145,7 @@ def _scratch(
     plan = Plan(images=(spec.image,), left_out=())
     with ExitStack() as held:
         run = prepare(settings, progress, plan, todo=1, held=held, bases=False)
-        # Whoever builds next ends what this leaves if it is killed.
+        # If this process is killed, the next build ends the processes that it leaves.
         run.tools.processes.mark[MARK] = held.enter_context(living(home.builders))
         path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))
         scratch = Home(path=path, shared=home.shared)
@@ -167,7 +167,7 @@ def _built(
 ) -> tuple[dict[str, Artifact], Mapping[str, object]]:
     """Return the artifacts of a build without any cache, and their bill of materials.
 
-    `bases` are those that are here: the one that was made, or those of registries.
+    `bases` are the local bases: the one that was made, or those from registries.
     """
     image, settings = spec.image, run.settings
     files = fetched(settings.project, [spec], run.progress, offline=settings.offline)
@@ -182,7 +182,7 @@ def _built(
 
 
 def _differences(folder: Path, paths: Mapping[str, Path], tools: Tools) -> list[Difference]:
-    """Compare layer by layer; in the tarball only where the layers are the same."""
+    """Compare layer by layer; compare the tarball only if the layers are equal."""
     layouts = (oci.read_layout(folder / FILES["oci"]), oci.read_layout(paths["oci"]))
     if layouts[0].digest != layouts[1].digest:
         return layout_differences(*layouts)
@@ -196,7 +196,7 @@ def _differences(folder: Path, paths: Mapping[str, Path], tools: Tools) -> list[
 
 
 def _changed_packages(folder: Path, bill: Mapping[str, object]) -> list[str]:
-    """Return packages of other versions than the image's, as `name version, not version`."""
+    """Return the packages whose versions differ, as `name version, not version`."""
     try:
         noted = json.loads((folder / SBOM).read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Steps of specs, run on bases that stand in for those of registries (`rehearse --steps`).
+"""Run the steps of specs on stand-ins for the bases of registries (`rehearse --steps`).
 
-A step that passed there may still fail on the base itself, and most that fail there would fail on
-the base, too. What the stand-in is known to lack is no failure: the step counts as not tried.
+A step that passes there may still fail on the real base, and most steps that fail there would fail
+on it, too. A step that needs what the stand-in is known to lack counts as not tried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ StepsOf = Callable[[Spec], list[Trial]]
 def steps_on_stand_ins(
     options: BuildSettings, specs: Sequence[Spec], progress: Progress, ask: Ask
 ) -> Iterator[StepsOf]:
-    """The time in which steps of `specs` can be run: on the store, beside other builders."""
+    """Yield a function that tries the steps of a spec, in the store shared with other builders."""
     bases = load_project(options.project, block_faults=block_faults).bases.values()
     chosen = {spec.image.identifier: stand_in_for(spec.image, bases) for spec in specs}
     images = {
@@ -71,12 +71,12 @@ def steps_on_stand_ins(
 
 
 def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> list[Trial]:
-    """Return the trials of a spec's steps on the base of `image`, which is made if need be."""
+    """Return the trials of a spec's steps on the base of `image`, which is made if necessary."""
     try:
         stages.make_base(image)
     except StepFailed as error:
         name = f"{image.base.name} for {image.cell.arch}"
-        return [not_tried(STEPS, "all steps", f"{name} cannot be made here: {error.message}")]
+        return [not_tried(STEPS, "all steps", f"{name} cannot be made: {error.message}")]
     run, name = stages.run, f"rehearsal-{image.identifier}"
     home, base = run.tools.home, stages.bases[image.base_image]
     log, context = home.rehearsals / f"{image.identifier}.log", home.work / name
@@ -121,10 +121,10 @@ def _on(image: PlannedImage, base: BaseImage) -> PlannedImage:
 
 @dataclasses.dataclass(kw_only=True)
 class StandIn:
-    """A base of this machine on which a spec's stages grow, step by step.
+    """A local base on which a spec's stages are built, step by step.
 
     `sources` are the URLs of the locked sources that steps can copy in; `tags` has the image of
-    each stage by its name.
+    each stage by the stage's name.
     """
 
     name: str
@@ -136,11 +136,11 @@ class StandIn:
     tags: dict[str, str]
 
     def begin(self, stage: SpecStage) -> None:
-        """Start a stage from the stand-in, or from what an earlier stage has come to."""
+        """Start a stage from the stand-in, or from the current image of an earlier stage."""
         self.tags[stage.name] = self.tags.get(stage.source, stage.source)
 
     def run(self, stage: str, text: str) -> None:
-        """Build a Dockerfile of this step alone, on what the stage has come to.
+        """Build a Dockerfile with only this step, on the current image of the stage.
 
         Raises `StepFailed`.
         """
@@ -158,23 +158,23 @@ _FAMILY = frozenset({"debian", "ubuntu"})
 
 
 def stand_in_for(image: PlannedImage, bases: Iterable[BaseImage]) -> BaseImage | str:
-    """Return the base of a project's that stands in for an image's; else why none does.
+    """Return the project's base that replaces an image's base, or the reason why none does.
 
-    It is the Debian release that the Ubuntu release was made from, or the oldest that is made here:
-    the nearest one.
+    It is the nearest one: the Debian release that the Ubuntu release was made from, or else the
+    oldest release that is made here.
     """
     base, arch = image.base, image.cell.arch
     if image.is_bootstrapped:
-        return f"{base.name} is made here, so the image can be built"
+        return f"{base.name} needs no stand-in: the image can be built"
     if base.distribution not in _FAMILY:
-        return f"no base of the family of {base.name} is made here"
+        return f"the project makes no base of the family of {base.name}"
     candidates = [
         each
         for each in bases
         if each.bootstrap and each.distribution in _FAMILY and arch in each.architectures
     ]
     if not candidates:
-        return f"no base of Debian's family is made here for {arch}"
+        return f"the project makes no base of Debian's family for {arch}"
     near = STAND_INS.get(base.version, ())
 
     def distance(each: BaseImage) -> tuple[object, ...]:
@@ -210,7 +210,7 @@ _OF_ENGINE = re.compile(
 
 @dataclasses.dataclass(slots=True)
 class _Stage:
-    """A stage as it grows: instructions that wait for a step, lines of steps that it lacks."""
+    """The state of a stage: instructions that wait for a step, lines of steps that it lacks."""
 
     name: str
     waiting: list[str] = dataclasses.field(default_factory=list)
@@ -229,7 +229,7 @@ class StepTrials:
         self._where = f"on {stand_in.name} in place of {spec.image.base.name}"
 
     def trials(self) -> Iterator[Trial]:
-        """Yield a trial for each step. Copying is one only where it fails or does not run."""
+        """Yield a trial for each step; for a copy, only if it fails or does not run."""
         stages = iter(self._reading.docker.stages)
         stage = _Stage("")
         for number, instruction in enumerate(self._reading.docker.parts):
@@ -251,7 +251,7 @@ class StepTrials:
         return self._stages.setdefault(docker_stage.name, stage)
 
     def _trial(self, stage: _Stage, instruction: SpecPart, subject: str) -> Trial:
-        """Try a step; the stage goes on without a step that did not run, or failed."""
+        """Try a step; the stage continues without a step that failed or did not run."""
         text, line = _text(instruction), instruction.line
         for name in _COPIED_FROM.findall(instruction.flags):
             if name in self._stages:
@@ -271,7 +271,7 @@ class StepTrials:
     def _lacks(self, instruction: SpecPart, text: str) -> str:
         if instruction.name != "RUN":
             missing = (each for each in self._missing if each.in_context in instruction.words)
-            return next((f"the store has not fetched {each.url}" for each in missing), "")
+            return next((f"{each.url} is not in the store" for each in missing), "")
         if self._image.cuda and _CUDA.search(text):
             return f"it needs CUDA, which {self._stand_in.name} does not have"
         answers = (self._ask(url) for url in URL.findall(text))
@@ -290,7 +290,7 @@ class StepTrials:
         return failed(STEPS, subject, f"{self._where}: {last}", line, hint)
 
     def _known(self, tail: Sequence[str]) -> str:
-        """Return why a step failed, where the stand-in or the network is to blame."""
+        """Return why a step failed, if the stand-in or the network is the cause; else empty."""
         text, name = "\n".join(tail), self._stand_in.name
         if packages := _NO_PACKAGE.findall(text):
             return f"{name} has no package {', '.join(dict.fromkeys(packages))}"
@@ -306,7 +306,7 @@ def _text(instruction: SpecPart) -> str:
 
 
 def _subject(instruction: SpecPart, steps: Sequence[Step]) -> str:
-    """Name a step in a few words: the packages that it installs, else its programs."""
+    """Return a short name for a step: the packages that it installs, else its programs."""
     if instruction.name != "RUN":
         return f"{instruction.name} {' '.join(instruction.value.split())}"
     if names := [name for step in steps for name in installed_by(step)]:
@@ -315,10 +315,9 @@ def _subject(instruction: SpecPart, steps: Sequence[Step]) -> str:
 
 
 def _last(tail: Sequence[str]) -> str:
-    """Return the last line that a step itself printed, or else the engine's."""
+    """Return the last line that the step itself printed, or else that of the engine."""
     lines = [line.strip() for line in tail if line.strip()]
     if own := [line for line in lines if not _OF_ENGINE.search(line)]:
         return own[-1]
     *_, subject, reason = ["", *(lines or ["it printed nothing"])[-1].split(": ")]
-    # a path, or a step's text
     return f"{subject}: {reason}" if subject.startswith('"') else reason

@@ -1,12 +1,12 @@
-"""Images to be proven, as their project, their manifest and they themselves describe them.
+"""Images to verify, as described by their project, their manifest and their own files.
 
-A check is only as good as the scripts that run it: `quiet.sh` without its look at standard error
-passes what complains. Scripts and sources are compared byte for byte with what the builder copied
+A check is only as good as its scripts: if `quiet.sh` ignored standard error, programs that print
+errors would pass. Scripts and sources are compared byte for byte with those that the builder copied
 in. Programs are compiled in the image, by its own compiler: they are compared with those that the
-builder found in the layout that it packed.
+builder found in the packed layout.
 
-A manifest says which checks an image has, and anyone can edit it. Where the project would build the
-very same image, the project is asked.
+A manifest lists the checks of an image, but anyone can edit it. If the project would build the very
+same image, the project's list of checks is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from builder.verify.formats import FormatTree
 HARNESS_CHECK = "harness"
 SCRIPTS = "opt/build-images/checks"
 _SCRIPT = re.compile(rf"{SCRIPTS}/[0-9]+-([a-z0-9][a-z0-9_-]*)")
-_TIMEOUT_S = 900  # the longest that a check of this project has; an image does not say its own
+_TIMEOUT_S = 900  # the longest limit of this project's checks; an image does not store its own
 _COPIED = (
     *("files/run-checks", "files/checks/", "files/src/", "files/host-contract.json"),
     "files/bin/",
@@ -43,12 +43,11 @@ _COPIED = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofTarget:
-    """An image that is verified: its name, its environment and its checks.
+    """An image to verify: its name, its environment and its checks.
 
     `directory` is the working directory of its programs, `mpi` the value of its cell. `harness` has
-    the SHA-256 of the builder's scripts by their paths below /opt/build-images; it is empty if
-    these are not known. `indices` are the states of package indices that it was made with, where
-    these are known.
+    the SHA-256 of the builder's scripts by their paths below /opt/build-images; it is empty if they
+    are unknown. `indices` are the states of package indices that it was built with, if known.
     """
 
     identifier: str
@@ -62,7 +61,7 @@ class ProofTarget:
 
     @property
     def needs_gpu(self) -> bool:
-        """True if one of its checks does."""
+        """True if one of its checks needs a GPU."""
         return any(check.needs_gpu for check in self.checks)
 
 
@@ -70,7 +69,7 @@ def harness_of(specs: Mapping[str, str]) -> dict[str, str]:
     """Return the SHA-256 of each file of the harness by its path below the harness's folder.
 
     `specs` are the digests of a spec's files (`sha256:…`) by their names in the spec's folder, and
-    of compiled programs as `programs_in` has them.
+    of compiled programs as `programs_in` returns them.
     """
     return {
         name.removeprefix("files/"): str(digest).removeprefix("sha256:")
@@ -94,9 +93,9 @@ def _harness_entries(tree: FormatTree) -> dict[str, TreeEntry]:
 
 
 def altered_harness(target: ProofTarget, trees: Mapping[str, FormatTree]) -> tuple[Outcome, ...]:
-    """Return a failure where a file of the harness is not the builder's; none without checks.
+    """Return a failure if a file of the harness differs from the builder's; none without checks.
 
-    Skipped where nobody says what the builder gave the image, as of one that was pulled.
+    Skipped if the builder's files are unknown, as for a pulled image.
     """
     if not target.checks:
         return ()
@@ -124,7 +123,7 @@ def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
 def carried_checks(tree: FormatTree) -> dict[str, InImageCheck]:
     """Return the checks in an image by name, in their order.
 
-    Those with `gpu` in their name need one: that is how this project's are named.
+    Checks with `gpu` in their name need a GPU: this project names them so.
     """
     scripts = {
         match[1]: f"/{path}"
@@ -143,10 +142,10 @@ def carried_checks(tree: FormatTree) -> dict[str, InImageCheck]:
 
 
 def with_carried(target: ProofTarget, trees: Collection[FormatTree]) -> ProofTarget:
-    """Return a target with the scripts of its image, and with checks that only the image names.
+    """Return a target with its image's scripts, and with checks that only the image has.
 
-    A check without a script in the image keeps a path at which none is, and fails. Without any
-    tree, nothing is known of the image.
+    A check without a script in the image keeps a path that does not exist there, and fails. Without
+    any tree, nothing is known of the image, and the target stays as it is.
     """
     if not trees:
         return target
@@ -163,7 +162,7 @@ def with_carried(target: ProofTarget, trees: Collection[FormatTree]) -> ProofTar
 
 
 def lacking_mpi(target: ProofTarget) -> tuple[Outcome, ...]:
-    """Return a failure where the cell of an image has an MPI and the image no check of it."""
+    """Return a failure if an image's cell has an MPI, but the image has no check of it."""
     if target.mpi == NONE or agreement.MPI in {check.name for check in target.checks}:
         return ()
     reason = f"the image is for {target.mpi}, but has no check {agreement.MPI}"
@@ -175,7 +174,7 @@ def expected_target(project: Path, manifest: Manifest) -> ProofTarget | None:
     try:
         plan = plan_of_image(project, manifest)
     except (BuildImagesError, OSError, LookupError, TypeError):
-        return None  # there is no project here, or none with such an image
+        return None  # no project here, or none with such an image
     for image in plan.images:
         if (image.identifier, image.content_key) == (manifest.image, manifest.content_key):
             return target_of(image, harness_digests(image, project))
@@ -201,7 +200,7 @@ def target_of(
 ) -> ProofTarget:
     """Return what the verification needs to know of a planned image; `specs` as in `harness_of`.
 
-    Variables and working directory are those of its OCI layout, which is not known here.
+    Variables and working directory come from its OCI layout, which is not known here.
     """
     return ProofTarget(
         identifier=image.identifier,

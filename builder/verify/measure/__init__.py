@@ -1,4 +1,4 @@
-"""The stage that measures an image: how fast its programs are in each format, and bare.
+"""The stage that measures the speed of programs in each format of an image, and bare.
 
-Nothing is gated by it but a collapse: see `Measured.collapse_in`.
+Only a collapse of the speed is a failure: see `Measured.collapse_in`.
 """

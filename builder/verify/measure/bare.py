@@ -1,6 +1,6 @@
-"""The place to compare with: an image's root file system without a container runtime.
+"""The reference for measurements: an image's root file system without a container runtime.
 
-Its tarball is unpacked, and entered by chroot with the image's variables and none of the caller's.
+The tarball is unpacked, and entered by chroot with only the image's variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IN_FOLDER = 'cd "$0" && exec "$@"'
 
 
 def bare_kind(environment: Mapping[str, str]) -> Kind:
-    """Return bare as a runner of an image with these variables."""
+    """Return bare execution as a kind of runner, for an image with these variables."""
     return Kind(
         name=BARE,
         format=BARE_FORMAT,
@@ -62,7 +62,7 @@ def _bare_runner(container: Container, environment: Mapping[str, str]) -> Iterat
 def chroot_argv(
     root: str, data: str, environment: Mapping[str, str], *, directory: str, is_root: bool
 ) -> list[str]:
-    """Return the argv before the command. Mounts are gone with the process that made them."""
+    """Return the argv before the command. Its mounts end with the process that makes them."""
     namespaces = ["--mount"] if is_root else ["--user", "--map-root-user", "--mount"]
     user = [f"--userspec={NOBODY}", "--groups=65534"] if is_root else []
     variables = [f"{name}={value}" for name, value in environment.items()]

@@ -1,6 +1,6 @@
-"""The programs that measure: how each is started, and which figures its output has.
+"""Benchmark programs: how each is started, and which figures its output has.
 
-They are rows of programs.yaml.
+They are defined in programs.yaml.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RANKS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sizes:
-    """The amount of work of the programs, for runs of some seconds each.
+    """The problem sizes of the programs, for runs of some seconds each.
 
-    `hpl` is the order of HPL's matrix. HPC Challenge's arrays follow from it, and fit into caches
-    where it is small. `memory_mib` is one of three arrays. `largest` are the bytes of the largest
-    message, `rounds` the repetitions of small ones. `file_mib` is what fio writes and reads, and
-    `seconds` how long it reads at random.
+    `hpl` is the order of HPL's matrix. HPC Challenge derives its arrays from it; they fit into
+    caches if it is small. `memory_mib` is the size of one of three arrays. `largest` is the size of
+    the largest message in bytes, `rounds` the repetitions of small ones. fio writes and reads
+    `file_mib`, and reads at random for `seconds`.
     """
 
     hpl: int = 2048
@@ -43,7 +43,7 @@ EMULATED = Sizes(hpl=192, memory_mib=32, largest=1 << 20, rounds=100, file_mib=6
 
 
 class Unreadable(Exception):
-    """A program printed something else than its figures."""
+    """Raised if the output of a program does not have its figures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,10 +57,10 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Benchmark:
-    """A program that may be in an image.
+    """A benchmark program that an image may have.
 
-    `path` is what must be there; `commands` are for sh(1), with names of sizes in braces; `output`
-    is the kind of what it prints, and `ranks` the field with the number of its ranks, if any.
+    `path` is the file that it needs; `commands` are for sh(1), with names of sizes in braces;
+    `output` is the kind of its output, and `ranks` the field with its number of ranks, if any.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Benchmark:
         )
 
     def read(self, text: str) -> dict[str, float]:
-        """Return values by quantity of what the program prints; raises `Unreadable`."""
+        """Return the values in a program's output by quantity; raises `Unreadable`."""
         fields = _FIELDS[self.output](text)
         if self.ranks and str(fields.get(self.ranks)) != str(RANKS):
             raise Unreadable(f"it ran on {fields.get(self.ranks)} ranks, not on {RANKS}")
@@ -98,13 +98,13 @@ class Benchmark:
 
 
 def _number(value: object, name: str) -> float:
-    """Return a figure, which has to be above zero; raises `Unreadable`."""
+    """Return a figure, which has to be positive; raises `Unreadable`."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise Unreadable(f"its output has no {name}: {str(value)[:40]!r}") from None
     if not math.isfinite(number) or number <= 0:
-        raise Unreadable(f"its {name} is {value}")
+        raise Unreadable(f"its {name} is {value}, expected a positive number")
     return number
 
 
@@ -131,7 +131,7 @@ def _table(text: str) -> dict[str, object]:
 
 
 def _jobs(text: str) -> dict[str, object]:
-    """Return bandwidth and rate of each job in fio's JSON; before it stand notes."""
+    """Return bandwidth and rate of each job in fio's JSON, which notes may precede."""
     fields = {}
     try:
         for job in json.loads(text[text.index("{") :])["jobs"]:

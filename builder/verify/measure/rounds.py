@@ -1,8 +1,8 @@
-"""The measurement of an image: programs in all places by turns, compared, and on record.
+"""Measure an image: run the programs in all places in turn, compare and record the results.
 
-What a machine does besides, and how warm it is, changes within minutes. So places are compared
-within a round, in which a program runs in all of them right after each other, and each round
-begins with another place.
+The load and the temperature of a machine change within minutes. So places are compared within a
+round, in which a program runs in all places one after the other. Each round begins with another
+place.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def measure(
 ) -> tuple[Measured, Manifest]:
     """Measure the image in an output folder; return the measurement and the updated manifest.
 
-    Manifest and evidence in the folder have the measurement, too.
+    The measurement is also written to the manifest and the evidence in the folder.
 
-    Raises `BadInput` when the image has none of the programs, or no tarball for bare.
+    Raises `BadInput` if the image has none of the programs, or no tarball for the bare run.
     """
     with opened(folder, run.tools) as image:
         check_runners(image.artifacts, runners)
@@ -70,7 +70,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} has none of the benchmark programs",
-                hint=f"they are {', '.join(each.name for each in PROGRAMS)}; recipe hpc-bench",
+                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in PROGRAMS)}",
             )
         places = [bare, *opening]
         runs, others = run_rounds(
@@ -103,11 +103,11 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
 def _places(
     run: Run, image: OpenImage, runners: Sequence[str], stack: contextlib.ExitStack
 ) -> Iterator[Place]:
-    """Open bare, then each format when it is asked for; all have the same folder for files."""
+    """Open bare, then each format when it is needed; all share one folder for files."""
     tools, target = run.tools, image.target
     data = image.work / "data"
     data.mkdir()
-    data.chmod(0o1777)  # each runner has an ordinary user of its own
+    data.chmod(0o1777)  # each runner has its own ordinary user
     usual = [DEFAULTS[name] for name in FORMATS if name in image.artifacts]
     for kind in (bare_kind(target.environment), *(RUNNERS[name] for name in runners or usual)):
         run.progress.step(target.identifier, f"unpacking for {kind.name}")
@@ -124,16 +124,16 @@ def _places(
 
 
 def _name(kind: Kind) -> str:
-    """Return the name in evidence: the format, with the runner where it is not the usual one."""
+    """Return the name in evidence: the format, with the runner unless it is the usual one."""
     if kind.name == BARE:
         return BARE
     return kind.format if kind.name == DEFAULTS[kind.format] else f"{kind.format}-{kind.name}"
 
 
 def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Manifest:
-    """Write the evidence of each format and the manifest, which is returned.
+    """Write the evidence of each format and the manifest; return the manifest.
 
-    There is no evidence of what a busy machine could not tell: that says nothing of the image.
+    Formats that a busy machine could not judge have no evidence: that proves nothing about them.
     """
     files = [
         _write_evidence(run, image, folder, place, measured)
@@ -144,9 +144,9 @@ def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Mani
 
 
 def with_measurement(manifest: Manifest, measured: Measured, evidence: Sequence[str]) -> Manifest:
-    """Return a manifest with a measurement in the place of an older one.
+    """Return a manifest in which a measurement replaces an older one.
 
-    Whether the image is verified stays as it is: what is fast may be wrong, and what is slow right.
+    The outcome of the image does not change: a fast program may be wrong, and a slow one right.
     """
     return replace(
         manifest,
@@ -189,9 +189,9 @@ Place = tuple[PlaceFacts, Runner]  # where programs run
 def programs_in(
     runner: Runner, programs: Sequence[Benchmark], *, mpi: bool
 ) -> tuple[Benchmark, ...]:
-    """Return those programs that an image holds; without an MPI, those that need none.
+    """Return the programs that an image has; without an MPI, only those that need none.
 
-    Raises `StepFailed` when the image cannot be entered to look.
+    Raises `StepFailed` if no command can be run in the image.
     """
     candidates = [program for program in programs if mpi or not program.needs_mpi]
     script = 'for one; do command -v "$one" >/dev/null && echo "$one"; done; exit 0'
@@ -220,14 +220,14 @@ def run_rounds(
     others: Callable[[], float] = busy_share,
     say: Callable[[str], None] = lambda _text: None,
 ) -> tuple[tuple[OneRun, ...], tuple[float, ...]]:
-    """Return all runs in their order, and how busy others were before each round (0 to 1).
+    """Return all runs in order, and the load of other processes before each round (0 to 1).
 
-    A program that failed in a place is not tried there again.
+    A program that failed in a place is not run there again.
     """
     runs: list[OneRun] = []
     busy: list[float] = []
     broken: set[tuple[str, str]] = set()
-    with gpus:  # asked by one process for as long as all rounds take
+    with gpus:  # one process samples them during all rounds
         for turn in range(repeats):
             first = turn % len(places)
             busy.append(round(others(), 4))
@@ -304,6 +304,6 @@ def rows_of(
 
 
 def _ratios(own: Mapping[int, float], bare: Mapping[int, float], *, more: bool) -> list[float]:
-    """Return how fast it is, as shares of bare's speed in the same round."""
+    """Return the speed in each round as a share of bare's speed in the same round."""
     pairs = [(own[turn], bare[turn]) for turn in sorted(own.keys() & bare.keys())]
     return [value / other if more else other / value for value, other in pairs]

@@ -1,11 +1,11 @@
-"""The use of the whole machine by a run: its cores and memory by /proc, its GPUs by NVML.
+"""The load of the whole machine during a run: cores and memory from /proc, GPUs from NVML.
 
-/proc and not psutil, which has no wheel for ppc64le: four numbers are two small files.
+psutil has no wheel for ppc64le, so the four numbers are read from two small files of /proc:
 https://docs.kernel.org/filesystems/proc.html
 
-One process (builder.system.nvml) asks the GPUs for all rounds: a sick GPU may end or hold up the
-process that asks, and one that begins anew for each sample would be seen in what is measured. After
-one fault or one silence no GPU is sampled any more, and `problem` says why.
+One process (builder.system.nvml) queries the GPUs during all rounds. It is a separate process,
+since a faulty GPU may end or block it; a new one for each sample would disturb the measurement.
+After one error or timeout, GPUs are no longer sampled, and `problem` says why.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ _INTERVAL_S = 0.5
 _PROC = Path("/proc")
 _BEGIN_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
 _SILENCE_S = 10.0
-_FRESH_S = 2 * nvml.WATCHED_EVERY_S  # what is older belongs to a sample before
-_END_S = 3.0  # a process in a call of the kernel that never returns cannot be ended
+_FRESH_S = 2 * nvml.WATCHED_EVERY_S  # older values belong to an earlier sample
+_END_S = 3.0  # a process in a system call that never returns cannot be ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuTimes:
-    """Clock ticks since the machine was started, of all cores together."""
+    """Clock ticks since the machine was started, summed over all cores."""
 
     busy: int
     all: int
 
     def share_since(self, before: CpuTimes) -> float:
-        """Return the share of the time that cores were busy, 0 to 1."""
+        """Return the share of the time in which cores were busy, 0 to 1."""
         passed = self.all - before.all
         return min(1.0, max(0.0, (self.busy - before.busy) / passed)) if passed > 0 else 0.0
 
 
 def cpu_times(proc: Path = _PROC) -> CpuTimes:
-    """Read /proc/stat. Waiting for disks is idle; a guest's time is in the user's."""
+    """Read /proc/stat. Waiting for disks counts as idle; user time includes that of guests."""
     fields = (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]
     user, nice, system, idle, waiting, *rest = map(int, fields)
-    busy = user + nice + system + sum(rest)  # interrupts, and what a hypervisor took
+    busy = user + nice + system + sum(rest)  # rest: interrupts, and time taken by a hypervisor
     return CpuTimes(busy=busy, all=busy + idle + waiting)
 
 
 def busy_share(seconds: float = 1.0, proc: Path = _PROC) -> float:
-    """Return the share of some time in which the cores are busy, 0 to 1."""
+    """Wait for `seconds`, and return the share of time in which cores were busy, 0 to 1."""
     before = cpu_times(proc)
     time.sleep(seconds)
     return cpu_times(proc).share_since(before)
 
 
 def memory_in_use(proc: Path = _PROC) -> int:
-    """Return the bytes that programs could not have, by /proc/meminfo."""
+    """Return the bytes of memory that are not available to programs, from /proc/meminfo."""
     lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
     kibibytes = {words[0]: int(words[1]) for words in lines if len(words) > 1}
     return (kibibytes["MemTotal:"] - kibibytes["MemAvailable:"]) * 1024
 
 
 class Sampler:
-    """Looks at the machine at intervals while a run goes on: `with sampler: …`, then `use`."""
+    """Samples the machine at intervals during a run: `with sampler: …`, then `use`."""
 
     def __init__(self, gpus: Gpus, *, interval_s: float = _INTERVAL_S, proc: Path = _PROC) -> None:
         self._gpus, self._interval_s, self._proc = gpus, interval_s, proc
@@ -105,7 +105,7 @@ class Sampler:
 
     @property
     def use(self) -> Use:
-        """The use by the run; the mean of the cores is exact, whatever the interval."""
+        """The load during the run; the mean of the cores is exact, whatever the interval."""
         return Use(
             seconds=round(self._seconds, 3),
             cpu=round(self._last.share_since(self._first), 4),
@@ -117,7 +117,7 @@ class Sampler:
 
 
 def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:
-    """Return for each GPU the mean share of the time, and the most memory and power."""
+    """Return the mean utilization of each GPU, and its highest memory use and power."""
     by_index: dict[int, list[GpuUse]] = {}
     for gpu in (gpu for look in looks for gpu in look):
         by_index.setdefault(gpu.index, []).append(gpu)
@@ -137,9 +137,9 @@ def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:
 
 
 class Gpus:
-    """GPUs that a process asks within `with gpus: …`; the programs run after it has begun.
+    """GPUs that a process samples within `with gpus: …`, which waits for the first sample.
 
-    Without a `library` of NVML there are none. After a `problem`, none is asked any more.
+    Without NVML's `library` there are none. After a `problem`, no GPU is sampled any more.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Gpus:
         self._thread.join(_END_S)
 
     def look(self) -> tuple[GpuUse, ...]:
-        """Return what each GPU did a moment ago; nothing once there was a problem."""
+        """Return the latest sample of each GPU; empty after a problem."""
         if not self._library:
             return ()
         at, uses = self._latest
@@ -211,5 +211,5 @@ class _Over(Exception):
 
 
 def gpu_look(processes: Processes, *, proc: Path = _PROC) -> Gpus:
-    """Return how GPUs are to be sampled on this machine."""
+    """Return the sampler for this machine's GPUs."""
     return Gpus(processes, library=nvml.LIBRARY if nvml.kernel_driver(proc) else "")

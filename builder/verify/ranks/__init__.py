@@ -1,4 +1,4 @@
-"""Ranks in containers of their own, started by this host's launcher: the hybrid way, and bind.
+"""Ranks in separate containers, started by this host's launcher: hybrid and bind model.
 
 https://apptainer.org/docs/user/latest/mpi.html
 """

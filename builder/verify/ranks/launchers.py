@@ -1,8 +1,8 @@
-"""Launchers of this host: which there are, whose MPI they belong to, and how they start ranks.
+"""Launchers of this host: how to find them, which MPI they belong to, how they start ranks.
 
-A launcher starts N containers, each of which is one rank: the hybrid way of MPI in containers,
-https://apptainer.org/docs/user/latest/mpi.html#hybrid-model. What it tells its ranks, it tells
-them in environment variables: so nothing but these, and what tunes an MPI, is in the environment.
+A launcher starts N containers, each of which is one rank. This is the hybrid model,
+https://apptainer.org/docs/user/latest/mpi.html#hybrid-model. A launcher passes information to its
+ranks in variables, so the environment has only these and the variables that tune an MPI.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from builder.system.process import Completed, Processes
 
 MPIRUN, SRUN = LAUNCHERS = ("mpirun", "srun")
 
-# Names of launchers for programs of each binary interface; the first on the path is taken.
+# Names of launchers for each binary interface (ABI); the first one on the search path is used.
 _NAMES = {
     "openmpi": ("mpirun", "mpirun.openmpi", "mpiexec", "orterun"),
     "mpich": ("mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich", "mpiexec"),
 }
-_HYDRA = "Hydra"  # which starts what any kin of MPICH made
-# The caller's variables that a launcher is given: the allocation that it starts ranks in, what
-# tunes MPI and fabric, where Apptainer works.
+_HYDRA = "Hydra"  # starts programs of every MPI derived from MPICH
+# The caller's variables that are passed to a launcher: the allocation in which it starts ranks,
+# settings of MPI and fabric, and Apptainer's folders.
 _PASSED_ON = re.compile(
     r"(SLURM|SBATCH|SLURMD|PBS|LSB|OMPI|OPAL|PMIX|PRTE|HYDRA|MPIEXEC|MPICH|MPIR|MPIO|I_MPI|MV2|UCX"
     r"|FI|PSM2?|NCCL|IBV|RDMAV|APPTAINER|SINGULARITY)_\w+"
     r"|LANG|LC_ALL|LD_LIBRARY_PATH|HOME|USER|LOGNAME|XDG_RUNTIME_DIR"
 )
-# Nothing here needs these: the SIF is a file, and not encrypted.
+# These are not needed, since the SIF is a file and not encrypted.
 _SECRET = re.compile(r"(APPTAINER|SINGULARITY)_\w*(PASSWORD|PASSPHRASE|PEM_DATA)")
 _TUNING = re.compile(r"(OMPI_MCA|PMIX_MCA|UCX|FI|PSM2?|MPICH|MPIR_CVAR|I_MPI|MV2)_")
-# Slurm's commands ask its controller with a token, which a launcher needs and its ranks do not:
+# Slurm's commands authenticate with a token. A launcher needs it, its ranks do not:
 # https://slurm.schedmd.com/jwt.html
 WITHOUT_TOKENS = ("env", "--unset=SLURM_JWT")
-# PMIx's store in shared memory crosses neither architectures nor mount namespaces: a rank in a
-# container does not see the server's folder, and hangs or complains.
+# PMIx's store in shared memory works neither across architectures nor across mount namespaces:
+# a rank in a container does not see the server's folder, and hangs or prints an error.
 _RANKS_STORE = {"PMIX_MCA_gds": "hash"}
-# Options and variables that name other hosts, or a file of them: mpirun(1), mpiexec(1).
+# Options and variables that name other hosts or a host file: mpirun(1), mpiexec(1).
 _OPTION = re.compile(r"--?(?:\w+[-_]?)*(?:host|machine)\w*(?:=.*)?|-H|-f")
 _VARIABLE = re.compile(
     r"\w*_MCA_\w*hostfile|HYDRA_HOST_FILE|I_MPI_HYDRA_HOST_FILE|PBS_NODEFILE|LSB_DJOB_HOSTFILE"
@@ -78,8 +78,8 @@ class ImageMpi:
 class Start:
     """A way to start ranks.
 
-    On `nodes` nodes, or on as many as the launcher likes if that is 0. `options` go to the
-    launcher as they are. A rank is ended after `timeout_s` seconds, by default those of the image's
+    `nodes` is the number of nodes; 0 leaves it to the launcher. `options` are passed to the
+    launcher unchanged. A rank is ended after `timeout_s` seconds, by default those of the image's
     check. `bind` is the folder of the host's MPI, or `auto`; empty for the image's own library.
     """
 
@@ -98,9 +98,9 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launcher:
-    """A launcher of this host: `command` is what stands before what each rank runs.
+    """A launcher of this host: `command` is the argv before the command of each rank.
 
-    `name` is what the caller called it, `product` says whose it is. `job` names what Slurm starts.
+    `name` is the requested name, `product` the launcher's project. `job` names Slurm's job.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Launcher:
 
 
 class Unfit(Exception):
-    """Raised where this host cannot start the ranks of an image in that way; its text says why."""
+    """Raised if this host cannot start ranks in the requested way; its text says why."""
 
 
 def find(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
@@ -133,16 +133,16 @@ def environment(tools: Tools) -> dict[str, str]:
 
 
 def tuning(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return a launcher's variables that change how ranks find each other and talk."""
+    """Return a launcher's variables that change how ranks connect and communicate."""
     return {name: value for name, value in variables.items() if _TUNING.match(name)}
 
 
 def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
-    has = nodes_of(os.environ, start.options)
-    if 0 < has < start.nodes:
-        nodes = "only this node" if has == 1 else f"{has} nodes"
+    allocated = nodes_of(os.environ, start.options)
+    if 0 < allocated < start.nodes:
+        nodes = "only this node" if allocated == 1 else f"{allocated} nodes"
         raise Unfit(f"{start.nodes} nodes are requested, but mpirun has {nodes}")
-    others = []
+    unsuitable = []
     for name in _NAMES[mpi.family.abi]:
         program = tools.which(name)
         if program is None:
@@ -151,20 +151,20 @@ def _mpirun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
         output = done.stdout + done.stderr
         family = MPI_FAMILIES.get(launcher_family(output))
         if family is None:
-            others.append(f"{name} belongs to an unknown MPI")
+            unsuitable.append(f"{name} belongs to an unknown MPI")
             continue
         product = _HYDRA if family.name == "mpich" else family.title
         version = first_version(output)
         if family.abi == mpi.family.abi:
             command = (program, *_ranks(start, mpi.family), *start.options)
             return Launcher(name=MPIRUN, product=product, version=version, command=command)
-        others.append(f"{name} is {product} {version}".rstrip())
-    seen = f"this host's {others[0]}" if others else "no mpirun on this host"
-    raise Unfit(f"{seen}, but the image has {mpi.title}")
+        unsuitable.append(f"{name} is {product} {version}".rstrip())
+    present = f"this host's {unsuitable[0]}" if unsuitable else "no mpirun on this host"
+    raise Unfit(f"{present}, but the image has {mpi.title}")
 
 
 def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
-    """Return how many nodes mpirun has; 0 if options or another batch system say which."""
+    """Return the number of mpirun's nodes; 0 if options or another batch system set it."""
     is_named = any(_OPTION.fullmatch(word) for word in options)
     if is_named or any(_VARIABLE.fullmatch(name) for name in environment):
         return 0
@@ -173,11 +173,11 @@ def nodes_of(environment: Mapping[str, str], options: Sequence[str]) -> int:
 
 
 def _ranks(start: Start, family: MpiFamily) -> list[str]:
-    """Return the options for as many ranks, on as many nodes, as were asked for.
+    """Return the options for the requested numbers of ranks and nodes.
 
-    Nodes are filled one after the other, in an allocation that may have more. 4 ranks fill no 3
-    nodes: then they are dealt out, to all nodes of the allocation. Hydra deals out the remaining
-    ones in another round, Open MPI with `--map-by node`: mpiexec(1), mpirun(1).
+    Nodes are filled one after the other; the allocation may have more of them. If equal shares do
+    not use all nodes (4 ranks on 3 nodes), ranks are distributed over all nodes of the allocation:
+    Hydra does so with the remaining ranks, Open MPI with `--map-by node` (mpiexec(1), mpirun(1)).
     """
     options = family.launch.format(ranks=start.ranks).split()[1:]
     if not start.nodes:
@@ -214,7 +214,7 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
             f"--ntasks={start.ranks}",
             *([f"--nodes={start.nodes}"] if start.nodes else []),
             "--kill-on-bad-exit=1",
-            f"--time={start.timeout_s // 60 + 2}",  # minutes: the end of what nobody ended
+            f"--time={start.timeout_s // 60 + 2}",  # minutes; ends a job that nothing else ended
             f"--job-name={job}",
             *start.options,
         ),
@@ -222,9 +222,9 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
 
 
 def cancel(launcher: Launcher, home: Home) -> None:
-    """End what remains of Slurm's job by its name, also where it was a step of another job.
+    """Cancel what remains of Slurm's job by its name, even if it was a step of another job.
 
-    An interrupted run starts nothing more by itself, and this is its last.
+    It uses new `Processes`, since those of an interrupted run start nothing more.
     """
     if launcher.job:
         tools, name = Tools(processes=Processes(), home=home), f"--name={launcher.job}"
@@ -237,7 +237,7 @@ def cancel(launcher: Launcher, home: Home) -> None:
 def ask(
     tools: Tools, *command: str, timeout_s: float = 20, env: Mapping[str, str] | None = None
 ) -> Completed:
-    """Run a program of this host as an ordinary user; its failure is returned."""
+    """Run a program of this host as an ordinary user; a failure is returned, not raised."""
     return tools.processes.capture(
         command,
         env=env or tools.environment,
@@ -249,7 +249,7 @@ def ask(
 
 
 _MARK = "build-images-machine"
-# One line a rank: fields with tabs between them, the models of GPUs with semicolons.
+# Prints one line per rank: fields separated by tabs, the models of GPUs by semicolons.
 # https://docs.kernel.org/filesystems/proc.html, and NVIDIA's own files beside it
 _LOOK = rf"""
 exec 2>/dev/null
@@ -265,9 +265,9 @@ printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "
 
 
 def machines(launcher: Launcher, tools: Tools) -> dict[str, HostFacts]:
-    """Return the machines that a launcher starts ranks on, by name; none if they do not say.
+    """Return the machines on which a launcher starts ranks, by name; empty without an answer.
 
-    They are asked by the launcher itself, with the options that the ranks are started with.
+    The launcher itself starts this query, with the options of the ranks.
     """
     look = (*launcher.command, *WITHOUT_TOKENS, "sh", "-c", _LOOK)
     done = ask(tools, *look, timeout_s=60, env=environment(tools))
@@ -277,7 +277,7 @@ def machines(launcher: Launcher, tools: Tools) -> dict[str, HostFacts]:
 
 
 def machines_in(output: str) -> dict[str, HostFacts]:
-    """Return the machines that say what they are, by name; other lines are passed over."""
+    """Return the machines in the output of `_LOOK`, by name; other lines are ignored."""
     machines = {}
     for line in sorted(output.splitlines()):
         if not re.fullmatch(rf"{_MARK}(\t[^\t]*){{8}}", line):

@@ -1,7 +1,7 @@
-"""The host's MPI library in the container, before the container's own.
+"""The host's MPI library in a container, in place of the container's own.
 
-What sites call the bind model, https://apptainer.org/docs/user/latest/mpi.html#bind-model: a
-program of the image runs with the library of the host, where both have the same binary interface.
+Sites call this the bind model, https://apptainer.org/docs/user/latest/mpi.html#bind-model: a
+program of the image uses the host's library, if both have the same binary interface (ABI).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from builder.verify.ranks.launchers import ImageMpi, Launcher, Unfit, ask
 AUTO = "auto"
 _AT = "/host-mpi"
 
-# The libraries that are the MPI's; the container may have the others that they need.
+# The MPI's own libraries; the container may have the other libraries that they need.
 _IS_MPI = re.compile(r"lib(mpi|open-|mca_|oshmem|ompi|pmix|prrte|mpl|opa)[\w.+-]*\.so[\d.]*")
-# The C library is the container's: two of them in one process do not work.
+# The container's C library is always used: two C libraries in one process do not work.
 _IS_LIBC = re.compile(
     r"(linux-vdso|ld-linux[\w-]*|ld64|lib(c|m|mvec|dl|rt|pthread|resolv|util|nsl|anl))\.so[\d.]*"
 )
@@ -33,11 +33,11 @@ _LDCONFIG = re.compile(r"^\s*(\S+) \(.*\) => (/\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundLibrary:
-    """The host's MPI library as containers are shown it.
+    """The host's MPI library as it is mounted in containers.
 
-    `search` are the folders that come first where the container looks for libraries; `loaded` is
-    the file that a rank then has to have, by its path in the container, and `inode` its number.
-    `mounts` are folders of the host by their paths in the container.
+    `search` are the folders that come first in the container's library path. `loaded` is the path
+    in the container of the file that a rank has to load, and `inode` is its inode number. `mounts`
+    are folders of the host by their paths in the container.
     """
 
     source: Path
@@ -47,7 +47,7 @@ class BoundLibrary:
     mounts: Mapping[str, Path]
 
     def program(self, *argv: str) -> tuple[str, ...]:
-        """Return a command in the container whose libraries are looked for there first."""
+        """Return a command that looks for libraries in the folders of `search` first."""
         script = (
             'LD_LIBRARY_PATH="$0${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; '
             'export LD_LIBRARY_PATH; exec "$@"'
@@ -59,12 +59,12 @@ class BoundLibrary:
 def bound_library(
     where: str, mpi: ImageMpi, launcher: Launcher, *, work: Path, tools: Tools
 ) -> Iterator[BoundLibrary]:
-    """The host's MPI below the folder `where`, or wherever this host has it (`auto`).
+    """Find the host's MPI below the folder `where`, or anywhere on this host (`auto`).
 
-    A folder is shown to containers as it is and at its own path, since libraries know the path that
-    they were installed to. Of a system's library folder, and of one of links to a library elsewhere
-    (a view of Spack's), only the files are shown that belong to the MPI, copies of them, and what
-    they need where the container lacks it. Raises `Unfit`.
+    A folder is mounted unchanged at its own path, since libraries contain the path at which they
+    were installed. From a system's library folder, or a folder of links to libraries elsewhere (a
+    view of Spack's), only copies of the MPI's files are mounted, and copies of the libraries that
+    they need, for a container that lacks them. Raises `Unfit`.
     """
     library = _library(where, mpi, launcher, tools)
     folder = work / "host-mpi"
@@ -82,7 +82,7 @@ def _names(mpi: ImageMpi) -> list[str]:
     return list(dict.fromkeys((mpi.soname, *mpi.family.sonames)))
 
 
-# ---- Where it is ----
+# ---- Finding the library ----
 
 
 def _library(where: str, mpi: ImageMpi, launcher: Launcher, tools: Tools) -> Path:
@@ -113,22 +113,22 @@ def _of_the_host(names: Iterable[str], launcher: Launcher, tools: Tools) -> Iter
 
 
 def _is_of(abi: str, library: Path) -> bool:
-    """Look into the file, since Open MPI 1.10 and MPICH give their libraries one name."""
+    """Read the ABI from the file, since libraries of Open MPI 1.10 and MPICH share a name."""
     is_open_mpi = OPEN_MPI_SYMBOL in library.read_bytes()
     return is_open_mpi is (abi == "openmpi")
 
 
-# ---- How it is shown ----
+# ---- Mounting the library ----
 
 
 def _staged(
     library: Path, prefix: Path | None, mpi: ImageMpi, folder: Path, tools: Tools
 ) -> BoundLibrary:
-    """Copy to `folder` all that containers need beside what is below `prefix`."""
+    """Copy to `folder` all files that containers need and that are not below `prefix`."""
     own, others = folder / "mpi", folder / "others"
     for staged in (folder, own, others):
         staged.mkdir(parents=True)
-        staged.chmod(0o755)  # whatever the caller's umask
+        staged.chmod(0o755)  # regardless of the caller's umask
     plugins = [path for path in _plugins(library, tools) if not _is_below(path, prefix)]
     needed = _needed([library, *_objects(plugins)], tools) | {library.name: library}
     for name, path in needed.items():
@@ -139,8 +139,8 @@ def _staged(
         if name != library.name:
             (own / name).unlink(missing_ok=True)
             (own / name).symlink_to(loaded if prefix else library.name)
-    # Plugins at their own paths; where `prefix` has but a link to them, at that of its end.
-    ends = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
+    # Plugins are mounted at their own paths; if `prefix` only has links, at the links' targets.
+    paths = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
     return BoundLibrary(
         source=library,
         loaded=loaded,
@@ -153,15 +153,15 @@ def _staged(
         ),
         mounts={
             _AT: folder,
-            **{str(path): path for path in (*ends, *([prefix] if prefix else []))},
+            **{str(path): path for path in (*paths, *([prefix] if prefix else []))},
         },
     )
 
 
 def _plugins(library: Path, tools: Tools) -> list[Path]:
-    """Return the folders of components that the library and its PMIx load when they start.
+    """Return the folders of plugins that the library and its PMIx load when they start.
 
-    Open MPI's lie beside it, Debian's in a folder `openmpi3` that is beside it or below `openmpi`.
+    Open MPI's are beside the library; Debian's folder `openmpi3` is beside it or below `openmpi`.
     """
     patterns = ["pmix"]
     if _is_of("openmpi", library):
@@ -181,25 +181,25 @@ def _objects(folders: Iterable[Path]) -> list[Path]:
 
 
 def _needed(objects: Iterable[Path], tools: Tools) -> dict[str, Path]:
-    """Return what objects are linked to; an ordinary user asks, since ldd may start a file."""
+    """Return the libraries of objects; ldd may execute a file, so it runs as ordinary user."""
     names = [str(path) for path in objects]
     links = _LDD.findall(ask(tools, "ldd", *names, timeout_s=120).stdout) if names else []
     return {name: Path(path) for name, path in reversed(links)}  # the library's own have precedence
 
 
 def _usual_folders() -> list[str]:
-    """Return where containers have their libraries: what they have too comes before the host's."""
+    """Return the library folders of containers, which take precedence over the host's copies."""
     triplets = (f"{arch}-linux-gnu" for arch in (platform.machine(), "powerpc64le"))
     multiarch = [f"{root}/{triplet}" for triplet in triplets for root in ("/lib", "/usr/lib")]
     return [*multiarch, "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 
 
 def _is_system(folder: Path) -> bool:
-    """Return whether a folder is the system's: no container survives its own being replaced."""
+    """Return whether a folder is the system's: containers break if their own is replaced."""
     own = {Path(path) for path in ("/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64")}
     return folder in own or (folder.parent in own and folder.name.endswith("-linux-gnu"))
 
 
 def _is_below(path: Path, prefix: Path | None) -> bool:
-    """Return whether a file is in the folder that is shown: a link in there is not enough."""
+    """Return whether a file itself is in the mounted folder; a link there is not enough."""
     return prefix is not None and path.resolve().is_relative_to(prefix)

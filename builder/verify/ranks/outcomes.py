@@ -1,4 +1,4 @@
-"""The outcome of ranks: one group of all that were asked for, sound, without complaints."""
+"""Judge the output of ranks: all requested ranks in one group, and no error messages."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from builder.verify.container_output import (
 from builder.verify.ranks.launchers import Launcher, Start
 from builder.verify.ranks.library import BoundLibrary
 
-GRACE_S = 10  # between a rank that ends itself and one that is ended
+GRACE_S = 10  # from the limit at which a rank ends itself to the one at which it is ended
 _TIMED_OUT = 124  # timeout(1)'s exit status
-_SHOWN = 8  # ranks of a group, by their numbers
+_SHOWN = 8  # rank numbers in a message
 _ENDED = re.compile(
     r"(?:rank (?P<rank>\d+)|a rank)(?: of \d+)? "
     r"(?P<how>waited too long in|was ended during): (?P<step>[^\r\n]+)"
 )
-# The lines that say most about why ranks were lost, the most telling first: of Open MPI (ORTE and
+# Lines that explain why ranks were lost, the most informative first: of Open MPI (ORTE and
 # PRRTE), Slurm, and Hydra.
-_TELLING = (
+_INFORMATIVE = (
     re.compile(r"noticed that process rank \d+ .* exited on signal"),
     re.compile(r"srun: error: .*tasks? .*: (?!Exited with exit code (?:1|143)$)"),
     re.compile(r"KILLED BY SIGNAL|EXIT STRING: (?!Terminated)"),
     re.compile(r"error while loading shared libraries|version `\S+' not found"),
 )
-# Every launcher says this, and it is no complaint.
+# Normal messages of launchers, which are not errors.
 _HARMLESS = re.compile(r"srun: job \d+ (queued and waiting for resources|has been allocated)")
 _QUEUED = re.compile(r"^srun: job (\d+) queued and waiting for resources", re.MULTILINE)
-# srun says this when it is given no nodes at all: https://slurm.schedmd.com/srun.html
+# srun prints this if it gets no nodes: https://slurm.schedmd.com/srun.html
 _REFUSED = re.compile(
     r"srun: error: (?:Unable to (?:allocate resources|create step)|[^:]*: Requested)"
 )
@@ -54,8 +54,8 @@ def rank_outcome(
 ) -> Outcome:
     """Judge ranks that were started; `library` is the host's, if they had to load that.
 
-    `tuning` are the variables that changed how they talk. Where Slurm gave no nodes, no rank was
-    started, and nothing is said of the image: skipped.
+    `tuning` are the variables that changed how they communicate. If Slurm provided no nodes, no
+    rank was started, which proves nothing about the image: skipped.
     """
     lines, title = lines_of(done.stdout), str(launcher)
     outcome, data = FAILED, dict[str, object]()
@@ -91,7 +91,7 @@ def rank_outcome(
 
 
 def _refusal(done: Completed) -> str:
-    """Say how srun was given no nodes; empty if it was given some, or is not the launcher."""
+    """Return how srun failed to get nodes; empty if it got some, or is not the launcher."""
     if _REFUSED.search(done.stderr):
         return "did not get the nodes"
     jobs = _QUEUED.findall(done.stderr)
@@ -142,32 +142,32 @@ def _wrong_groups(start: Start, groups: list[dict[str, object]]) -> str:
 
 
 def _other_library(library: BoundLibrary | None, data: Mapping[str, object]) -> str:
-    """Compare by /proc/self/maps of rank 0: the file's path and its number on its file system."""
+    """Compare path and inode number of the library with rank 0's /proc/self/maps."""
     file, inode = data.get("library_file"), data.get("library_inode")
     if library is None or (file, inode) == (library.loaded, library.inode):
         return ""
     return f"the library that was loaded is {file}, not the host's {library.loaded}"
 
 
-# ---- What ranks and launchers say on standard error ----
+# ---- Standard error of ranks and launchers ----
 
 
 def noise(text: str) -> list[str]:
-    """Return the lines that say something, but for those that every launcher says."""
+    """Return the non-empty lines, except launchers' normal messages."""
     return [line for line in lines_of(text) if re.search(r"\w", line) and not _HARMLESS.match(line)]
 
 
 def complaint(text: str) -> str:
-    """Return the line that tells most; empty if there is none."""
+    """Return the most informative line; empty if there is none."""
     lines = noise(text)
-    telling = (line for pattern in _TELLING for line in lines if pattern.search(line))
-    return next(telling, lines[0] if lines else "")
+    informative = (line for pattern in _INFORMATIVE for line in lines if pattern.search(line))
+    return next(informative, lines[0] if lines else "")
 
 
 def hang(text: str, ranks: int) -> str:
-    """Say what ranks that took too long were waiting for, and who says nothing.
+    """Return what hanging ranks were waiting for, and which ranks reported nothing.
 
-    Empty if none took too long: those that were ended alone, by their launcher, did not hang.
+    Empty if no rank exceeded its limit: ranks that only their launcher ended did not hang.
     """
     ends = [*_ENDED.finditer(text)]
     if "waited too long in" not in {end["how"] for end in ends}:

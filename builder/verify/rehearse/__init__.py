@@ -1,8 +1,7 @@
-"""A rehearsal: everything of a build that can be tried without its base image.
+"""Rehearsal: try everything of a build that does not need its base image.
 
-Cells whose base no registry gives are compiled and linted, and that shows little of what goes
-wrong. This room tries the rest: sources, Python and conda packages against their indexes, names of
-packages, edits of real sources, options of compilers, imports, and the libraries that wheels leave
-to the host. Nothing of a recipe is executed but its steps on a base that stands in for its own,
-where that is asked for.
+If no registry provides a cell's base, the cell is only compiled and linted, which finds few faults.
+This room tries the rest: sources, Python and conda packages against their indexes, names of
+packages, edits of real sources, options of compilers, imports, and the libraries that wheels expect
+from the host. It executes no step of a recipe, except on a stand-in for the base, on request.
 """

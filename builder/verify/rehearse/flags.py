@@ -1,4 +1,4 @@
-"""Options of compilers and of configure, against the compilers and the toolkit of an image."""
+"""Check options of compilers and configure against an image's compilers and CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _trials(image: PlannedImage, step: Step, words: Iterable[str], place: str) -
         if flag is None:
             continue
         subject = f"{word} in {place}"
-        needs = f"{name} takes {flag.name} since {flag.since} ({flag.source})"
+        needs = f"{name} supports {flag.name} since {flag.since} ({flag.source})"
         if not version:
             reason = f"unknown version of {name} in {image.base.name}"
             yield not_tried(FLAGS, subject, reason, step.line)
@@ -67,13 +67,13 @@ _WITH_CUDA = re.compile(r"--with-cuda(=yes|=/.*)?")
 _BARE = frozenset({"--with-cuda", "--with-cuda=yes"})
 _NVIDIAS = re.compile(r"(?<![\w/])/usr/local/cuda(?![\w.-])")
 _STUBS = re.compile(r"/\S*/lib64/stubs")
-# A step that looks in several places.
+# Programs of steps that look for the toolkit in several places.
 _SEARCHES = frozenset({"for", "if", "then", "do", "test", "["})
 _HEADERS = "https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist"
 
 
 def toolkit_trials(image: PlannedImage, step: Step) -> Iterator[Trial]:
-    """Try a step of an image whose toolkit is the distribution's: it is below /usr."""
+    """Try a step of an image that has the distribution's CUDA toolkit, which is below /usr."""
     if not image.cuda or image.cuda.route != "distribution" or step.program in _SEARCHES:
         return
     words = [*step.argv, *step.variables.values()]
@@ -88,12 +88,12 @@ def toolkit_trials(image: PlannedImage, step: Step) -> Iterator[Trial]:
 def _misplaced(image: PlannedImage, step: Step, text: str, options: list[str]) -> str:
     stubs = f"/usr/lib/{ARCHITECTURES[image.cell.arch].triplet}/stubs"
     if _BARE.intersection(options):
-        return "configure looks for /usr/local/cuda, and the distribution's toolkit is in /usr"
+        return "configure looks for /usr/local/cuda, but the distribution's toolkit is in /usr"
     if match := _NVIDIAS.search(text):
-        return f"there is no {match[0]}: the distribution's toolkit is in /usr"
+        return f"{match[0]} does not exist: the distribution's toolkit is in /usr"
     if match := _STUBS.search(text):
-        return f"there is no {match[0]}: the toolkit's stubs are in {stubs}"
+        return f"{match[0]} does not exist: the toolkit's stubs are in {stubs}"
     # UCX's configure links the driver's library: https://github.com/openucx/ucx (cuda.m4)
     if options and "/ucx" in step.folder and stubs not in text:
-        return f"UCX looks for stubs below lib64 alone, and they are in {stubs}"
+        return f"UCX looks for stubs only below lib64, but they are in {stubs}"
     return ""

@@ -1,5 +1,4 @@
-"""Modules that copied Python sources import, and shared libraries that wheels want of the host,
-against what the image installs."""
+"""Check imports of copied Python sources, and libraries of wheels, against installed packages."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def modules_of_packages(names: Iterable[str]) -> Iterator[str]:
 
 
 def modules_of_source(url: str) -> tuple[str, ...]:
-    """Return the modules that the sources at a URL install as: of a repository, or an archive."""
+    """Return the modules that the repository or archive at a URL installs."""
     if "#subdirectory=compliance" in url:
         return ("mlperf_compliance",)
     name = posixpath.basename(url.rstrip("/")).removesuffix(".git")
@@ -67,12 +66,12 @@ def modules_of_distribution(packages: Iterable[str]) -> Iterator[str]:
 
 # ---- Imports of copied sources ----
 
-# A folder of programs beside those in the folder itself; tests are not tried.
+# The folder itself and this subfolder hold programs; tests are not tried.
 _TOOLS = "tools"
 _TEST = re.compile(r"(test_.*|.*_test|test)\.py")
 # How setup.py names what it compiles: Extension("package._C", ...), name="module".
 _COMPILED = re.compile(r"""(?:name\s*=\s*|[Ee]xtension\(\s*)['"]([A-Za-z_]\w*)[\w.]*['"]""")
-# NVIDIA's fork of pycocotools alone has it, in PythonAPI/pycocotools/coco.py, since 2018.
+# Only NVIDIA's fork of pycocotools has it, in PythonAPI/pycocotools/coco.py, since 2018.
 _USE_EXT = re.compile(r"\buse_ext=True\b")
 _FORK, _FORKED_IN = "github.com/NVIDIA/cocoapi", "https://github.com/NVIDIA/cocoapi/commit/4bb5a0f"
 
@@ -104,14 +103,14 @@ def import_trials(
 def _fork_trial(workspace: SourceWorkspace, subject: str) -> Trial:
     if any(_FORK in clone.url for clone in workspace.cloned.values()):
         return passed(IMPORTS, subject, f"pycocotools is that of {_FORK}")
-    text = f"only {_FORK} has that in its pycocotools ({_FORKED_IN})"
+    text = f"only the pycocotools of {_FORK} has this option ({_FORKED_IN})"
     return failed(IMPORTS, subject, text)
 
 
 class PythonFolder:
     """The Python files of a folder, and which of them its programs import.
 
-    `own` are the modules that the folder has itself, with those that its setup.py compiles.
+    `own` are the modules of the folder itself, including those that its setup.py compiles.
     """
 
     def __init__(self, workspace: SourceWorkspace, folder: str) -> None:
@@ -124,7 +123,7 @@ class PythonFolder:
         return self._workspace.read(posixpath.join(self._folder, path)) or ""
 
     def reached(self) -> list[str]:
-        """Return the programs, and the folder's own files that they cannot do without."""
+        """Return the programs, and the files of the folder that they require."""
         waiting = [path for path in self._paths if _is_program(path)]
         seen = set(waiting)
         while waiting:
@@ -138,15 +137,15 @@ class PythonFolder:
         return sorted(seen)
 
     def imported(self, path: str) -> Iterator[tuple[str, int]]:
-        """Yield the modules that a file cannot be imported without, in full, with their lines.
+        """Yield the modules that a file needs to be imported: their full names and lines.
 
-        A module that is imported within a function or a `try` may be absent.
+        A module that is imported within a function or a `try` is optional.
         """
         folders = posixpath.dirname(path).split("/")
         try:
             tree = ast.parse(self.text(path))
         except (SyntaxError, ValueError):
-            return  # of another Python than this machine's
+            return  # syntax of another Python version
         for node in tree.body:
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)
@@ -209,7 +208,7 @@ class LibraryTrials:
 
 
 def needed_outside(wheel: bytes) -> set[str]:
-    """Return what the programs of a wheel are linked to, but for its own and every image's."""
+    """Return the libraries that a wheel needs, except its own and those in every image."""
     own: set[str] = set()
     needed: set[str] = set()
     with zipfile.ZipFile(io.BytesIO(wheel)) as zipped:
@@ -225,9 +224,9 @@ def _linked_to(program: bytes) -> set[str]:
     try:
         elf = ELFFile(io.BytesIO(program))
     except ELFError:
-        return set()  # a text that is called as a library is
+        return set()  # a text file with a library's name
     return {
-        str(tag.needed)  # type: ignore[attr-defined]  # of this kind of tag alone
+        str(tag.needed)  # type: ignore[attr-defined]  # only this kind of tag has it
         for section in elf.iter_sections()
         if isinstance(section, DynamicSection)
         for tag in section.iter_tags("DT_NEEDED")

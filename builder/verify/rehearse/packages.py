@@ -1,4 +1,4 @@
-"""Packages of a distribution, against the lists of repositories that this machine may read."""
+"""Check distribution packages against repositories' lists that this machine can read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from builder.verify.rehearse.trials import PACKAGES, Trial, failed, not_tried, p
 UBUNTU = "ubuntu"
 # https://wiki.ubuntu.com/Releases
 UBUNTU_SUITES = {"18.04": "bionic", "20.04": "focal", "22.04": "jammy", "24.04": "noble"}
-# The Debian release that an Ubuntu release was made from most of, by its own files
-# (/etc/debian_version): Ubuntu's lists cannot be read from a Debian mirror.
-# An old one leaves the mirrors; then the next one is taken.
+# The Debian release that most packages of an Ubuntu release come from, by its /etc/debian_version:
+# a Debian mirror has no lists of Ubuntu. Mirrors drop old releases; then the next one is used.
 STAND_INS = {
     "18.04": ("buster", "bullseye"),
     "20.04": ("bullseye", "bookworm"),
@@ -31,11 +30,11 @@ STAND_INS = {
 }
 _INSTALLERS = frozenset({"apt-get", "dnf", "yum", "microdnf"})
 _SHOWN = 6
-# The files that lists of RPMs name: https://github.com/rpm-software-management/createrepo_c
+# Folders with files that RPM lists name: https://github.com/rpm-software-management/createrepo_c
 _LISTED_FOLDERS = ("/etc/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/")
-_VERSION = re.compile(r"-\d[^-]*$")  # or a release, in NAME-VERSION-RELEASE
+_VERSION = re.compile(r"-\d[^-]*$")  # or the release in NAME-VERSION-RELEASE
 
-# SUITE/COMPONENT of what apt reads: the required ones, and those that a mirror may lack.
+# SUITE/COMPONENT of the lists that apt reads: required ones, and those that a mirror may lack.
 _Components = tuple[tuple[str, ...], tuple[str, ...]]
 
 
@@ -53,10 +52,10 @@ def _of_ubuntu(suite: str) -> _Components:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archives:
-    """URLs of the repositories whose lists may be read.
+    """URLs of the repositories whose lists can be read.
 
     `named` are a site's own, by base. `debian` is this machine's Debian mirror, empty without one;
-    `ubuntu` are Ubuntu's archives that its apt names.
+    `ubuntu` are the Ubuntu archives in its apt configuration.
     """
 
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -89,7 +88,7 @@ class PackageTrials:
                     yield self._trial(image, [*group], step.line)
 
     def _trial(self, image: PlannedImage, names: list[str], line: int) -> Trial:
-        """Try the base's list, or one of a release of the same family, which may lack packages."""
+        """Look in the base's list, or in that of a related release, which may lack packages."""
         known = self._known(image)
         if not isinstance(known, str):
             return _by_list(image, names, known, line)
@@ -108,7 +107,7 @@ class PackageTrials:
         base, arch = image.base, image.cell.arch
         urls = self._archives.of(base)
         if not urls:
-            return f"no list of the packages of {base.name} can be read here"
+            return f"no list of the packages of {base.name} is available"
         if base.bootstrap:
             return self._of_apt(urls, _of_debian(base.bootstrap.suite), arch)
         if base.distribution == UBUNTU:
@@ -117,7 +116,7 @@ class PackageTrials:
         return self._of_rpm(urls, arch)
 
     def _stand_in(self, image: PlannedImage) -> tuple[str, frozenset[str]]:
-        """Return Debian's release in place of an Ubuntu release, and its names; empty for none."""
+        """Return the Debian release that replaces an Ubuntu release, and its names; or empty."""
         base, debian = image.base, self._archives.debian
         if base.distribution == UBUNTU and debian:
             for suite in STAND_INS.get(base.version, ()):
@@ -145,7 +144,7 @@ class PackageTrials:
         return "; ".join(dict.fromkeys(reasons))
 
     def _names_of_rpms(self, repositories: tuple[str, ...], arch: str) -> frozenset[str] | str:
-        """Read all repositories; without one of them, a missing name would prove nothing."""
+        """Read all repositories: if one is missing, a missing name proves nothing."""
         names: set[str] = set()
         for number, repository in enumerate(repositories, start=1):
             try:
@@ -156,14 +155,14 @@ class PackageTrials:
 
 
 def _unlisted(name: str) -> str:
-    """Return why no list of the distribution has a name; empty for a name that one may have."""
+    """Return why the distribution's lists cannot contain a name; empty if they can."""
     if name.startswith(("cuda-", "libcublas", "libcudnn", "libnccl")):
-        return "the lists of NVIDIA's repositories are not kept here"
+        return "the lists of NVIDIA's repositories are not available"
     if name.endswith((".rpm", ".deb")) or "://" in name:
-        return "a file, which no list names"
+        return "it is a file, and lists of packages do not contain it"
     if "/" in name and not name.startswith(_LISTED_FOLDERS):
-        return "lists of packages name no files of that folder"
-    return "lists of packages name no groups" if name.startswith("@") else ""
+        return "lists of packages do not contain files of that folder"
+    return "lists of packages contain no groups" if name.startswith("@") else ""
 
 
 def _by_list(image: PlannedImage, names: list[str], known: frozenset[str], line: int) -> Trial:
@@ -188,7 +187,7 @@ def _hint(unknown: list[str], known: frozenset[str]) -> str:
     matches = (difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in unknown)
     if guesses := [f'"{match[0]}"' for match in matches if match]:
         return f"did you mean {', '.join(guesses)}?"
-    return "if another repository has it, name that too: packages in site.yaml"
+    return "if another repository has it, add that one to packages in site.yaml"
 
 
 def _place(image: PlannedImage, name: str) -> str:
@@ -222,6 +221,6 @@ def installed_by(step: Step) -> tuple[str, ...]:
 
 
 def shown(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of further names."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"

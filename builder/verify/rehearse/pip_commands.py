@@ -1,4 +1,4 @@
-"""The commands of a spec that install Python packages, and the environments they install into."""
+"""Commands of a spec that install Python packages, and the environments they install into."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WITH_VALUE = (
 )
 
 
-# pip takes manylinux_X_Y wheels since 20.3: https://pip.pypa.io/en/stable/news/
+# pip accepts manylinux_X_Y wheels since 20.3: https://pip.pypa.io/en/stable/news/
 _PERENNIAL = (20, 3)
-# Legacy names, the glibc that they stand for (PEP 513, 571 and 599), and since which pip.
+# Legacy names, their glibc (PEP 513, 571 and 599), and the first pip that accepts them.
 _LEGACY = (
     ("manylinux2014", 17, (19, 3)),
     ("manylinux2010", 12, (19, 0)),
@@ -43,7 +43,7 @@ _LEGACY = (
 # No older wheels are made for ppc64le and aarch64: https://github.com/pypa/manylinux
 _FIRST_GLIBC = {"x86_64": 5}
 _FIRST_GLIBC_ELSEWHERE = 17
-_FLAG_M_UNTIL = (3, 7)  # the ABI is called cp37m, and cp38 since
+_FLAG_M_UNTIL = (3, 7)  # the ABI's name is cp37m, but cp38 for the next version
 # The last pip for each Python: https://pip.pypa.io/en/stable/news/
 _LAST_PIP = {(3, 6): "21.3.1", (3, 7): "24.0", (3, 8): "25.0.1"}
 _NEWEST_PIP = "25.1"
@@ -76,7 +76,7 @@ class PythonTarget:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """The platforms whose wheels its pip takes, the newest first."""
+        """The platforms whose wheels its pip accepts, the newest first."""
         pip, first = version_order(self.pip), _FIRST_GLIBC.get(self.arch, _FIRST_GLIBC_ELSEWHERE)
         last = Version(self.glibc).minor
         perennial = range(last, first - 1, -1) if pip >= _PERENNIAL else ()

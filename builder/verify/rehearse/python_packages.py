@@ -1,5 +1,4 @@
-"""Packages of an image against indexes: Python's, with what builds those that have no wheel, and
-conda's."""
+"""Check Python packages, their build requirements, and conda packages against indexes."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ from builder.verify.rehearse.servers import Ask, Unavailable
 from builder.verify.rehearse.steps import Step, arguments_of
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
-_PIN = "take a version with a wheel, or pin what it is built with and name --no-build-isolation"
+_PIN = "use a version with a wheel, or pin its build requirements and add --no-build-isolation"
 _SHOWN = 6
-# The last pip that builds a legacy source distribution with what is installed; later ones isolate:
+# Older pips build legacy source distributions with the installed packages, newer ones isolate:
 # https://pip.pypa.io/en/stable/news/#v23-1
 _LEGACY_UNTIL = (23, 1)
-# The distribution's Python has setuptools, and a virtual environment of it before 3.12:
+# The distribution's Python has setuptools; its virtual environments have it before Python 3.12:
 # https://docs.python.org/3/library/venv.html
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
@@ -37,14 +36,14 @@ Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 
 
 class PythonTrials:
-    """Tries the `pip install`s of many images; what several have in common is resolved once."""
+    """Tries the `pip install` commands of many images; equal ones are resolved once."""
 
     def __init__(self, resolver: Resolver, ask: Ask) -> None:
         self._resolver, self._ask = resolver, ask
         self._resolve = functools.cache(self._resolved)
 
     def of(self, steps: Iterable[Step], target: PythonTarget | None) -> Iterator[Trial]:
-        """Try each command that installs from an index; name what is from elsewhere."""
+        """Try each command that installs from an index; list other requirements as not tried."""
         for command in pip_installs(steps, target or _UNKNOWN):
             if target is None:
                 reason = "the tables of facts do not say which Python the distribution has"
@@ -52,13 +51,13 @@ class PythonTrials:
                 continue
             if command.others and command.with_dependencies:
                 subject = f"pip install {' '.join(command.others[:_SHOWN])}"
-                reason = "its requirements are in files that are not from an index"
+                reason = "its requirements are in files or at URLs, not in an index"
                 yield not_tried(PYTHON, subject, reason, command.step.line)
             if command.requirements:
                 yield self._trial(command)
 
     def packages(self, command: PipInstall) -> tuple[Resolved, ...]:
-        """Return the packages that a command installs from the index, if that is known."""
+        """Return the packages that a command installs from the index, if they are known."""
         resolution = self._resolution(command) if command.requirements else ()
         return resolution if isinstance(resolution, tuple) else ()
 
@@ -71,12 +70,12 @@ class PythonTrials:
             return not_tried(PYTHON, subject, str(packages), line)
         if isinstance(packages, Unresolvable):
             return failed(PYTHON, subject, f"{target.short}: {packages}", line)
-        if loose := [text for package in packages if (text := _loosely_built(package, command))]:
-            return failed(PYTHON, subject, f"{target.short}: {'; '.join(loose)}", line, _PIN)
+        if faults := [text for package in packages if (text := _unpinned_build(package, command))]:
+            return failed(PYTHON, subject, f"{target.short}: {'; '.join(faults)}", line, _PIN)
         built = [f"{package.name} {package.version}" for package in packages if package.source]
         text = f"{target.short}: {counted(len(packages) - len(built), 'wheel')}"
         if built:
-            text = f"{text}; compiled with what is pinned: {', '.join(built)}"
+            text = f"{text}; compiled with pinned requirements: {', '.join(built)}"
         return passed(PYTHON, subject, text, line)
 
     def _resolution(self, command: PipInstall) -> Resolution:
@@ -86,7 +85,7 @@ class PythonTrials:
         for option, url in indexes:
             answer = self._ask(f"{url.rstrip('/')}/")
             if answer.has is None:
-                return Unavailable(f"the index {url} was not asked: {answer.text}")
+                return Unavailable(f"the index {url} is not available: {answer.text}")
             options += [option, url]
         return self._resolve(command.requirements, command.target, tuple(options))
 
@@ -113,7 +112,7 @@ def _misplaced(command: PipInstall) -> str:
     return ""
 
 
-def _loosely_built(package: Resolved, command: PipInstall) -> str:
+def _unpinned_build(package: Resolved, command: PipInstall) -> str:
     source = package.source
     if source is None:
         return ""
@@ -122,20 +121,20 @@ def _loosely_built(package: Resolved, command: PipInstall) -> str:
     if not command.is_isolated or (source.is_legacy and old_pip):
         if command.is_isolated:  # `setup.py install` does without wheel
             needed = [Requirement("setuptools")]
-        loose = [str(each) for each in needed if not _is_installed(each, command)]
-        reason = "no command before it pins that"
+        unpinned = [str(each) for each in needed if not _is_installed(each, command)]
+        reason = "no earlier command pins that"
     else:
         exact = {"==", "==="}
-        loose = [
+        unpinned = [
             str(each)
             for each in needed
             if exact.isdisjoint(specifier.operator for specifier in each.specifier)
         ]
         reason = "the newest version at build time is used"
-    if not loose:
+    if not unpinned:
         return ""
     name = f"{package.name} {package.version}"
-    return f"{name} has no wheel and is compiled with {', '.join(loose)}: {reason}"
+    return f"{name} has no wheel and is compiled with {', '.join(unpinned)}: {reason}"
 
 
 def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
@@ -149,7 +148,7 @@ def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
 
 
 def _applies(requirement: Requirement, target: PythonTarget) -> bool:
-    """Return whether a requirement is one for the target's Python and machine, by its marker."""
+    """Return whether a requirement's marker matches the target's Python and machine."""
     if requirement.marker is None:
         return True
     return requirement.marker.evaluate(
@@ -215,7 +214,7 @@ class CondaTrials:
         text = ", ".join(sorted(versions)) or "no version of it"
         text = f"the channels have {text} for {subdir}"
         if step.has_fallback:
-            text = f"{text}; another command is behind it"
+            text = f"{text}; if it fails, another command is run"
             return not_tried(CONDA, subject, text, step.line)
         return failed(CONDA, subject, text, step.line)
 

@@ -1,4 +1,4 @@
-"""Rehearsals of cells: every step of a spec, handed to the trials that know something of it."""
+"""Rehearse cells: give every step of a spec to the trials that apply to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from builder.verify.rehearse.workspace import Clones, SourceWorkspace, write_fil
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal:
-    """Rehearses cells; what several have in common is asked of servers once."""
+    """Rehearses cells; servers are asked once for what several cells share."""
 
     python: PythonTrials
     conda: CondaTrials
@@ -142,7 +142,7 @@ def rehearsal_here(
 def _workspace(
     processes: Processes, clones: Clones, home: Home, spec: Spec
 ) -> Iterator[SourceWorkspace]:
-    places = {source.file: home.source(source.sha256) for source in spec.sources}
+    paths = {source.file: home.source(source.sha256) for source in spec.sources}
     with tempfile.TemporaryDirectory(prefix="build-images-") as folder:
         for path, text in copied_texts(spec).items():
             write_file(Path(folder, path.lstrip("/")), text.encode())
@@ -150,7 +150,7 @@ def _workspace(
             root=Path(folder),
             check_out=clones.check_out,
             processes=processes,
-            stored={name: path for name, path in places.items() if path.exists()},
+            stored={name: path for name, path in paths.items() if path.exists()},
         )
 
 

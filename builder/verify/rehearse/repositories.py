@@ -1,6 +1,6 @@
 """Names of packages in repositories of Debian packages and of RPMs.
 
-Mirrors belong to others: that a packed file stays small when it is unpacked is not believed.
+Mirrors are not trusted: the size of a file is limited while it is unpacked.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable
 # Ubuntu's universe has 65 MB unpacked, EPEL's primary.xml 40 MB.
 LARGEST = 1 << 30  # bytes
 _LARGEST_DICTIONARY = 256 << 20  # bytes that xz may ask for
-_CHUNK = 4 << 10  # bytes; few, since they may unpack to 30,000 times as many
+_CHUNK = 4 << 10  # bytes; small, since they may unpack to 30,000 times as many
 _XZ, _GZIP, _ZSTD = b"\xfd7zXZ\0", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 # ---- Debian's, https://wiki.debian.org/DebianRepository/Format ----
 
-_ENDINGS = (".xz", ".gz", "")  # of which a repository has one at least
+_ENDINGS = (".xz", ".gz", "")  # a repository has at least one of these
 _FIELDS = (b"Package: ", b"Provides: ")
 
 
@@ -60,7 +60,7 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 _INDEX = "repodata/repomd.xml"
 _CHECKSUMS = {"sha": "sha1", "sha1": "sha1", "sha256": "sha256", "sha512": "sha512"}
-_DEEPEST, _LONGEST = 16, 1 << 20  # elements in each other; characters of a text
+_DEEPEST, _LONGEST = 16, 1 << 20  # nested elements; characters of a text
 _OF_INDEX = ("repomd", "data")
 _OF_PACKAGE = ("metadata", "package")
 
@@ -76,7 +76,7 @@ def rpm_names(read: ReadUrl, repository: str, arch: str) -> set[str]:
     path, algorithm, checksum = _primary(read(f"{folder}/{_INDEX}"))
     data = read(f"{folder}/{path}")
     if hashlib.new(algorithm, data).hexdigest() != checksum:
-        raise Unavailable(f"{path} is not the one that {_INDEX} names")
+        raise Unavailable(f"the checksum of {path} differs from the one in {_INDEX}")
     return {*_rpm_names(_elements(unpacked(data)), arch)}
 
 
@@ -115,7 +115,7 @@ def _rpm_names(elements: Iterable[_Element], arch: str) -> Iterator[str]:
 
 @dataclass(kw_only=True, slots=True)
 class _Builder:
-    """Takes the events of a parser; `ended` are the elements that ended since it was emptied."""
+    """Collects a parser's events; `ended` are the elements that ended since it was emptied."""
 
     path: list[str] = field(default_factory=list)
     attributes: list[Mapping[str, str]] = field(default_factory=list)
@@ -140,7 +140,7 @@ class _Builder:
         self.text = ""
 
     def refuse(self, *_: object) -> None:
-        """Refuse document types and entities: a few bytes of them can stand for gigabytes."""
+        """Refuse document types and entities: a few bytes of them can expand to gigabytes."""
         raise Unavailable("its XML declares a document type, which is refused")
 
 
@@ -162,11 +162,11 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[_Element]:
     yield from builder.ended  # expat may hold elements back until the end
 
 
-# ---- Packed files ----
+# ---- Compressed files ----
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
-    """Yield what xz, gzip or Zstandard packed, or a plain file, in chunks. Raises `Unavailable`."""
+    """Yield the content of an xz, gzip, Zstandard or plain file in chunks. Raises `Unavailable`."""
     inflate: lzma.LZMADecompressor | StreamInflater
     if data.startswith(_XZ):
         inflate = lzma.LZMADecompressor(memlimit=_LARGEST_DICTIONARY)

@@ -1,7 +1,7 @@
 """The packages that pip would install for another Python and architecture, with dependencies.
 
 pip itself resolves, on this machine and for the target, and installs nothing (`--dry-run`). For
-another machine it takes wheels alone. So a second index, on loopback, has a stand-in for each
+another machine it accepts only wheels. So a second index, on loopback, has a stand-in for each
 source distribution: a wheel with its name, version and requirements, and no content.
 """
 
@@ -42,15 +42,15 @@ _NO_SETTINGS = {
     "PIP_FIND_LINKS": "",
     "PIP_EXTRA_INDEX_URL": "",
 }
-# What pip builds with where a source distribution does not say (PEP 517, PEP 518).
+# What pip installs to build a source distribution that names no requirements (PEP 517, PEP 518).
 _LEGACY_BUILD = ("setuptools>=40.8.0", "wheel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceDistribution:
-    """The requirements of a source distribution: to run, and to be built.
+    """The run-time and build requirements of a source distribution.
 
-    Without a pyproject.toml it `is_legacy`: an old pip builds it with what is installed.
+    Without a pyproject.toml it `is_legacy`: an old pip builds it with the installed packages.
     """
 
     name: str
@@ -62,7 +62,7 @@ class SourceDistribution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """One package of a resolution: compiled from `source` where there is one, else a wheel."""
+    """One resolved package: compiled from `source` if there is one, else installed as a wheel."""
 
     name: str
     version: str
@@ -71,7 +71,7 @@ class Resolved:
 
 
 class Unresolvable(Exception):
-    """The reason why no set of packages meets the requirements, as pip or the index says it."""
+    """Raised with the reason of pip or the index why no set of packages fits."""
 
 
 RunPip = Callable[[Sequence[str]], Completed]
@@ -136,7 +136,7 @@ def _reason(completed: Completed) -> str:
 
 
 def pip_of_this_machine(processes: Processes, index_url: str) -> RunPip:
-    """Return this machine's pip, with none of its settings but the index and the certificates."""
+    """Return this machine's pip with only its settings for the index and the certificates."""
     direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
     settings = {**_NO_SETTINGS, "no_proxy": ",".join(filter(None, [direct, LOOPBACK]))}
 
@@ -149,10 +149,10 @@ def pip_of_this_machine(processes: Processes, index_url: str) -> RunPip:
 
 
 class StandInWheels:
-    """Pages and wheels of an index that has stand-ins alone, for one target.
+    """Pages and wheels of an index that has only stand-ins, for one target.
 
-    It has one for each version without a wheel. `sources` are those that pip asked for, by name
-    and version; `problems` what kept one from being made.
+    It has one for each version without a wheel. `sources` are the source distributions that pip
+    requested, by name and version; `problems` are the errors of stand-ins that could not be made.
     """
 
     def __init__(self, index: Index, target: PythonTarget) -> None:
@@ -167,7 +167,7 @@ class StandInWheels:
             return self._wheel(name) if name.endswith(".whl") else self._page(name)
         except Unavailable as error:
             self.problems.append(error)
-        except Exception as error:  # others made the source
+        except Exception as error:  # the source is not trusted: any error may occur
             self.problems.append(Unavailable(f"the source of {name} is damaged: {error}"))
         return None
 
@@ -195,7 +195,7 @@ class StandInWheels:
 
 
 def read_source(name: str, version: str, archive: bytes) -> SourceDistribution:
-    """Read the requirements in an archive (.tar.gz or .zip), as far as it names any."""
+    """Read the requirements in an archive (.tar.gz or .zip), if it declares any."""
     files = _files(archive)
     try:
         project = tomllib.loads(files.get("pyproject.toml", ""))
@@ -245,7 +245,7 @@ def _files(archive: bytes) -> dict[str, str]:
 
 
 def _metadata_name(path: str) -> str:
-    """Return the name of NAME-VERSION/pyproject.toml, of PKG-INFO there, or of egg-info's list."""
+    """Return the name of a file with requirements, in the top folder or egg-info; else empty."""
     *folders, name = path.removeprefix("./").split("/")
     if name == "requires.txt":
         return name if folders and folders[-1].endswith(".egg-info") else ""
@@ -253,7 +253,7 @@ def _metadata_name(path: str) -> str:
 
 
 class _Metadata(importlib.metadata.Distribution):
-    """Reads requirements to run as Python does: of PKG-INFO, or of setuptools' requires.txt."""
+    """Reads run-time requirements as Python does: of PKG-INFO, or of setuptools' requires.txt."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files

@@ -1,6 +1,6 @@
-"""Answers of servers: files that are read or asked for, trials of downloads, package indexes.
+"""Requests to servers: files that are read, trials of downloads, package indexes.
 
-Mirrors and indexes belong to others: the size that a server names is not believed.
+Servers are not trusted: the size of a file is limited, whatever size they announce.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _FETCHERS = frozenset({"wget", "curl"})
 
 
 class Unavailable(Exception):
-    """The reason why a server or a file of it cannot be read, in one line."""
+    """Raised with a one-line reason if a server, or a file on it, cannot be read."""
 
 
 class NotOnServer(Unavailable):
-    """The server answers, and has no such file."""
+    """Raised if the server answers, but does not have the file."""
 
 
 ReadUrl = Callable[[str], bytes]  # raises `Unavailable`
@@ -59,7 +59,7 @@ def read_url(
 ) -> bytes:
     """Return the bytes at an `https:`, `http:` or `file:` URL.
 
-    Raises `Unavailable`, also for more bytes than `limit`, or than `LARGEST`.
+    Raises `Unavailable`, also for more bytes than `limit` (0 stands for `LARGEST`).
     """
     name = url.rstrip("/").rpartition("/")[2]
     try:
@@ -99,7 +99,7 @@ def _check_size(size: int, name: str, limit: int = 0) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """A server's answer about a URL: it `has` it or not; None if unknown, `text` is the reason."""
+    """A server's answer about a URL: `has` is None if unknown; `text` is the reason if not True."""
 
     has: bool | None
     text: str = ""
@@ -109,7 +109,7 @@ Ask = Callable[[str], Answer]
 
 
 class Servers:
-    """Asks servers for the heads of files. One that did not answer is not asked again."""
+    """Sends HEAD requests to servers. A server that did not answer is not asked again."""
 
     def __init__(self) -> None:
         self._session = requests.Session()
@@ -133,7 +133,7 @@ class Servers:
 
 
 class SourceTrials:
-    """Tries the files that images download; each URL is asked for once."""
+    """Tries the files that images download; each URL is requested once."""
 
     def __init__(self, ask: Ask, stored_at: Callable[[LockedSource], Path]) -> None:
         self._ask, self._stored_at = ask, stored_at
@@ -143,11 +143,11 @@ class SourceTrials:
         for source in sources:
             path = self._stored_at(source)
             if not path.exists():
-                yield not_tried(SOURCES, source.url, "the store has not fetched it")
+                yield not_tried(SOURCES, source.url, "it is not in the store")
             elif sha256_of_file(path) == source.sha256:
-                yield passed(SOURCES, source.url, "the store's file is the locked one")
+                yield passed(SOURCES, source.url, "the file in the store matches the lock")
             else:
-                yield failed(SOURCES, source.url, "the store's file is not the locked one")
+                yield failed(SOURCES, source.url, "the file in the store differs from the lock")
 
     def of(self, steps: Iterable[Step]) -> Iterator[Trial]:
         """Try each URL that a step fetches."""
@@ -174,9 +174,9 @@ def _wrong_shape(url: str) -> str:
     if "." not in (parts.hostname or ""):
         return "it names no server"
     if not posixpath.basename(parts.path):
-        return "it names a folder, and no file"
+        return "it names a folder, not a file"
     if re.search(r"\{|\}|\$|/None/|//", parts.path):
-        return "a part of it was not filled in"
+        return "a part of it has no value"
     return ""
 
 
@@ -201,7 +201,7 @@ class IndexFile:
 class Index:
     """The index at a URL (`https://index.example/simple`).
 
-    Pages and files are read once: an answer holds for one rehearsal.
+    Pages and files are read once per rehearsal.
     """
 
     def __init__(self, url: str, read: Callable[..., bytes] | None = None) -> None:
@@ -218,7 +218,7 @@ class Index:
             return ()
         except ValueError as error:
             server = server_of(self._url)
-            raise Unavailable(f"{server} gives no JSON page of {project}") from error
+            raise Unavailable(f"{server} has no JSON page of {project}") from error
         return tuple(file for row in part(page, "files") or () if (file := _file(row, url)))
 
 
@@ -247,9 +247,9 @@ LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def served(answer: Callable[[str], bytes | None]) -> Iterator[str]:
-    """Serve what `answer` has for a path, and status 404 for None; the URL is that of the server.
+    """Serve the result of `answer` for a path, or status 404 for None; yield the server's URL.
 
-    Pages and files have the same type: pip looks at that of pages alone.
+    Pages and files have the same content type, since pip checks only that of pages.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The commands of a spec, one at a time, with the folder and the variables that they run with."""
+"""The commands of a spec, each with its working directory and its variables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _GROUPING = frozenset({"{", "}", ";"})
 class Step:
     """One command of a Dockerfile's RUN. `folder` is where it runs; `variables` are set for it.
 
-    `argv` is without the assignments before the command. `line` is in the Dockerfile; `layer`
-    numbers the RUN, and the last stage is `final`. What `has_fallback` may fail: another command
-    stands behind `||`.
+    `argv` excludes the assignments before the command. `line` is its line in the Dockerfile;
+    `layer` is the number of the RUN; `final` marks the last stage. A command that `has_fallback`
+    may fail: another command follows after `||`.
     """
 
     argv: tuple[str, ...]
@@ -37,7 +37,7 @@ class Step:
         return posixpath.basename(self.argv[0])
 
     def path(self, name: str) -> str:
-        """Return the absolute path of what the command calls by a relative one."""
+        """Return the absolute path of a path in the command."""
         return posixpath.normpath(posixpath.join(self.folder, name))
 
 
@@ -74,7 +74,7 @@ def _steps(reading: Reading) -> Iterator[Step]:
 
 
 def _alternatives(command: SpecCommand) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the commands of a group `{ a || b ; }`, each with whether another stands behind it."""
+    """Yield the commands of a group `{ a || b ; }`, each with whether a fallback follows it."""
     words: list[str] = []
     for word in words_of(command.text):
         if word == "||":
@@ -97,7 +97,7 @@ def _assignments(words: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arguments:
-    """The words after a command: values by option, options without a value, and the others."""
+    """The arguments of a command: values by option, options without a value, and the others."""
 
     values: Mapping[str, Sequence[str]]
     flags: Sequence[str]
@@ -113,7 +113,7 @@ class Arguments:
 
 
 def arguments_of(words: Sequence[str], with_value: Collection[str] = ()) -> Arguments:
-    """Parse words; the options `with_value` have it behind them: `-p 1`, `-p1`, `--strip=1`."""
+    """Parse arguments; the options `with_value` take a value: `-p 1`, `-p1`, `--strip=1`."""
     values: dict[str, list[str]] = {}
     flags, others = list[str](), list[str]()
     rest = iter(words)

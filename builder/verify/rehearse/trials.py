@@ -1,6 +1,6 @@
-"""The trials of a cell: what was tried with which result, and what was not and why.
+"""Trials of a cell: what was tried with which result, and what was not tried and why.
 
-How many ended how is recorded for `explain`; a record holds for one content key.
+The numbers by outcome are recorded for `explain`; a record holds for one content key.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from builder.system.home import Home
 # In the order in which results are shown.
 OUTCOMES = ("failed", "not tried", "passed")
 FAILED, NOT_TRIED, PASSED = OUTCOMES
-# The kinds of trials, in that order, too.
+# The kinds of trials, in the order in which they are shown.
 KINDS = (
     *("sources", "clones", "packages", "python", "conda", "patches"),
     *("flags", "toolkit", "imports", "libraries", "steps"),
 )
 SOURCES, CLONES, PACKAGES, PYTHON, CONDA, PATCHES, FLAGS, TOOLKIT, IMPORTS, LIBRARIES, STEPS = KINDS
-# What a spec asks for by itself, whatever servers answer.
+# Trials whose subjects depend only on the spec, and not on answers of servers.
 _ASKED = frozenset({SOURCES, CLONES, PACKAGES, PYTHON, CONDA})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One thing that was tried without building the image, or that could not be.
+    """One trial of a part of an image without building it, or one that could not be made.
 
-    `subject` is what the spec asks for, `line` where in its Dockerfile. `text` is the result, or
+    `subject` is the part of the spec, `line` its line in the Dockerfile. `text` is the result, or
     the reason why there is none; `hint` says what to do about a failure.
     """
 
@@ -68,7 +68,7 @@ def in_order(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellTrials:
-    """The trials of one cell; they hold for the image with this content key alone."""
+    """The trials of one cell; they are valid only for the image with this content key."""
 
     image: str
     content_key: str
@@ -79,7 +79,7 @@ class CellTrials:
 
     @property
     def asked(self) -> str:
-        """A SHA-256 over what the spec asks for: two rehearsals with the same tried the same."""
+        """A SHA-256 over the subjects of the spec: two rehearsals with the same tried the same."""
         asked = {f"{trial.kind} {trial.subject}" for trial in self.trials if trial.kind in _ASKED}
         return hashlib.sha256("\n".join(sorted(asked)).encode()).hexdigest()
 
@@ -110,7 +110,7 @@ class RehearsalRecord:
 def write_record(folder: Path, cell: CellTrials, date: str) -> None:
     """Record a rehearsal in place of an earlier one of the same content key.
 
-    Steps that ran on another base are left out: they say nothing of the image.
+    Steps that ran on another base are left out: they prove nothing about the image.
     """
     counts = Counter(trial.outcome for trial in cell.trials if trial.kind != STEPS)
     record = RehearsalRecord(
@@ -134,9 +134,9 @@ def read_record(folder: Path, content_key: str) -> RehearsalRecord | None:
 
 
 def seen_of(out: Path, home: Home, image: PlannedImage) -> str:
-    """Return in a few words the most that this machine has seen of an image as it is now.
+    """Return in a few words how far an image, as it is now, was tested on this machine.
 
-    An image with CUDA that was built is proven as far as that goes here.
+    A built image with CUDA counts as proven as far as this machine allows.
     """
     manifest = read_manifest(out / image.identifier)
     if manifest is None or manifest.content_key != image.content_key:

@@ -1,8 +1,8 @@
-"""The files of source trees at the places where the steps of a spec have them.
+"""The files of source trees at the paths where the steps of a spec have them.
 
-They lie in a folder that stands for the image's root. Only what fetches, unpacks, copies, removes
-and edits sources is followed. Nothing of a recipe is executed but the expressions of sed, in its
-sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox). No links stay there, so that no path
+They are in a folder that represents the image's root. Only steps that fetch, unpack, copy, remove
+and edit sources are followed. Nothing of a recipe is executed except sed's expressions, in its
+sandbox: https://www.gnu.org/software/sed/manual/ (--sandbox). Links are removed, so that no path
 leads out of the folder.
 """
 
@@ -28,7 +28,7 @@ from builder.verify.rehearse.trials import CLONES, PATCHES, Trial, failed, not_t
 _EDIT_TIMEOUT_S = 60.0
 _BUILD_FOLDERS = ("/var/tmp/", "/tmp/")  # noqa: S108 - paths in the image
 _GIT_TIMEOUT_S = 300.0
-_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # with filters
+_NO_SETTINGS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # no filters
 
 # ---- Source trees: of locked archives, and of Git repositories ----
 
@@ -60,7 +60,7 @@ class Clones:
         self._processes, self._folders = processes, folders
 
     def check_out(self, url: str, ref: str, folder: Path) -> str:
-        """Write the files of a commit, tag or branch to a folder; return why not, if it cannot."""
+        """Write the files of a commit, tag or branch to a folder; return why if that fails."""
         match = re.fullmatch(r"https://[^/]+/([^/]+)/([^/]+?)(?:\.git)?/?", url)
         if match is None:
             return f"{url} names no owner and repository"
@@ -76,9 +76,9 @@ class Clones:
         return f"no copy of {owner}/{name} (name its folder with --clones)"
 
     def _check_out(self, repository: Path, ref: str, folder: Path) -> None:
-        """Write the files of a commit: no links, and by no program that the repository names.
+        """Write the files of a commit, without links, and run no program that the repository names.
 
-        Its settings are not read: a Git folder for this moment has its objects alone.
+        Its settings are not read: a temporary Git folder uses only its objects.
         """
         git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository), "rev-parse")
         names = ("--git-path", "objects", f"{ref}^{{commit}}")
@@ -97,15 +97,15 @@ class Clones:
 
 # ---- The files in an image ----
 
-# Writes the files of a repository's commit to a folder; returns why not, if it cannot.
+# Writes the files of a repository's commit to a folder; returns the reason if that fails.
 CheckOut = Callable[[str, str, Path], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clone:
-    """A repository that a step clones, and the commit, tag or branch that it takes.
+    """A repository that a step clones, and the commit, tag or branch that it checks out.
 
-    `problem` is why it is not at hand.
+    `problem` is the reason why it is not available.
     """
 
     url: str
@@ -123,10 +123,10 @@ class Clone:
 
 @dataclass(kw_only=True, slots=True)
 class SourceWorkspace:
-    """Follows steps in their order; `trials` are what they were tried for.
+    """Follows the effects of steps, in their order, on source files; `trials` are the results.
 
-    `root` stands for the image's root folder, and holds what the spec copies there. `stored` are
-    the locked files that the store has, by their names; `cloned` repositories by their places.
+    `root` represents the image's root folder, with the files that the spec copies there. `stored`
+    are the locked files in the store, by name; `cloned` are repositories by path.
     """
 
     root: Path
@@ -142,7 +142,7 @@ class SourceWorkspace:
         return [*(clone.trial for clone in self.cloned.values()), *self._edits]
 
     def follow(self, step: Step) -> None:
-        """Take up what a step does to source files."""
+        """Apply the effect of a step on source files."""
         if command := patch_command(step):
             subject = f"{command.file} in {command.folder}"
             outcome, text = self._patch(command)
@@ -160,12 +160,12 @@ class SourceWorkspace:
             self._edit(step)
 
     def read(self, path: str) -> str | None:
-        """Return the text at a place in the image, if a source tree at hand has one there."""
+        """Return the text of a file in the image, if an available source tree has it."""
         file = self._file(path)
         return file.read_text(errors="replace") if file.is_file() else None
 
     def is_at_hand(self, folder: str) -> bool:
-        """Return whether a folder's files are those of a source tree that is at hand."""
+        """Return whether a folder's files are those of an available source tree."""
         return any(folder == tree or folder.startswith(f"{tree}/") for tree in self._trees)
 
     def files_below(self, folder: str) -> list[str]:
@@ -174,15 +174,15 @@ class SourceWorkspace:
         return sorted(str(file.relative_to(top)) for file in top.rglob("*") if file.is_file())
 
     def copied(self) -> tuple[str, ...]:
-        """Return the places outside of build folders that have files of a source tree."""
+        """Return the paths outside of build folders that have files of a source tree."""
         return tuple(tree for tree in self._trees if not tree.startswith(_BUILD_FOLDERS))
 
     def _file(self, path: str) -> Path:
-        """Return the file that stands for an absolute, normal path in the image."""
+        """Return the local file for an absolute, normal path in the image."""
         return self.root / path.lstrip("/")
 
     def _remove(self, file: Path) -> None:
-        with contextlib.suppress(OSError):  # as `rm -f` removes what is there
+        with contextlib.suppress(OSError):  # like `rm -f`
             if file.is_dir():
                 shutil.rmtree(file)
             else:
@@ -236,7 +236,7 @@ class SourceWorkspace:
         for expression in expressions:
             options += ["-e", expression]
         for path in map(step.path, files):
-            # Not of the distribution, nor of a source tree that is not at hand.
+            # Files of the distribution, and of source trees that are not available, are not tried.
             if self.is_at_hand(posixpath.dirname(path)):
                 outcome, text = self._edit_file(self._file(path), options)
                 subject = f"sed {' '.join(options)} {path}"
@@ -249,13 +249,13 @@ class SourceWorkspace:
         argv = ["sed", "--sandbox", "-i", *options, str(file)]
         completed = self.processes.capture(argv, check=False, timeout_s=_EDIT_TIMEOUT_S)
         if completed.returncode:
-            return not_tried, "sed refuses it here"
+            return not_tried, "sed refuses it in its sandbox"
         if file.read_bytes() == before:
             return failed, "it changes nothing in the source"
         return passed, "it changes the source"
 
     def _patch(self, command: PatchCommand) -> tuple[Callable[..., Trial], str]:
-        """Apply a patch if all of it applies."""
+        """Apply a patch if it applies completely."""
         if not self.is_at_hand(command.folder) or not self._file(command.folder).is_dir():
             return not_tried, "its sources are not available"
         patch = self._file(command.file)
@@ -264,10 +264,10 @@ class SourceWorkspace:
         if not patch.is_file():
             return not_tried, "the patch is not available"
         if not shutil.which("patch"):
-            return not_tried, "this machine has no patch"
-        if complaint := self._complaint_of_patch(command, patch, "--dry-run"):
-            return failed, complaint
-        self._complaint_of_patch(command, patch)
+            return not_tried, "the program patch is missing on this machine"
+        if error := self._patch_error(command, patch, "--dry-run"):
+            return failed, error
+        self._patch_error(command, patch)
         below = self._file(command.folder).rglob("*")
         if links := [path for path in below if path.is_symlink()]:
             for link in links:
@@ -275,8 +275,8 @@ class SourceWorkspace:
             return not_tried, "it makes a symbolic link"
         return passed, "it applies to the source"
 
-    def _complaint_of_patch(self, command: PatchCommand, patch: Path, *more: str) -> str:
-        """Run patch, and return its complaint if it fails.
+    def _patch_error(self, command: PatchCommand, patch: Path, *more: str) -> str:
+        """Run patch, and return its error message if it fails.
 
         `--unified` keeps patch from reading an ed script, which could run commands.
         """

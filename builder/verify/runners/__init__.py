@@ -1,4 +1,4 @@
-"""Running commands inside an artifact: each format by the programs that sites use for it."""
+"""Run commands inside an artifact, with the programs that sites use for each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OCI layout itself, not what an engine's storage holds of it: buildah, Podman, Docker."""
+"""Runners of the OCI layout itself, not of an engine's stored copy: Buildah, Podman, Docker."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; exit $status'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chroot:
-    """Buildah's runner below a chroot, which may lose the end of what a command prints.
+    """Buildah's runner with a chroot, which may lose the end of a command's output.
 
-    It copies output in a thread, for whose end it does not wait:
+    It copies output in a thread and does not wait for the end of that thread:
     https://github.com/containers/buildah/blob/v1.28.2/chroot/run_common.go (runUsingChrootMain).
-    So a shell prints a mark when the command has ended, and without it the command is run again.
-    The shell also says which signal ended the command; Buildah does not.
+    So a shell prints a mark after the command; if the mark is missing, the command is run again.
+    The shell also reports the signal that ended the command; Buildah does not.
     """
 
     inner: Prefixed
@@ -60,11 +60,11 @@ class Chroot:
 
 @contextlib.contextmanager
 def buildah_runner(container: Container) -> Iterator[Runner]:
-    """A working container of buildah's, in which each command runs below a chroot."""
+    """Create a working container of Buildah, in which each command runs with a chroot."""
     tools, artifact = container.tools, container.artifact
     buildah, capture = Buildah(tools), tools.processes.capture
-    # Buildah names what it pulls after the path, and not every path is a valid name: so the
-    # reference is relative, and shared by all images until the container stands.
+    # Buildah derives the image's name from the path, and not every path is a valid name. So the
+    # reference is relative, and all images share it until the container exists.
     with locked(tools.home.path, "oci-runner"):
         pulled = capture(
             buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}"),
@@ -93,25 +93,25 @@ def buildah_runner(container: Container) -> Iterator[Runner]:
             )
         )
     finally:
-        # An interrupted run cleans the whole storage. Under the lock, since what is removed may be
-        # a layer that another image shares, and is just adding: "layer not known".
+        # An interrupted run cleans the whole storage. It needs the lock, since it may remove a
+        # layer that is just being added for another image: "layer not known".
         with contextlib.suppress(Exception), locked(tools.home.path, "oci-runner"):
             capture(buildah.command("rm", name), check=False)
             capture(buildah.command("rmi", image), check=False)
 
 
 def buildah_problem(tools: Tools) -> str:
-    """Return why Buildah cannot hand over this machine's GPUs; empty if it can."""
+    """Return why Buildah cannot pass this machine's GPUs to containers; empty if it can."""
     if not offers(tools, ["buildah", "run"], "--device"):
-        return "this buildah cannot hand over devices"
+        return "this buildah cannot pass devices to containers"
     return cdi_problem()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Named:
-    """A runner whose containers have names, by which they are removed when they hang.
+    """A runner whose containers have names, so that containers that hang can be removed.
 
-    What runs in a container of a daemon's is not started by us.
+    If the engine is a daemon, it starts the programs in containers, and not this process.
     """
 
     engine: tuple[str, ...]
@@ -151,7 +151,7 @@ class _Named:
             )
             return done
         finally:
-            if not done or done.timed_out:  # interrupted, too: then its processes start nothing
+            if not done or done.timed_out:  # also when interrupted: `_ask` still works
                 self._ask("rm", "--force", name, timeout_s=60)
 
     def _ask(self, *words: str, timeout_s: float) -> str:
@@ -159,7 +159,7 @@ class _Named:
         return Processes().capture(argv, env=self.env, check=False, timeout_s=timeout_s).stdout
 
     def _waiting(self, name: str) -> tuple[str, ...]:
-        """Look below a daemon, which may be on another machine: then nothing is known."""
+        """Return what a daemon's processes wait for; empty if it is on another machine."""
         listed = self._ask("top", name, "-eo", "pid", timeout_s=10)
         pids = [int(word) for word in listed.split() if word.isdecimal()]
         return waiting([pid for pid in pids if Path(f"/proc/{pid}").exists()])
@@ -167,7 +167,7 @@ class _Named:
 
 @contextlib.contextmanager
 def podman_runner(container: Container) -> Iterator[Runner]:
-    """Podman on a storage of its own, which is for this run alone."""
+    """Run Podman with a storage that only this run uses."""
     tools, artifact, env = container.tools, container.artifact, Buildah(container.tools).environment
     gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
     with _podman_storage(container) as options:
@@ -188,7 +188,7 @@ def podman_runner(container: Container) -> Iterator[Runner]:
 
 @contextlib.contextmanager
 def _removed(runner: _Named) -> Iterator[None]:
-    """The time in which the engine has a runner's image."""
+    """Remove a runner's image from the engine afterwards."""
     try:
         yield
     finally:
@@ -199,9 +199,9 @@ def _removed(runner: _Named) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
-    """Options that name a storage of this run alone.
+    """Yield the options for a storage that only this run uses.
 
-    Podman refuses a runroot with a path of more than 50 characters, as those of users' homes are.
+    Podman refuses a runroot with a path of more than 50 characters, such as those in users' homes.
     """
     root = Path(tempfile.mkdtemp(dir=container.work, prefix="podman-"))
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="podman-") as short:
@@ -211,7 +211,7 @@ def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
         try:
             yield options
         finally:
-            with contextlib.suppress(Exception):  # ends what keeps the namespace of its own open
+            with contextlib.suppress(Exception):  # ends the process that keeps its namespace open
                 ending = [container.tools.program("podman"), *options, "system", "migrate"]
                 Processes().capture(ending, env=container.tools.environment, check=False)
             remove_tree(root)
@@ -219,7 +219,7 @@ def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def docker_runner(container: Container) -> Iterator[Runner]:
-    """The Docker Engine that $DOCKER_HOST leads to; before 25 it loads no OCI layout itself."""
+    """Run on the Docker Engine of $DOCKER_HOST; before version 25 it cannot load OCI layouts."""
     tools, artifact = container.tools, container.artifact
     docker, capture = tools.program("docker"), tools.processes.capture
     runner = _Named(
@@ -241,5 +241,5 @@ def docker_runner(container: Container) -> Iterator[Runner]:
 
 
 def _user() -> list[str]:
-    """Return the option for the user inside; an ordinary caller is root there, without one."""
+    """Return the option for the user inside; none for an ordinary caller, who is root there."""
     return [f"--user={NOBODY}"] if os.geteuid() == 0 else []

@@ -1,8 +1,8 @@
-"""The input of runners, and their duties.
+"""The interface of runners.
 
-The same is asked of all of them: the image's environment and nothing of the caller's, HOME, the
-working directory, an ordinary user, the host's network and shared memory, and, where requested, its
-GPUs and a folder of data. Those that a launcher can start let its variables in, and no others.
+All runners provide the same: the image's environment without the caller's, HOME, the working
+directory, an ordinary user, the host's network and shared memory and, on request, the host's GPUs
+and a data folder. Runners that a launcher can start also pass on its variables, and no others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from builder.system.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
 HOME_IN_CONTAINER = "/tmp"  # noqa: S108 - every image has it
-DATA_AT = "/mnt"  # where a folder of the host is shown: every image has it (FHS 3.0)
-# The ordinary user of engines that could also run as root: images have an entry for it, without
-# which Python's getpass, and so PyTorch, does not know who it is.
+DATA_AT = "/mnt"  # where a folder of the host is mounted: every image has it (FHS 3.0)
+# The ordinary user for engines that could also run as root. Images have an entry for it, since
+# Python's getpass, and so PyTorch, needs one.
 NOBODY = "65534:65534"
 # All of NVIDIA's GPUs, as a specification of the Container Device Interface names them:
 # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html
@@ -36,8 +36,8 @@ _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 class Around:
     """A launcher of the host, which starts a container for each rank.
 
-    `command` stands before the container's own. `environment` is all that it is given, but for the
-    container's own settings; with what it adds, that reaches the programs in the containers.
+    `command` precedes the container's own command. `environment` has all its variables except the
+    container's settings; with the launcher's additions it reaches the programs in the containers.
     """
 
     command: tuple[str, ...]
@@ -48,11 +48,11 @@ class Around:
 class Container:
     """An artifact to run commands in.
 
-    `directory` is the image's working directory, which not every format can hold. With `gpu` the
-    host's GPUs are handed over. `work` is a folder for temporary files. `data` is a folder of this
-    machine that commands find at `DATA_AT`, to read and write there. Only the runners of sites know
-    `around`, the launcher that starts the container, and `mounts`, folders of the host by the paths
-    at which its ranks are shown them.
+    `directory` is the image's working directory, which not every format can store. With `gpu` the
+    host's GPUs are passed to the container. `work` is a folder for temporary files. `data` is a
+    folder of this machine that commands can read and write at `DATA_AT`. Only the runners of sites
+    use `around`, the launcher that starts the container, and `mounts`, folders of the host by their
+    paths in the container.
     """
 
     artifact: Path
@@ -65,7 +65,7 @@ class Container:
     mounts: Mapping[str, Path] = field(default_factory=dict)
 
     def data_option(self, name: str) -> list[str]:
-        """Return the option that shows `data` to commands; none without."""
+        """Return the option that mounts `data` in the container; none without `data`."""
         return [f"--{name}={self.data}:{DATA_AT}"] if self.data else []
 
 
@@ -75,7 +75,7 @@ class Runner(Protocol):
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
         """Run a command to its end or its timeout; its failure is returned, not raised.
 
-        Nothing that the command started is left when this returns.
+        No process that the command started remains when this returns.
         """
 
 
@@ -83,9 +83,9 @@ class Runner(Protocol):
 class Kind:
     """A program that runs one format.
 
-    `own` are patterns (fnmatch) of the variables that it sets by itself. `no_gpu` says why it
-    cannot hand over GPUs on this machine; nothing if it can. The format is run by the one that
-    `is_usual`, unless another one is asked for.
+    `own` are patterns (fnmatch) of the variables that it sets by itself. `no_gpu` returns why it
+    cannot pass GPUs to containers on this machine; empty if it can. The kind that `is_usual` runs
+    the format, unless another kind is requested.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prefixed:
-    """A runner that is a command put before the command."""
+    """A runner that puts a prefix before each command."""
 
     prefix: tuple[str, ...]
     tools: Tools
@@ -126,7 +126,7 @@ class Prefixed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopiesDriver:
-    """A runner that hands over GPUs by changing the image: what is run before knows it as it is.
+    """A runner that adds GPUs by changing the image; earlier commands see the image unchanged.
 
     `copy_driver` copies the driver's files into the image; it raises `StepFailed`.
     """
@@ -140,7 +140,7 @@ class CopiesDriver:
 
 @contextmanager
 def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder that the ordinary user can read, gone afterwards."""
+    """Create a temporary folder that the ordinary user can read."""
     with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -149,27 +149,27 @@ def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def scratch(container: Container) -> Iterator[Path]:
-    """A folder that the ordinary user owns, gone afterwards."""
+    """Create a temporary folder that the ordinary user owns."""
     with readable_folder(container.work, "run-") as folder:
         if container.tools.ordinary_user:
             shutil.chown(folder, container.tools.ordinary_user)
         yield folder
 
 
-# ---- Can this machine's GPUs be handed over? docs/gpus.md says what has been tried. ----
+# ---- Support of GPUs on this machine; docs/gpus.md says what has been tried. ----
 
 
 def cdi_problem(folders: tuple[Path, ...] = _CDI_FOLDERS, *, kind: str = "*") -> str:
     """Return why GPUs cannot be named by the Container Device Interface; empty if they can.
 
-    `kind` is a pattern of the files that are read: the standard has JSON and YAML.
+    `kind` is a pattern of the files that are read: the standard allows JSON and YAML.
     """
     vendor = CDI_GPUS.partition("=")[0]
     files = [file for folder in folders for file in folder.glob(kind) if file.is_file()]
     if any(vendor in file.read_text(errors="replace") for file in files):
         return ""
     places = " or ".join(f"{folder}/{kind}" for folder in folders)
-    return f"no specification of {vendor} in {places}: nvidia-ctk makes it"
+    return f"no specification of {vendor} in {places}: create one with nvidia-ctk"
 
 
 def offers(tools: Tools, command: Sequence[str], option: str) -> bool:
@@ -184,6 +184,6 @@ def offers(tools: Tools, command: Sequence[str], option: str) -> bool:
 
 
 def missing(tools: Tools, *names: str) -> str:
-    """Name the first of some programs that this machine does not have; empty if it has all."""
+    """Report the first of these programs that this machine lacks; empty if it has all."""
     absent = [name for name in names if not tools.has(name)]
-    return f"there is no {absent[0]} on this machine" if absent else ""
+    return f"{absent[0]} is missing on this machine" if absent else ""

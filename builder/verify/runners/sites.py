@@ -24,13 +24,13 @@ from builder.verify.runners.protocol import (
     scratch,
 )
 
-# Ranks would look for the launcher's folder under a path that they do not have.
+# The launcher's folder for temporary files has a path that does not exist for ranks.
 _NOT_OF_RANKS = {"TMPDIR"}
 
 
 @contextlib.contextmanager
 def apptainer_runner(container: Container) -> Iterator[Runner]:
-    """`apptainer exec` on the SIF. HOME is set by --home alone; --no-home keeps the folder out."""
+    """Run `apptainer exec` on the SIF. Only --home sets HOME; --no-home keeps the folder out."""
     line = [
         container.tools.program("apptainer"),
         "--silent",
@@ -50,14 +50,14 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
 
 @contextlib.contextmanager
 def charliecloud_runner(container: Container) -> Iterator[Runner]:
-    """`ch-run` on a folder into which the tarball is unpacked."""
+    """Run `ch-run` on a folder into which the tarball is unpacked."""
     tools, around = container.tools, container.around
     capture, user = tools.processes.capture, tools.ordinary_user
     cdi = container.gpu and has_cdi(tools)
     with unpacked(container, user=user) as image:
         line = [
             tools.program("ch-run"),
-            # The launcher's own path of libraries is none of the container's.
+            # The launcher's library path must not reach the container.
             "--unset-env=LD_LIBRARY_PATH" if around else "--unset-env=*",
             "--set-env",
             f"--set-env=HOME={HOME_IN_CONTAINER}",
@@ -76,16 +76,16 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
                 copy_driver()
             else:
                 runner = CopiesDriver(inner=runner, copy_driver=copy_driver)
-        for at in container.mounts:  # ch-run mounts on what is there
+        for at in container.mounts:  # ch-run mounts only on existing paths
             capture(["mkdir", "-p", f"{image}{at}"], user=user)
         yield runner
 
 
 @contextlib.contextmanager
 def unpacked(container: Container, *, user: str | None) -> Iterator[Path]:
-    """The tarball's tree as a user's folder, below one that the ordinary user can write to.
+    """Unpack the tarball to a user's folder, below one that the ordinary user can write to.
 
-    Without a `user` it is the caller's; root's has the owners that the tarball has.
+    Without a `user` the folder is the caller's; root keeps the owners that the tarball has.
     """
     tools = container.tools
     capture = tools.processes.capture
@@ -99,36 +99,36 @@ def unpacked(container: Container, *, user: str | None) -> Iterator[Path]:
             )
             yield image
         finally:
-            with contextlib.suppress(Exception):  # a leftover goes with the work folder
+            with contextlib.suppress(Exception):  # the rest is removed with the work folder
                 capture(["chmod", "-R", "u+rwX", str(image)], check=False)
 
 
 def charliecloud_problem(tools: Tools) -> str:
-    """Return why Charliecloud cannot hand over this machine's GPUs; empty if it can."""
+    """Return why Charliecloud cannot pass this machine's GPUs to containers; empty if it can."""
     if has_cdi(tools):
         return cdi_problem(kind="*.json")
     return missing(tools, "ch-fromhost", "nvidia-container-cli")
 
 
 def has_cdi(tools: Tools) -> bool:
-    """Return whether this ch-run knows the Container Device Interface, as those after 0.39 may."""
+    """Return whether ch-run supports the Container Device Interface, as some after 0.39 do."""
     return offers(tools, ["ch-run"], "--cdi")
 
 
 def _user(tools: Tools) -> str:
     try:
         return tools.ordinary_user or getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user that it has no entry for
+    except (KeyError, OSError):  # in a container, the user may have no entry
         return str(os.getuid())
 
 
 def _runner(
     container: Container, line: Sequence[str], own: Mapping[str, str], folder: Path
 ) -> Prefixed:
-    """Run what `line` starts in a folder, below the container's launcher if it has one.
+    """Run `line` in a folder, started by the container's launcher if there is one.
 
-    What the launcher gets is in its environment, not in a command line that anybody could read; the
-    other variables are taken away.
+    The launcher's variables are in its environment and not in an argv, which anybody could read.
+    All other variables are removed.
     """
     tools, around = container.tools, container.around
     prefix, env = tuple(line), own

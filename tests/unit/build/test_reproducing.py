@@ -69,7 +69,7 @@ def test_what_cannot_be_built_again_is_refused(
 
 def test_an_image_without_its_base(tmp_path: Path, capsys: Capture) -> None:
     error = refusal(tmp_path, capsys, content_key=content_key(capsys))
-    assert "debian13-x86_64.oci.tar: not the base that it was built from" in error
+    assert "debian13-x86_64.oci.tar: not the base of the image" in error
 
 
 def test_tarballs_are_compared_where_the_layers_are_the_same(

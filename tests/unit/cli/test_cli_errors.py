@@ -218,7 +218,7 @@ def test_a_locale_without_our_marks() -> None:
     [
         (["load", "x.tar", "--output", "y"], "--output needs --format"),
         (["load", "x.tar", "--home", "--arch", "x86_64"], "--arch goes with --output"),
-        (["verify", "x", "--repeats", "3"], "--repeats goes with --bench"),
+        (["verify", "x", "--repeats", "3"], "--repeats needs --bench"),
         (["verify", "x", "--bench", "--launcher", "srun"], "exclude each other"),
     ],
 )

@@ -225,8 +225,8 @@ def test_evidence_is_of_the_artifact_that_ran_unless_all_are_equal(
 @pytest.mark.parametrize(
     ("options", "output"),
     [
-        (["--repeats", "3"], "--repeats goes with --bench"),
-        (["--prometheus", "x.prom"], "--prometheus goes with --bench"),
+        (["--repeats", "3"], "--repeats needs --bench"),
+        (["--prometheus", "x.prom"], "--prometheus needs --bench"),
         (["--bench", "--repeats", "0"], "0 is not a positive number"),
     ],
 )

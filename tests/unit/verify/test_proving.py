@@ -421,5 +421,5 @@ def test_an_artifact_is_the_one_that_the_manifest_names(
     for artifact in manifest["artifacts"].values():
         artifact["digest"] = f"sha256:{'0' * 64}"
     write(machine, manifest)
-    with pytest.raises(BadInput, match="the manifest says sha256:0000"):
+    with pytest.raises(BadInput, match="but the manifest says sha256:0000"):
         prove_again(machine.run, machine.folder)

@@ -155,7 +155,7 @@ def test_a_setup_py_may_ask_for_more_than_the_compiler_takes(tmp_path: Path) -> 
     build = step("/opt/v/bin/python setup.py build_ext --inplace", folder="/opt/code")
     [trial] = flag_trials(planned, build, space)
     assert (trial.outcome, trial.subject) == (FAILED, "--std=c++14 in /opt/code/setup.py:1")
-    assert "the image has gcc 4.8, and gcc takes -std=c++14 since 5" in trial.text
+    assert "the image has gcc 4.8, and gcc supports -std=c++14 since 5" in trial.text
     followed(space, "sed -i s/--std=c++14/-std=c++11/ /opt/code/setup.py")
     assert outcomes(flag_trials(planned, build, space)) == [PASSED]
 
@@ -273,7 +273,7 @@ def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
     space = copied(tmp_path, code=files, cocoapi={})
     results = [*import_trials(space, "/opt/code", {"pycocotools"})]
     assert outcomes(results) == [FAILED, PASSED]
-    assert "only github.com/NVIDIA/cocoapi has that" in results[0].text
+    assert "only the pycocotools of github.com/NVIDIA/cocoapi" in results[0].text
     followed(space, "git clone https://github.com/NVIDIA/cocoapi.git cocoapi")
     assert outcomes(import_trials(space, "/opt/code", {"pycocotools"})) == [PASSED, PASSED]
 
@@ -337,7 +337,7 @@ VALUES = "-n lost=1 --name lost=1 -p lost=1 --prefix lost=1 -f lost=1 --file los
         ("-y tensorflow=2.12.0", PASSED, "https://c.example has it for linux-ppc64le"),
         ("-y tensorflow=2.1", FAILED, LACKS),
         # TensorFlow for ppc64le is in one of two channels, of which one may be gone.
-        ("-y tensorflow=2.1 || other", NOT_TRIED, f"{LACKS}; another command is behind it"),
+        ("-y tensorflow=2.1 || other", NOT_TRIED, f"{LACKS}; if it fails, another command is run"),
         ("-c gone tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),
         ("-c gone --channel lost a=1", NOT_TRIED, "gone: no route; lost: no route"),
         (f"{VALUES} tensorflow=2.12", PASSED, "https://c.example has it for linux-ppc64le"),

@@ -48,7 +48,7 @@ def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
 
 WITHOUT_ISOLATION = "install --no-build-isolation pyyaml==5.4.1"
 ELSEWHERE = "install --extra-index-url https://developer.example/x six==1.16.0"
-COMPILED = "compiled with what is pinned"
+COMPILED = "compiled with pinned requirements"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ COMPILED = "compiled with what is pinned"
             FAILED,
             (
                 f"{BIONIC.short}: pyyaml 5.4.1 has no wheel and is compiled with wheel, Cython: "
-                "no command before it pins that"
+                "no earlier command pins that"
             ),
         ),
         # It is legacy: pip of Python 3.6 builds it with what is installed.
@@ -87,14 +87,14 @@ COMPILED = "compiled with what is pinned"
             (ELSEWHERE,),
             NOT_TRIED,
             (
-                "the index https://developer.example/x was not asked: "
+                "the index https://developer.example/x is not available: "
                 "developer.example cannot be reached: no route"
             ),
         ),
         (
             ("install https://example.org/a.zip",),
             NOT_TRIED,
-            "its requirements are in files that are not from an index",
+            "its requirements are in files or at URLs, not in an index",
         ),
     ],
 )

@@ -177,7 +177,7 @@ def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:
     web.files["/simple/html/"] = b"<html></html>"
     web.statuses["/simple/down/"] = 503
     index = Index(f"{web.url}/simple")
-    with pytest.raises(Unavailable, match=f"^{web.host} gives no JSON page of html$"):
+    with pytest.raises(Unavailable, match=f"^{web.host} has no JSON page of html$"):
         index.files("html")
     with pytest.raises(Unavailable, match=r"^down cannot be read: 503 Server Error"):
         index.files("down")

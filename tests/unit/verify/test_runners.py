@@ -146,23 +146,23 @@ def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
 
 
 def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
-    assert RUNNERS["docker"].no_gpu(tools) == "there is no nvidia-container-runtime on this machine"
+    assert RUNNERS["docker"].no_gpu(tools) == "nvidia-container-runtime is missing on this machine"
     install(tools, "nvidia-container-runtime")
     assert RUNNERS["docker"].no_gpu(tools) == ""
 
 
 def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
     install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
-    assert oci.buildah_problem(tools) == "this buildah cannot hand over devices"
+    assert oci.buildah_problem(tools) == "this buildah cannot pass devices to containers"
     install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
     assert "nvidia.com/gpu" in oci.buildah_problem(tools)
 
 
 def test_an_old_charliecloud_copies_the_drivers_files(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '  -c, --cd=DIR  initial directory'")
-    assert sites.charliecloud_problem(tools) == "there is no ch-fromhost on this machine"
+    assert sites.charliecloud_problem(tools) == "ch-fromhost is missing on this machine"
     install(tools, "ch-fromhost")
-    assert sites.charliecloud_problem(tools) == "there is no nvidia-container-cli on this machine"
+    assert sites.charliecloud_problem(tools) == "nvidia-container-cli is missing on this machine"
     install(tools, "nvidia-container-cli")
     assert sites.charliecloud_problem(tools) == ""
 
