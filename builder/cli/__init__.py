@@ -18,17 +18,17 @@ from builder.cli.os_errors import describe
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.system.terminal import printable_lines
 
-_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program that SIGPIPE ended
+_BROKEN_PIPE = 128 + signal.SIGPIPE  # a shell's status for a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # no locale without our marks ends a command
+        if isinstance(stream, io.TextIOWrapper):  # a locale without our marks is no error
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _ended(argv)
-    except SystemExit as ended:  # of the parser: help, or bad usage
+    except SystemExit as ended:  # by the parser: help, or bad usage
         if lost := _flushed(quiet=bool(ended.code)):
             return lost
         raise
@@ -44,10 +44,10 @@ def _ended(argv: Sequence[str] | None) -> int:
                 signal.signal(number, _as_interrupt)
         name_shared(options.project)
         command = command_of(options.command)
-        freeze()  # modules stay for good: the collector need not look through them
+        freeze()  # modules are never freed: the collector need not scan them
         return command.run(options)
     except (KeyboardInterrupt, Interrupted):
-        _tell("interrupted; run the same command again to go on from here")
+        _tell("interrupted; run the same command again to continue")
         return Interrupted.exit_code
     except BuildImagesError as error:
         _tell(f"build-images: {error}")
@@ -55,13 +55,13 @@ def _ended(argv: Sequence[str] | None) -> int:
     except OSError as error:
         return _failed(error)
     except MemoryError:
-        _tell("build-images: there is not enough memory for this")
+        _tell("build-images: not enough memory")
         return MissingPrerequisite.exit_code
 
 
 def _failed(error: OSError) -> int:
-    """Say which file could not be had, or written, and why."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
+    """Print the file that cannot be read or written, and the reason; return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output has ended, as `head` does
         return _BROKEN_PIPE
     text, code = describe(error)
     _tell(f"build-images: {text}")
@@ -69,18 +69,18 @@ def _failed(error: OSError) -> int:
 
 
 def _tell(text: str) -> None:
-    """On standard error, if anybody reads it. Much of a reason may be somebody else's."""
+    """Print to standard error, if it is open; the text may contain untrusted parts."""
     with contextlib.suppress(OSError):
         print(printable_lines(text), file=sys.stderr)
 
 
 def _flushed(*, quiet: bool) -> int:
-    """Write what is left of the results; the exit code if it cannot be written."""
+    """Flush the results; return the exit code if they cannot be written, else 0."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        with contextlib.suppress(OSError):  # when it ends, Python would try again, and complain
+        with contextlib.suppress(OSError):  # at exit Python would try again, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BadInput.exit_code if quiet else _failed(error)
     return 0

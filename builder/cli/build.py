@@ -43,8 +43,8 @@ from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 
-MANY = 20  # images, each of minutes; `--arch ppc64le --cuda 10.1` takes 16
-MOST_WITH_STAGES = 50  # images; of more, no stages are shown
+MANY = 20  # images, minutes each; `--arch ppc64le --cuda 10.1` selects 16
+MOST_WITH_STAGES = 50  # images; for more, no stages are shown
 _COUNTS = {2: "two", 3: "three"}
 _HINT = "use --all to build them all, --dry-run to list them, --recipe or --image to select fewer"
 
@@ -67,7 +67,7 @@ class BuildOptions(SelectorOptions, ProgressOptions):
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The formats in their usual order; the others are made of the OCI layout."""
+        """The formats in their usual order, with OCI: the others are made from it."""
         return tuple(name for name in FORMATS if name == "oci" or name in (self.format or FORMATS))
 
 
@@ -116,7 +116,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: BuildOptions) -> int:
-    """Build and prove the selected images, and print what came of it."""
+    """Build and verify the selected images, and print the results."""
     plan = load_plan(options.project, options.selection)
     specs = compiled(options.project, plan)
     settings = _settings(options)
@@ -158,7 +158,7 @@ def _build(
     todo: Sequence[Spec],
     lacking: Mapping[str, str],
 ) -> int:
-    """Build and prove what is not done yet, and say what came of it."""
+    """Build and verify the images that are not done yet, and print the results."""
     with contextlib.ExitStack() as held:
         run = prepare(_settings(options), progress, plan, todo=len(todo), held=held)
         if todo:
@@ -205,10 +205,10 @@ def _settings(options: BuildOptions) -> BuildSettings:
 
 
 def check_number(selection: Selection, number: int) -> None:
-    """Ask whether to build as many images as selectors took together; raise `BadInput` if not.
+    """Ask for confirmation if selectors select many images; raise `BadInput` if it is denied.
 
-    `--arch x86_64` takes every recipe, and whoever says it may mean one. Without a terminal there
-    is nobody to be asked.
+    `--arch x86_64` selects every recipe, but the user may mean only one. Without a terminal the
+    answer is no.
     """
     is_chosen = selection.patterns or selection.images
     if selection.everything or not is_chosen or number <= MANY:
@@ -227,7 +227,7 @@ def _closing(
     manifests: Mapping[str, Manifest],
     errors: Mapping[str, BuildImagesError],
 ) -> str:
-    """The table that ends a run: one line an image, then where the report is."""
+    """Return the last lines of a run: each image with its artifacts, and the report's path."""
     lines = list[str]()
     for spec in specs:
         name = spec.image.identifier
@@ -247,7 +247,7 @@ def _closing(
 
 
 def _shown(path: Path) -> Path:
-    """A path as a person would write it: relative, where it lies below the present folder."""
+    """Return a path for messages: relative if it lies below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

@@ -1,4 +1,4 @@
-"""`build-images catalog`: a web site of the images that are built."""
+"""`build-images catalog`: write a web site of the images that are built."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from builder.reports.catalog.pages import write_catalog
 from builder.reports.sites.files import SitePlace
 
 _DESCRIPTION = """\
-Write a web site of the images in a folder, as `build-images` and `build-images verify` left them:
-what is in each, what is proven, how to pull and run it. The site consists of static files, for any
-web server or for a browser without one.
+Write a web site of the images that `build-images` and `build-images verify` left in a folder: their
+content and proof, and how to pull and run them. The site consists of static files, for any web
+server or for a browser without one.
 """
 
 
@@ -43,9 +43,9 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: CatalogOptions) -> int:
-    """Write the site, and print where it begins."""
+    """Write the site, and print the path of its first page."""
     if options.registry:
-        SitePlace(registry=options.registry)  # or it says what is wrong with it
+        SitePlace(registry=options.registry)  # raises BadInput if it is malformed
     source = options.images_in or options.project / "out"
     out = options.output or options.project / "out/catalog"
     entries = _entries(source)
@@ -56,7 +56,7 @@ def run(options: CatalogOptions) -> int:
         source.resolve(),
         *((source / entry.image).resolve() for entry in entries),
     }:
-        raise BadInput(f"{out} holds images; the site needs a folder of its own")
+        raise BadInput(f"{out} contains images; the site needs a folder of its own")
     write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:
         for fault in entry.faults:
@@ -66,7 +66,7 @@ def run(options: CatalogOptions) -> int:
 
 
 def _entries(source: Path) -> list[CatalogEntry]:
-    """Read the entries of the images that are done; each is in a folder of its name.
+    """Read the entries of finished images; each image is in a folder with its name.
 
     Raises `BadInput` with every manifest that cannot be read.
     """

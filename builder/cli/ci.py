@@ -1,4 +1,4 @@
-"""`build-images ci`: a pipeline for a CI system, printed."""
+"""`build-images ci`: print a pipeline for a CI system."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def declare(parser: Parser) -> None:
         default=[],
         type=_runner,
         metavar="ARCH=LABEL",
-        help="a runner of an architecture: its label or tag, or `none` (may be repeated)",
+        help="label or tag of an architecture's runner, or `none` (may be repeated)",
     )
     parser.add_argument(
         "--keyless",
@@ -52,13 +52,13 @@ def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     own_runners = dict(options.native_runner)
-    words = ["build-images", "ci", system, *jobs.words_of(options.selection)]
-    words += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
-    words += ["--keyless"] if options.keyless else []
+    argv = ["build-images", "ci", system, *jobs.words_of(options.selection)]
+    argv += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
+    argv += ["--keyless"] if options.keyless else []
     pipeline = jobs.pipeline_of(
         load_plan(options.project, options.selection).images,
         {**jobs.RUNNERS[system], **own_runners},
-        command=shlex.join(words),
+        command=shlex.join(argv),
         key=jobs.KEYLESS if options.keyless else jobs.SECRET_KEY,
     )
     print(jobs.pipeline_text(system, pipeline), end="")

@@ -16,23 +16,23 @@ ABOUT = {
     "plan": "show the selected images in build order",
     "spec": "write Dockerfile and Singularity.def of each image",
     "lint": "look for faults in the specs of each image",
-    "rehearse": "test what can be tested of each image without building it",
-    "explain": "say why each cell of the matrix is included or excluded",
+    "rehearse": "test each image as far as possible without building it",
+    "explain": "show why each cell of the matrix is included or excluded",
     "lock": "pin sources by checksum and base images by digest, in lock.yaml",
     "fetch": "download all locked sources into the local store",
     "verify": "verify built or pulled images again",
-    "reproduce": "build an image again, and say whether it is identical, byte for byte",
+    "reproduce": "build an image again, and check that it is identical, byte for byte",
     "publish": "push verified images to a registry",
     "bundle": "write verified images into an archive",
     "load": "import images from an archive, if they are verified",
-    "doctor": "say what this machine can build, run and verify, and whether its GPUs are healthy",
+    "doctor": "show what this machine can build, run and verify, and whether its GPUs are healthy",
     "setup": "install the tools for building images: the user's or the administrator's part",
-    "check-host": "say whether an image runs on this host, without starting it",
-    "gc": "show or remove what is no longer in use in the store",
+    "check-host": "check whether an image runs on this host, without starting it",
+    "gc": "show or remove unused parts of the store",
     "keys": "create a key pair for signing images",
     "pull": "pull an image from a registry, if it is verified",
     "policy": "test a policy on recorded cases",
-    "schema": "print the JSON Schema of a kind of input file, for editors, or of evidence",
+    "schema": "print the JSON Schema of an input file (for editors) or of evidence",
     "site-files": "write the files that a site needs to run the images",
     "ci": "print a pipeline for the images, for a CI system",
     "catalog": "write a web site of the images that are built",
@@ -53,7 +53,7 @@ examples:
   build-images --image 'python-mpi-*-x86_64'     by image identifier
   build-images plan --all                        all images, in the order of the build
   build-images explain --mpi mpich               why each cell is included or excluded
-  build-images gc                                what the store no longer needs
+  build-images gc                                unused parts of the store
   build-images doctor                            what this machine can build, run and verify
   build-images publish --to quay.io/site         verified images, with evidence, to a registry
   build-images bundle --output site.tar          the same in one file, for a site without network
@@ -64,7 +64,7 @@ examples:
 
 
 class Command(Protocol):
-    """The module of a command; its options are of the class that `run` takes."""
+    """The module of a command; `run` takes an object of its class of options."""
 
     @staticmethod
     def declare(parser: Parser) -> None:
@@ -81,7 +81,7 @@ def command_of(name: str) -> Command:
 
 
 def options_of(command: Command) -> Options:
-    """Return the options of a command, before a command line is parsed into them."""
+    """Return an empty object of a command's options, to parse a command line into."""
     options: Options = get_type_hints(command.run)["options"]()
     return options
 
@@ -97,14 +97,14 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:
-    """Put the name of the main job, which is left out on command lines, before its options."""
+    """Insert the name of the main job if the command line names no command."""
     words = list(argv)
     if words and not words[0].startswith("-") and words[0] not in ABOUT:
         from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
         close = get_close_matches(words[0], ABOUT, n=1)
         guess = f"did you mean {close[0]}? " if close else ""
-        text = f"unknown command {words[0]}; {guess}commands: {', '.join(ABOUT)}"
+        text = f"unknown command: {words[0]}; {guess}commands: {', '.join(ABOUT)}"
         make_parser(declared=[]).error(text)
     if words and (words[0] in ABOUT or words[0] in {"-h", "--help", "--version"}):
         return words

@@ -1,4 +1,4 @@
-"""`build-images explain`: why each cell is in or out, and what was seen of those that are in."""
+"""`build-images explain`: show why each cell is included or excluded, and its trials."""
 
 from __future__ import annotations
 

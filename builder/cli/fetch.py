@@ -1,4 +1,4 @@
-"""`build-images fetch`: locked sources, brought into the local store."""
+"""`build-images fetch`: download locked sources into the local store."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: FetchOptions) -> int:
-    """Bring every locked source of the selected images into the store."""
+    """Download every locked source of the selected images into the store."""
     project = load_project(options.project, block_faults=block_faults)
     plan, _ = planned(project, options.selection)
     specs = compiled(options.project, plan)

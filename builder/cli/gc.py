@@ -1,4 +1,4 @@
-"""`build-images gc`: what nothing in the store refers to any more, shown or removed."""
+"""`build-images gc`: show or remove unused parts of the store."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class GcOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `gc`."""
     add_project(parser)
-    parser.add_argument("--free", action="store_true", help="remove it (default: show it)")
+    parser.add_argument("--free", action="store_true", help="remove the parts (default: show them)")
     parser.add_argument(
         "--unused-for",
         type=number_of_days,
         default=7,
         metavar="DAYS",
-        help="keep what was used in the last DAYS, by any project (default: 7)",
+        help="keep parts that any project used in the last DAYS days (default: 7)",
     )
     parser.add_argument(
         "--layers",
@@ -47,7 +47,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: GcOptions) -> int:
-    """Show what nothing refers to, and with `--free` remove it."""
+    """Show unused parts of the store; with `--free`, remove them."""
     home = Home.of_environment()
     tools = Tools(processes=Processes(), home=home)
     with locked_now(home.path, LOCK) as alone:
@@ -77,7 +77,7 @@ def run(options: GcOptions) -> int:
 
 
 def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
-    """One line for each thing, and what all of it takes."""
+    """Return a line for each part, and the total size."""
     if not items:
         return "nothing to free: everything in the store is in use or was used recently"
     width = max(len(item.name) for item in items)
@@ -86,14 +86,14 @@ def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
         for item in items
     ]
     total = f"{sum(item.bytes for item in items) / 1e6:.1f} MB"
-    count = counted(len(items), "thing")
+    count = counted(len(items), "part")
     if freed:
         return "\n".join([*lines, f"{count} removed, {total} freed"])
     return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
 
 
 def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
-    """The same as data."""
+    """Return the parts as JSON values."""
     keys = ("kind", "name", "bytes", "why")
     return {
         "schema": "build-images/gc/v1",

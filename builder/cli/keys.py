@@ -1,4 +1,4 @@
-"""`build-images keys`: a pair of keys to sign with, which cosign can use as well."""
+"""`build-images keys`: create a key pair for signing, which cosign can use, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.model.errors import BadInput
 from builder.trust.proof.keys import PASSWORD, boxed, generated
 
 _DESCRIPTION = """\
-Make a pair of keys (ECDSA on P-256): PREFIX.key, encrypted as cosign does it, and PREFIX.pub, which
+Create a key pair (ECDSA on P-256): PREFIX.key, encrypted in cosign's format, and PREFIX.pub, which
 sites put into their policy. The password is read from the environment variable COSIGN_PASSWORD or
 from the terminal; it may be empty. Existing files are never overwritten.
 """
@@ -40,7 +40,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: KeysOptions) -> int:
-    """Make a pair of keys; prints the two paths, and the public key's fingerprint."""
+    """Create a key pair; print both paths and the public key's fingerprint."""
     here = Path.cwd()
     if options.output.name in {"", ".."} or options.output in {here, *here.parents}:
         raise BadInput(
@@ -53,7 +53,7 @@ def run(options: KeysOptions) -> int:
         if path.exists():
             problem = f"{path} already exists, and is not overwritten"
             raise BadInput(problem, hint="choose another PREFIX")
-    os.stat(f"{private.parent}/")  # noqa: PTH116 - a folder; nobody types a password in vain
+    os.stat(f"{private.parent}/")  # noqa: PTH116 - check the folder before asking for a password
     password = _password()
     key = generated()
     _write(private, boxed(key, password.encode()), mode=0o600)
@@ -76,12 +76,12 @@ def _password() -> str:
         if getpass.getpass("repeat the password: ") == password:
             return password
     except EOFError as error:
-        raise BadInput("no password was entered, and no key was made") from error
-    raise BadInput("the two passwords differ, and no key was made")
+        raise BadInput("no password was entered; no key was created") from error
+    raise BadInput("the two passwords differ; no key was created")
 
 
 def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """A new file, whole on disk; never an old one, nor what a link points to."""
+    """Write a new file to the disk; never overwrite a file or follow a link."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(number, "wb") as file:
         file.write(data)

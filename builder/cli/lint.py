@@ -1,4 +1,4 @@
-"""`build-images lint`: faults in what recipes became; also before a build."""
+"""`build-images lint`: look for faults in specs; builds do this, too."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def run(options: LintOptions) -> int:
 def check(
     project: Path, specs: Sequence[Spec], say: Callable[[str], None], *, cached: bool = True
 ) -> None:
-    """Lint specs before they are built or handed out; say what there is to say.
+    """Lint specs before they are built or written; pass the findings to `say`.
 
-    Raises `LintFailed` if anything that was found is an error.
+    Raises `LintFailed` if a finding is an error.
     """
     if not specs:
         return
@@ -61,7 +61,7 @@ def check(
 
 
 def look(project: Path, specs: Sequence[Spec], *, cached: bool = True) -> LintReport:
-    """Lint specs with what this machine has; results are kept in the builder's home."""
+    """Lint specs with this machine's linters; results are cached in the builder's home."""
     home = Home.of_environment()
     return lint(
         specs,
@@ -74,12 +74,12 @@ def look(project: Path, specs: Sequence[Spec], *, cached: bool = True) -> LintRe
 
 
 def _pins_bases(lock: Path) -> bool:
-    """True if base images are locked; not so if their registries were out of reach."""
+    """Return whether the lock has base images; it has none if no registry was reachable."""
     return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
 
 
 def as_text(report: LintReport) -> str:
-    """Each finding on a line, its hint below it, then what looked at how much."""
+    """Return a line for each finding, its hint below it, and the summary."""
     lines = list[str]()
     for finding in report.findings:
         lines += [str(finding), *([f"    {finding.hint}"] if finding.hint else ())]
@@ -101,7 +101,7 @@ def summary(report: LintReport) -> list[str]:
 
 
 def as_json(report: LintReport) -> dict[str, object]:
-    """The report for programs; a linter under `missing` has passed nothing."""
+    """Return the report as JSON values; linters under `missing` did not run."""
     return {
         "specs": report.specs,
         "cached": report.cached,

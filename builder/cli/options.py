@@ -1,4 +1,4 @@
-"""The parser, and the options that several commands have.
+"""The parser, and the options that several commands share.
 
 A command's module has a class that names the options it reads, `declare`, which adds them to a
 parser, and `run`, which takes them and returns the exit code.
@@ -21,12 +21,12 @@ exit codes:
   0  done                          3  the selection is empty
   1  a build or a check failed     4  this machine lacks something needed
   2  bad input or bad usage        5  refused: proof missing, wrong or too old
-  130  interrupted: the same command goes on from there
+  130  interrupted: run the same command again to continue
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors name the close option, and where help is.
+    """A parser whose errors suggest a similar option, and point to the help.
 
     `commands` are the names of all commands, which come first on a command line.
     """
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, printable_lines(f"{self.prog}: error: {message}\n{hint}\n"))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse arguments that are left over, for a command as for the whole line."""
+        """Refuse unknown arguments, for a command and for the whole command line."""
         options, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(self._left_over(rest, self._option_string_actions))
@@ -67,12 +67,12 @@ class Options(argparse.Namespace):
 
     @property
     def out(self) -> Path:
-        """The folder that a command writes to, or finds images in."""
+        """The folder that a command writes to, or reads images from."""
         return self.output or self.project / "out"
 
 
 class ProgressOptions(Options):
-    """Options of commands that take long."""
+    """Options of long-running commands."""
 
     verbose: bool
     quiet: bool
@@ -93,7 +93,7 @@ class SelectorOptions(Options):
 
     @property
     def selection(self) -> Selection:
-        """The selection, as the planner takes it."""
+        """The selection, for the planner."""
         patterns = {name: tuple(getattr(self, name)) for name in SELECTABLE}
         return Selection(
             patterns={name: texts for name, texts in patterns.items() if texts},
@@ -105,7 +105,7 @@ class SelectorOptions(Options):
 
 
 def distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    """Texts in order, each once."""
+    """Return the texts in order, without duplicates."""
     return tuple(dict.fromkeys(texts))
 
 
@@ -126,7 +126,7 @@ def add_project(parser: Parser) -> None:
 def add_selectors(parser: Parser) -> None:
     """Add the options of `SelectorOptions`."""
     group = parser.add_argument_group(
-        "selectors (may be repeated; a version selects by prefix: 12 takes 12.4)"
+        "selectors (may be repeated; a version selects by prefix: 12 selects 12.4)"
     )
     examples = {
         "recipe": "hpc-base",
@@ -163,7 +163,7 @@ def add_selectors(parser: Parser) -> None:
     group.add_argument(
         "--all",
         action="store_true",
-        help="the whole matrix within the selectors, however many images that is",
+        help="select the whole matrix within the selectors, with any number of images",
     )
 
 
@@ -179,7 +179,7 @@ def add_offline(parser: Parser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="do not download sources: name those that the store lacks. Bases and packages in "
+        help="do not download sources; list those that the store lacks. Bases and packages in "
         "the home, for example from `load --home`, are used without the network",
     )
 
@@ -202,7 +202,7 @@ def add_no_native_tools(parser: Parser) -> None:
         "--no-native-tools",
         action="store_true",
         help="emulate every program of a foreign image, without this machine's native tools; "
-        "stages that were built with them are only built again with --no-cache",
+        "stages built with native tools are built again only with --no-cache",
     )
 
 
@@ -233,7 +233,7 @@ def add_plain_http(
 
 
 def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
-    """Add the options of what moves blobs: --dry-run, --plain-http, --jobs and --json."""
+    """Add the options for the transfer of blobs: --dry-run, --plain-http, --jobs and --json."""
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
     add_plain_http(parser)
     parser.add_argument(
@@ -250,14 +250,14 @@ def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
 
 
 def a_path(text: str) -> Path:
-    """Return the absolute path; an empty text is of a variable that is not set."""
+    """Return the absolute path; refuse an empty text (from an unset variable)."""
     return Path(not_empty(text)).absolute()
 
 
 def not_empty(text: str) -> str:
-    """Refuse an empty argument, which would be taken for one that was left out."""
+    """Refuse an empty argument, which would look like an omitted one."""
     if not text:
-        raise argparse.ArgumentTypeError("it is empty")
+        raise argparse.ArgumentTypeError("must not be empty")
     return text
 
 
@@ -276,7 +276,7 @@ def positive_number(text: str) -> int:
 
 
 def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: str) -> Path:
-    """Return where an image is that was named by its path, or by its identifier in `out`."""
+    """Return the path of an image that is named by path, or by its identifier in `out`."""
     for place in (path, out / path.name):
         if is_image(place):
             return place
@@ -285,4 +285,4 @@ def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: st
     known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
     close = get_close_matches(path.name, known, n=1)
     guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(f"{path.name}: no such image, and none of that name in {out}", hint=guess + hint)
+    raise BadInput(f"{path.name}: no such image at this path or in {out}", hint=guess + hint)

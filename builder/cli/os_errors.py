@@ -10,10 +10,10 @@ from builder.system.home import Home
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HINTS = {
-    **dict.fromkeys(_FULL, "make room, or name another place: --output, BUILD_IMAGES_HOME"),
+    **dict.fromkeys(_FULL, "free disk space, or name another folder: --output, BUILD_IMAGES_HOME"),
     **dict.fromkeys(
         [errno.EACCES, errno.EPERM, errno.EROFS],
-        "name another place, or have it opened for this user",
+        "name another folder, or get permission for this one",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`build-images plan`: the selected images in build order."""
+"""`build-images plan`: show the selected images in build order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
 
-_MOST_WITH_STAGES = 50  # images; of more, stages are shown if that is asked for
+_MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
 
 class PlanOptions(SelectorOptions):

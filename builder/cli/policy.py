@@ -1,4 +1,4 @@
-"""`build-images policy test`: a policy, and what it makes of recorded cases."""
+"""`build-images policy test`: test a policy on recorded cases."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from builder.trust.policy.site_policy import read_policy
 _DESCRIPTION = """\
 Test a policy on recorded cases, and report those whose outcome is not the expected one.
 
-A case holds what was gathered about an image, and the expected outcome of each rule:
-docs/pulling.md. Every pull's receipt has one. A case with its own policy is judged by that policy.
+A case has the facts gathered about an image, and the expected outcome of each rule: see
+docs/pulling.md. Every pull's receipt has a case. A case with its own policy is judged by that one.
 """
 
 
@@ -43,13 +43,13 @@ def declare(parser: Parser) -> None:
         default=".",
         help="folder of the cases, *.yaml and *.json",
     )
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without one")
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without a policy")
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(options: PolicyOptions) -> int:
-    """Test a policy on recorded cases; 1 if the outcome of one is not the expected one."""
+    """Test a policy on recorded cases; return 1 if an outcome is not the expected one."""
     policy = read_policy(options.policy) if options.policy else None
     tried = [try_case(case, policy) for case in read_cases(options.cases)]
     wrong = [trial for trial in tried if trial.wrong]

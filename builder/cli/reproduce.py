@@ -1,4 +1,4 @@
-"""`build-images reproduce`: an image built again, and compared with itself byte for byte."""
+"""`build-images reproduce`: build an image again, and compare it byte for byte."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHOWN = 5
 _DESCRIPTION = """\
 Build an image again and compare OCI layout and Charliecloud tarball with those in its folder.
 
-It is built from the base that lies in the folder, from the specs that the project has for it and
-from locked sources, without any layer of an earlier build, in a scratch place that is removed
-afterwards; nothing in the folder changes. The exit code is 0 if both are the same byte for byte,
-and 1 if not: then, for each layer that differs, the first path is named, and whether it is its
-content, mode, mtime, owner, link or type that differs, or whether it is missing. Packages come
-from the distribution's mirror of the day: versions that changed meanwhile are listed. With
---no-native-tools it also shows that native tools changed nothing in an image that was lent them.
+The build uses the base in the folder, the project's specs for the image, locked sources and no
+layer of an earlier build. It runs in a temporary folder; the image's folder is not changed. The
+exit code is 0 if both files are identical, else 1. For each layer that differs, the output names
+the first path, and says whether its content, mode, mtime, owner, link or type differs, or whether
+it is missing. Packages come from the distribution's mirror of today: packages of another version
+are listed. With --no-native-tools, the command also shows that native tools changed nothing in an
+image that was built with them.
 """
 
 
@@ -68,11 +68,11 @@ def declare(parser: Parser) -> None:
     add_no_native_tools(parser)
     add_max_index_age(parser)
     add_offline(parser)
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(options: ReproduceOptions) -> int:
-    """Build an image again from what it was built from; 0 if it comes out the same, else 1."""
+    """Build an image again from its inputs; return 0 if the result is identical, else 1."""
     folder = find_image(options.path, options.out, lambda path: (path / MANIFEST).exists(), _HINT)
     manifest = _manifest(folder)
     spec = unchanged_spec(options.project, manifest)

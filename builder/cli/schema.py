@@ -1,7 +1,7 @@
-"""`build-images schema`: the JSON Schema of a kind of file, printed.
+"""`build-images schema`: print the JSON Schema of a kind of file.
 
-The shapes of files are those of their readers. A file that a schema accepts can still be refused:
-a schema knows no other file. Those in docs/schema are printed by this command.
+Schemas are made from the readers of the files. A file that a schema accepts can still be refused,
+because a schema does not see other files. docs/schema has the output of this command.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from builder.load.recipes import TOOLKIT_ARGUMENTS
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of
 
-DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML language server reads
+DIALECT = "http://json-schema.org/draft-07/schema#"  # for the YAML language server of editors
 _TITLES = {
     "recipe": "A recipe of build-images: recipes/NAME.yaml",
     "base": "A base image of build-images: base-images/NAME.yaml",
     "matrix": "The matrix of build-images: matrix.yaml",
     "checks": "The checks of build-images: tests/images/checks.yaml",
-    "site": "What differs at a site of build-images: site.yaml",
-    "host": "A host on record: build-images check-host --record",
-    "host-contract": "What an image needs of a host: /opt/build-images/host-contract.json",
-    "policy": "What a site requires of an image before a pull: policy.yaml",
+    "site": "The settings of a site of build-images: site.yaml",
+    "host": "A recorded host: build-images check-host --record",
+    "host-contract": "The host contract of an image: /opt/build-images/host-contract.json",
+    "policy": "A site's requirements for images before a pull: policy.yaml",
     "policy-case": "A recorded case for build-images policy test",
     "evidence": "Results of checks of an image: evidence/*.json",
 }
@@ -60,7 +60,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: SchemaOptions) -> int:
-    """Print the schema of the kind that was asked for."""
+    """Print the schema of the requested kind."""
     print(schema_text(options.kind), end="")
     return 0
 

@@ -18,14 +18,14 @@ from builder.system.files import write_atomically
 Decided = Callable[[PlannedImage], list[str]]  # lines on each decision for an image
 Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
 _NO_HANDLER = (
-    "native tools: none, the kernel's handler is not the one of 'build-images setup': run it"
+    "native tools: none, the kernel's handler is not from set-up: run 'build-images setup'"
 )
 
 
 def plan_text(
     plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]] = ()
 ) -> str:
-    """The images in build order, each with its state and, if it is to be built, its stages'."""
+    """Return the images in build order, with their states and the states of stages to build."""
     width = max(len(image.identifier) for image in plan.images)
     target = max((len(row.stage.target) for rows in stages for row in rows), default=0)
     lines: list[str] = []
@@ -42,7 +42,7 @@ def plan_text(
 def plan_json(
     plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]]
 ) -> dict[str, Any]:
-    """The plan as data."""
+    """Return the plan as JSON values."""
     return {
         "schema": "build-images/plan/v1",
         "images": [
@@ -84,7 +84,7 @@ def _left_out_json(left_out: LeftOut) -> dict[str, object]:
 
 
 def plan_graph(plan: Plan) -> str:
-    """The plan in Graphviz's language: bases, the stages of each recipe, images."""
+    """Return the plan in Graphviz's language: bases, the stages of each recipe, images."""
     edges: dict[str, None] = {}
     for image in plan.images:
         source = f"{image.cell.base} {image.cell.arch}"
@@ -102,9 +102,9 @@ def _rest(cell: Cell) -> str:
 
 
 def explanation(plan: Plan, decided: Decided, seen: Seen = lambda _: "") -> str:
-    """Why each selected cell is in or out, and what decided what is in it.
+    """Return why each selected cell is included or excluded, and the decisions for each image.
 
-    Where many are left out, each reason stands once, with the cells that it holds for.
+    If many cells are excluded, they are grouped by reason.
     """
     lines: list[str] = []
     for image in plan.images:
@@ -124,7 +124,7 @@ def explanation(plan: Plan, decided: Decided, seen: Seen = lambda _: "") -> str:
 
 
 def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]:
-    """The same as data."""
+    """Return the explanation as JSON values."""
     return {
         "schema": "build-images/explanation/v1",
         "in": [
@@ -140,24 +140,24 @@ def decisions(
     host: str = platform.machine(),
     opened: Callable[[str], bool] = lambda _arch: True,
 ) -> list[str]:
-    """Lines on each decision for an image; `opened` says if native tools reach an architecture."""
+    """Return the decisions for an image; `opened` says if native tools work for an architecture."""
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
-    if lent := tools.described(image.base, image.cell.arch, host):
+    if description := tools.described(image.base, image.cell.arch, host):
         lacking = tools.lacking(image.base, image.cell.arch, host)
-        is_lent = not lacking and opened(image.cell.arch)
-        lines.append(lent if lacking or is_lent else _NO_HANDLER)
-        if is_lent and (others := tools.emulated_compilers(image)):
+        is_used = not lacking and opened(image.cell.arch)
+        lines.append(description if lacking or is_used else _NO_HANDLER)
+        if is_used and (others := tools.emulated_compilers(image)):
             lines.append(f"emulated: {others}, which its recipes install")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines
 
 
 def write_report(out: Path, document: ReportDocument) -> None:
-    """Write `report.json` and `report.html`; each replaces an older one at once."""
+    """Write `report.json` and `report.html`; each replaces an older file atomically."""
     out.mkdir(parents=True, exist_ok=True)
     for name, text in report_files(document, out.resolve().name).items():
         write_atomically(out / name, text, errors="replace")

@@ -1,4 +1,4 @@
-"""`build-images site-files`: what a site gets ready to use."""
+"""`build-images site-files`: write scripts, modules and manifests for a site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from builder.model.errors import counted
 from builder.reports.sites.files import SiteImage, SitePlace, site_files
 
 _DESCRIPTION = """\
-Write what a site needs to run the selected images, ready to use: for each image batch scripts for
+Write the files that a site needs to run the selected images: for each image, batch scripts for
 Slurm (Apptainer, Charliecloud, and the host's mpiexec), an Lmod module, a Podman command, manifests
 for OpenShift (build, pod, job) and an entry for shpc. Nothing is built and nothing is started.
 """
@@ -58,7 +58,7 @@ def declare(parser: Parser) -> None:
         type=positive_number,
         default=4,
         metavar="N",
-        help="GPUs of a node, for images with CUDA (default: 4)",
+        help="GPUs per node, for images with CUDA (default: 4)",
     )
     add_output(parser, "where to write them (default: PROJECT/out/site)")
     add_images_in(parser, "read the digests of built images from this folder")
@@ -86,7 +86,7 @@ def run(options: SiteFilesOptions) -> int:
 
 
 def _digests(images: Iterable[PlannedImage], folder: Path) -> dict[str, str]:
-    """The digest of each image's OCI manifest, where it is built from these very inputs."""
+    """Return the OCI manifest's digest of each image that was built from the current inputs."""
     digests = {}
     for image in images:
         manifest = read_manifest(folder / image.identifier)

@@ -1,4 +1,4 @@
-"""`build-images spec`: what recipes become, in files."""
+"""`build-images spec`: write the Dockerfile and Singularity.def of each image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: SpecOptions) -> int:
-    """Write the specs of the selected images, and print where they are; lint can refuse them."""
+    """Write the specs of the selected images, lint them, and print their folders."""
     specs = compiled(options.project, load_plan(options.project, options.selection))
     for spec in specs:
         folder = options.out / spec.image.identifier

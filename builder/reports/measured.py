@@ -1,6 +1,6 @@
-"""A measurement as it is shown: tables of ratios and of what runs took, a plot, for Prometheus.
+"""Output of a measurement: tables of ratios and of resource use, a plot, and Prometheus metrics.
 
-The last one is for the node exporter's textfile collector:
+The metrics are for the node exporter's textfile collector:
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
@@ -28,8 +28,8 @@ def as_text(measured: Measured) -> str:
             "",
             *_ratios(measured),
             "",
-            "Bare's median, and how fast each format is: its share of bare's speed in the same",
-            "round, median (lowest to highest). More is faster, also where the unit is a time.",
+            "The median of bare, and the speed of each format as a share of bare's in the same",
+            "round: median (lowest to highest). More is faster, also where the unit is a time.",
             "",
             *_completions(measured),
             "",
@@ -104,7 +104,7 @@ _LEAST, _MOST = 1.25, 2.0  # of the axis
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plot:
-    """A measurement in a manifest, as far as it is shown (`Measured.as_json`)."""
+    """The shown parts of a measurement in a manifest (`Measured.as_json`)."""
 
     host: HostFacts
     emulator: str
@@ -128,7 +128,7 @@ class Plot:
 
     @property
     def ticks(self) -> list[float]:
-        """The ticks of the axis: the last one shows every line, within bounds."""
+        """The ticks of the axis, up to the highest value (within bounds)."""
         highest = max((row.ratio.highest for row in self.rows if row.ratio), default=_LEAST)
         last = math.ceil(min(max(highest, _LEAST), _MOST) / TICK)
         return [number * TICK for number in range(last + 1)]
@@ -138,13 +138,13 @@ class Plot:
         host = self.host
         ran = f"emulated by {self.emulator}, bare as well" if self.emulator else "native"
         return (
-            f"{self.repeats} rounds by turns, {ran}, {self.started[:10]}; {host.cpu}, "
+            f"{self.repeats} alternating rounds, {ran}, {self.started[:10]}; {host.cpu}, "
             f"{host.cores} cores, {host.os}, {host.kernel}. Bare: {self.bare}."
         )
 
     @property
     def about(self) -> str:
-        """The plot in words, for those who cannot see it."""
+        """The plot in words, for screen readers."""
         collapsed = [name for name, check in self.outcomes.items() if check.outcome == FAILED]
         outcome = f"collapsed: {', '.join(collapsed)}" if collapsed else "none collapsed"
         return (
@@ -160,13 +160,13 @@ def plot_of(document: Mapping[str, object] | None) -> Plot | None:
 
 # ---- Prometheus ----
 
-# A metric's name, what it is about, labels and a value.
+# A metric's name, its help text, labels and a value.
 _Sample = tuple[str, str, Mapping[str, str], float]
 
 
 def exposition(measured: Measured) -> str:
     """Return all figures in base units, medians over the rounds; ends with a line feed."""
-    from prometheus_client import (  # noqa: PLC0415 - every report would wait for it
+    from prometheus_client import (  # noqa: PLC0415 - slow to import
         CollectorRegistry,
         Gauge,
         generate_latest,
@@ -202,7 +202,7 @@ def _samples(measured: Measured) -> Iterator[_Sample]:
         busy = statistics.median(measured.others)
         yield "others_busy_ratio", "Share of the cores that other processes kept busy", {}, busy
     for place, check in measured.outcomes.items():
-        about = "1 where a figure is far below bare's or missing"
+        about = "1 if a figure is far below bare's or missing"
         yield "collapsed", about, {"place": place}, float(check.outcome == "failed")
     # The last round in which each program ran in each place.
     last = {(run.program, run.place): run.use for run in measured.runs if not run.problem}

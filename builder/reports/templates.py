@@ -1,4 +1,4 @@
-"""The environment of the pages' templates; sizes, times and moments as people read them."""
+"""The environment of the templates, and filters for sizes, durations and times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
 def page_environment(*folders: Path) -> jinja2.Environment:
-    """Return an environment for HTML: templates of the folders, and of the report's."""
+    """Return an environment for HTML, with the templates of the folders and of the report."""
     environment = text_environment(*folders, Path(__file__).parent / "report", autoescape=True)
     environment.filters.update(
         size=human_size, time=human_time, moment=human_moment, shell=shlex.quote
@@ -25,7 +25,7 @@ def page_environment(*folders: Path) -> jinja2.Environment:
 
 
 def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) -> jinja2.Environment:
-    """Return an environment for texts; without `autoescape`, a language's filter quotes a value."""
+    """Return an environment for text; without `autoescape`, templates quote values with filters."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders),
         autoescape=autoescape,  # noqa: S701 - only HTML wants it
@@ -38,7 +38,7 @@ def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) ->
 
 
 def first_line(text: str) -> str:
-    """Return what an error says before it goes into details."""
+    """Return the first line of an error, without the details."""
     return text.strip().partition("\n")[0]
 
 

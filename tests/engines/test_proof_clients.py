@@ -261,7 +261,7 @@ def test_a_changed_attestation_is_refused_by_both(
     assert image.verify_attestation(pair).status != 0
     verdict = image.verdict(pair)
     assert (len(verdict.signatures), verdict.attestations) == (1, ())
-    assert ["no trusted key" in rejected.reason for rejected in verdict.rejected] == [True]
+    assert ["by a trusted key" in rejected.reason for rejected in verdict.rejected] == [True]
     assert image.verify(pair).status == 0  # the signature is whole
 
 
@@ -333,7 +333,7 @@ def test_why_debians_cosign_reaches_no_token() -> None:
     uri = "pkcs11:token=none;object=none?module-path=/nowhere.so"
     with pytest.raises(StepFailed, match="token key: unimplemented") as caught:
         signer_of(uri, {}, Processes(), path=path)
-    assert "built without PKCS#11, as Debian's is" in caught.value.hint
+    assert "built without PKCS#11, like Debian's" in caught.value.hint
 
 
 def policy_in(folder: Path, key: Pair, host: str) -> list[str | Path]:

@@ -46,7 +46,7 @@ WRONG_KEY, EXPIRED_KEY, KEYLESS = "wrong key", "expired key", "keyless"
 OTHER_SUBJECT, WRONG_TYPE = "other subject", "wrong payload type"
 KINDS = {
     TOO_LARGE: "are read$|the rest was not read|the bundle has (too many|more than)",
-    WRONG_KEY: "no trusted key|who is not trusted|not in a log",
+    WRONG_KEY: "a trusted key|who is not trusted|not in a log",
     EXPIRED_KEY: "no longer trusted",
     KEYLESS: "signed by a certificate",
     OTHER_SUBJECT: "about another image|signature is for|manifest refers to",

@@ -1,7 +1,7 @@
-"""The entries of the catalogue, of the images' output folders.
+"""The entries of the catalogue, read from the images' output folders.
 
-The files were written by this program, and may have come from elsewhere since: a file of another
-shape than expected is left out, and the entry says so.
+This program wrote the files, but they may have been replaced since: a file with unexpected content
+is left out, and the entry says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNREADABLE = TestResult(
 )
 ReadContract: TypeAlias = Callable[
     [bytes, str], HostContract
-]  # of bytes, and of what they are shown as
+]  # of bytes, and their name in messages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +71,14 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sbom:
-    """A bill of materials, as far as it is shown: https://cyclonedx.org/docs/1.5/json/"""
+    """The shown parts of a bill of materials: https://cyclonedx.org/docs/1.5/json/"""
 
     metadata: Mapping[str, object] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
     compositions: tuple[Mapping[str, object], ...] = ()
 
     def is_of(self, digest: str) -> bool:
-        """Return whether it is of the image with a digest (`sha256:…`)."""
+        """Return whether it is for the image with a digest (`sha256:…`)."""
         hashes = part(self.metadata, "component", "hashes")
         return isinstance(hashes, list) and digest in {
             f"sha256:{part(each, 'content')}" for each in hashes
@@ -86,13 +86,13 @@ class Sbom:
 
     @property
     def is_complete(self) -> bool:
-        """True if it does not call itself incomplete."""
+        """True unless it states that it is incomplete."""
         return all(each.get("aggregate") != "incomplete" for each in self.compositions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EntryProof:
-    """A piece of evidence. `fits` says that it is of the artifacts in the folder."""
+    """A piece of evidence; `fits` is True if it is for the artifacts in the folder."""
 
     name: str
     result: TestResult
@@ -101,10 +101,10 @@ class EntryProof:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogEntry:
-    """One image in the catalogue. The state on its card is the one that its evidence has.
+    """One image in the catalogue; its card shows the state that its evidence proves.
 
-    `folder` is the name of the folder of all images. `needs` is what a host must bring, in one
-    line. `files` are what can be had with the page, below the image's folder.
+    `folder` is the name of the folder with all images. `needs` are the requirements on a host, in
+    one line. `files` are the files that the page links to, below the image's folder.
     """
 
     manifest: Manifest
@@ -142,9 +142,9 @@ class CatalogEntry:
 def read_entry(
     folder: Path, manifest: Manifest, read_contract: ReadContract
 ) -> CatalogEntry | None:
-    """Return the entry of an image, by its manifest and what lies beside it.
+    """Return the entry of an image, from its manifest and the files beside it.
 
-    None for one of no recipe, or of an unknown architecture.
+    None for an image without a recipe, or of an unknown architecture.
     """
     if not manifest.cell.recipe or manifest.cell.arch not in ARCHITECTURES:
         return None
@@ -181,7 +181,7 @@ def _proofs(folder: Path, manifest: Manifest) -> tuple[EntryProof, ...]:
 
 
 def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[str]:
-    """Yield why an image that its manifest calls verified is not shown so."""
+    """Yield the reasons why a verified image (by its manifest) is not shown as verified."""
     if manifest.outcome == BUILT:
         return
     if not proofs:
@@ -195,7 +195,7 @@ def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[
 
 
 def _sbom(path: Path) -> Sbom | None:
-    """Read an SBOM; one of another shape is of no image."""
+    """Read an SBOM; a malformed one is for no image."""
     try:
         return read(Sbom, json.loads(_bytes(path)))
     except OSError:
@@ -212,7 +212,7 @@ def _needs(path: Path, read_contract: ReadContract) -> str:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield what can be shown with an image: text, and no link to elsewhere."""
+    """Yield the files to publish with an image: text files, no symbolic links."""
     for name in ("Dockerfile", "Singularity.def", "manifest.json", SBOM, "evidence"):
         path = folder / name
         for file in sorted(path.iterdir()) if path.is_dir() and not path.is_symlink() else [path]:

@@ -1,4 +1,4 @@
-"""The pages: an index, a page for each image, and the files that they name."""
+"""The pages: an index, a page for each image, and the files that they link to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.reports import report
 from builder.reports.catalog.entries import CatalogEntry
 from builder.reports.templates import page_environment
 
-CATALOG = "catalog.json"  # the last that is written
+CATALOG = "catalog.json"  # written last
 SCHEMA = "build-images/catalog/v1"
 _HERE = Path(__file__).parent
 _TITLES = {
@@ -33,7 +33,7 @@ def write_catalog(
 ) -> None:
     """Write the site to `out`; `source` is the folder of the images' folders.
 
-    It replaces an earlier one. Raises BadInput for a folder that holds something else.
+    It replaces an earlier site. Raises BadInput for a folder with other content.
     """
     environment = page_environment(_HERE)
     index_page, image_page = map(environment.get_template, ("index.html.j2", "image.html.j2"))
@@ -60,7 +60,7 @@ def write_catalog(
 
 
 def _filters(entries: Sequence[CatalogEntry]) -> dict[str, tuple[str, list[str]]]:
-    """Return the filters by which images differ: by their names, titles and values."""
+    """Return the filters whose values differ between images: title and values, by name."""
     filters = {}
     for name, title in _TITLES.items():
         values = {value for entry in entries for value in entry.filters[name]}
@@ -85,7 +85,7 @@ def _as_json(entry: CatalogEntry, registry: str) -> dict[str, object]:
 
 
 def _make_room(out: Path) -> None:
-    """Remove what an earlier catalogue has written here, and nothing else.
+    """Remove the files of an earlier catalogue, and nothing else.
 
     Raises BadInput for a folder with other things in it.
     """
@@ -98,7 +98,7 @@ def _make_room(out: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         is_catalog, names = False, []
     if not is_catalog:
-        hint = "name a folder that is new, empty, or holds an earlier catalogue"
+        hint = "name a folder that is new, empty, or contains an earlier catalogue"
         raise BadInput(f"{out} has files that do not belong to a catalogue", hint=hint)
     pages = (out / "images").resolve()
     for name in names:

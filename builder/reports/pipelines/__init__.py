@@ -1,5 +1,5 @@
-"""Pipelines for CI systems, made of the plan: a job for each image, one for each set to publish.
+"""Pipelines for CI systems, made from the plan: a job per image, and a job per publication.
 
-From planned images to the text of one YAML file. All that varies between images is decided here;
-the YAML holds jobs, and no logic. The same images give the same text. docs/ci.md describes it.
+Planned images become the text of one YAML file. All differences between images are decided here;
+the YAML has jobs, but no logic. The same images give the same text. docs/ci.md describes it.
 """

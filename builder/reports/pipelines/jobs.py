@@ -1,4 +1,4 @@
-"""The jobs of a pipeline, the same for every CI system, and their YAML by a template."""
+"""The jobs of a pipeline, the same for every CI system, and their YAML from a template."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNERS: Mapping[str, Mapping[str, str]] = {
     "gitlab": {"x86_64": "saas-linux-medium-amd64", "aarch64": "saas-linux-medium-arm64"},
 }
 _NO_RUNNER = "none"
-_EMULATING = "x86_64"  # the architecture whose runners stand in for those that there are none of
+_EMULATING = "x86_64"  # architecture of the runners that emulate the others
 _PROGRAM = ".venv/bin/build-images"
 SECRET_KEY, KEYLESS = "env://COSIGN_PRIVATE_KEY", "keyless"
 # Minutes. GitHub ends a job after six hours, GitLab.com's default is one hour.
@@ -33,10 +33,10 @@ _NATIVE_MINUTES, _EMULATED_MINUTES = 120, 350
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineJob:
-    """One image to be built and verified, on a runner with this label (GitLab says tag).
+    """A job that builds and verifies one image; `runner` is a label (in GitLab: a tag).
 
-    At night it is built with today's packages (`$REFRESH`): an image that did not change comes out
-    with the same digest.
+    At night it builds with today's packages (`$REFRESH`): an image that did not change gets the
+    same digest.
     """
 
     image: str
@@ -56,9 +56,9 @@ class PipelineJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publication:
-    """Images that are one in the registry: the same but for their architecture.
+    """Images with one tag in the registry, which differ only in their architecture.
 
-    `selectors` name the architectures, too: those are what the registry's index is to have.
+    `selectors` also name the architectures, all of which the registry's index must have.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
-    """All jobs. `command` is what prints the pipeline, `key` what signs: see `publish --key`."""
+    """All jobs; `command` prints the pipeline, and `key` signs: see `publish --key`."""
 
     jobs: tuple[PipelineJob, ...]
     publications: tuple[Publication, ...]
@@ -78,7 +78,7 @@ class Pipeline:
 
     @property
     def is_keyless(self) -> bool:
-        """True if the identity of the job that publishes signs, by cosign."""
+        """True if cosign signs with the identity of the publishing job."""
         return self.key == KEYLESS
 
     @property
@@ -130,7 +130,7 @@ def pipeline_of(
 
 
 def _selectors(*cells: Cell, arches: Sequence[str] = ()) -> str:
-    """Return options that select these cells and no others; they differ in architecture alone."""
+    """Return options that select exactly these cells, which differ only in architecture."""
     words = [word for cell in cells for word in ("--image", cell.identifier)]
     if cells[0].flavour != RUNTIME:
         words += ["--flavour", cells[0].flavour]
@@ -141,7 +141,7 @@ def _selectors(*cells: Cell, arches: Sequence[str] = ()) -> str:
 
 
 def words_of(selection: Selection) -> list[str]:
-    """Return a selection as the command line has it."""
+    """Return a selection as command-line options."""
     targets, flavours = selection.cpu_targets, selection.flavours
     return [
         *(f"--{name}={text}" for name, texts in selection.patterns.items() for text in texts),

@@ -1,4 +1,4 @@
-"""The report over a run's output folder: `report.json` for programs, `report.html` for people."""
+"""The report on a run's output folder: `report.json` for programs, `report.html` for people."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LeftOutImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRun:
-    """The run that a report is of: when, for how long, by what, and on which `host`."""
+    """The run of a report: its start, duration, command, version and `host`."""
 
     tool_version: str = ""
     command: str = ""
@@ -62,10 +62,10 @@ class BuildRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportDocument:
-    """`report.json`: the manifests of all images, and what is known of the others.
+    """`report.json`: the manifests of all images, and the reasons for images that were not built.
 
-    `failures` maps the identifier of an image whose build failed to the error, `compiled` that of
-    one that is only compiled to what this machine lacks. `outcome` and `totals` are of all images.
+    `failures` maps the identifier of an image whose build failed to the error; `compiled` maps that
+    of an image that was only compiled to what this machine lacks. `outcome` and `totals` cover all.
     """
 
     schema: str = SCHEMA
@@ -85,10 +85,10 @@ def report_of_run(
     compiled: Mapping[str, str],
     run: BuildRun,
 ) -> ReportDocument:
-    """Return the report over an output folder: what is in it, and what is not, with the reasons.
+    """Return the report on an output folder: its images, and the missing ones with reasons.
 
     `manifests` are those of all images in it. `failures` and `compiled` are as in
-    `ReportDocument`; `run` says when, for how long, and on which host.
+    `ReportDocument`; `run` has the start, the duration and the host.
     """
     command = shlex.join(["build-images", *sys.argv[1:]])
     return ReportDocument(
@@ -115,9 +115,9 @@ def report_files(document: ReportDocument, folder: str) -> dict[str, str]:
 
 
 def refreshed(out: Path, manifest: Manifest) -> ReportDocument | None:
-    """Return the report of a folder with what is known now of one image; None if it has no report.
+    """Return the report of a folder, with the current manifest of one image; None without a report.
 
-    Everything else stays as the run left it that wrote the report.
+    Everything else stays as in the existing report.
     """
     try:
         document = read(ReportDocument, json.loads((out / "report.json").read_text("utf-8")))
@@ -130,9 +130,9 @@ def refreshed(out: Path, manifest: Manifest) -> ReportDocument | None:
 
 
 def _page_of(document: ReportDocument, folder: str) -> dict[str, object]:
-    """Return everything on the page beside the document; `outcome` and `totals` are in both.
+    """Return the values for the page beside the document; `outcome` and `totals` are in both.
 
-    `left_out` and `compiled` are images by the reasons why they were not built. Of the cards,
+    `left_out` and `compiled` are images by the reasons why they were not built. Cards of
     failures come first, and the others are in build order.
     """
     cards = _cards(document)
@@ -154,7 +154,7 @@ def _page_of(document: ReportDocument, folder: str) -> dict[str, object]:
 
 
 def _cards(document: ReportDocument) -> list[Card]:
-    """Return the card of every image that the run had to do with, each once.
+    """Return one card for every image of the run.
 
     A failed build hides an older manifest of its image.
     """
@@ -197,7 +197,7 @@ def _totals(cards: Sequence[Card]) -> dict[str, int]:
 
 
 def _outcome(totals: Mapping[str, int]) -> str:
-    """Return `verified` only if there is something, and all of it is."""
+    """Return `verified` only if there are images, and all are verified."""
     if totals["failed"] or not totals["images"]:
         return FAILED
     return BUILT if totals["built"] else VERIFIED

@@ -1,4 +1,4 @@
-"""The cards of images, worked out from manifests: templates only lay them out."""
+"""The cards of images, computed from manifests; templates only lay them out."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Badge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """All about one image, or about one that was not built.
+    """The content of one image's card, also of an image that was not built.
 
     `state` is verified, built (and not verified), failed, broken (its build failed), compiled (and
     not built: this machine lacks something) or left-out. `cell` has the axes, `hover` and `notes`
-    are for the matrix. One whose build failed has an `error`; without a manifest nothing was built.
-    `links` are texts with paths in the image's folder, `steps` names with seconds and shares of the
-    time in percent, `artifacts` are by formats' titles, `checks` are formats' titles with outcomes,
-    by check: None is one that was not run.
+    are for the matrix. An `error` is that of a failed build; without a manifest, nothing was built.
+    `links` are texts with paths in the image's folder; `steps` are names with seconds and shares of
+    the time in percent; `artifacts` are by the formats' titles; `checks` are the formats' titles
+    with outcomes, by check (None: not run).
     """
 
     image: str
@@ -104,7 +104,7 @@ def card_not_built(image: str, cell: Mapping[str, str], state: str, hover: str) 
 
 
 def card_of(manifest: Manifest) -> Card:
-    """Return all that a manifest says of its image."""
+    """Return the card of a manifest's image."""
     state, mark, word = standing_of(manifest)
     names = in_order(manifest.artifacts, FORMATS)
     artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
@@ -141,7 +141,7 @@ def card_of(manifest: Manifest) -> Card:
 
 
 def badges_of(manifest: Manifest) -> Iterable[Badge]:
-    """Yield the remarks that a manifest gives cause to."""
+    """Yield the badges of a manifest's image."""
     arch, qemu = manifest.cell.arch, manifest.tools.get("qemu")
     if manifest.emulated:
         text = f"emulated · QEMU {qemu}" if qemu else "emulated"
@@ -235,7 +235,7 @@ def standing_of(manifest: Manifest) -> tuple[str, str, str]:
 
 
 def axes_of(image: str) -> dict[str, str]:
-    """Take an image identifier apart, for an image that left nothing but its name."""
+    """Return the axes in an image's identifier, if nothing else is known of the image."""
     words = image.split("-")
     axes = {"arch": words.pop()}
     if words and words[-1] in CPU_TARGETS.get(axes["arch"], ()):

@@ -1,5 +1,5 @@
-"""Files with which a site uses an image: batch scripts, a module, manifests.
+"""Files for the use of images at a site: batch scripts, modules, manifests.
 
-From planned images to texts by path. The same images give the same texts, and nothing is started.
+Planned images become texts by path. The same images give the same texts, and nothing is started.
 docs/sites.md shows each file.
 """

@@ -1,4 +1,4 @@
-"""The files of a site for an image, laid out by templates, and the values that these show."""
+"""The files of a site for an image, made from templates, and the values in them."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class SitePlace:
             )
         if not self.folder.startswith("/") or not self.folder.isprintable() or ":" in self.folder:
             raise BadInput(
-                f"{self.folder!r} is not an absolute path of a folder, without colons",
+                f"{self.folder!r} is not an absolute path without colons",
                 hint="such as --folder /opt/images",
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteImage:
-    """One image at a site, as the templates see it.
+    """One image at a site, with the values for templates.
 
-    `digest` is that of the image's manifest, `sha256:...`, or empty if that is not known.
+    `digest` is that of the image's manifest, `sha256:...`, or empty if it is unknown.
     """
 
     planned: PlannedImage
@@ -87,17 +87,17 @@ class SiteImage:
 
     @property
     def pinned(self) -> str:
-        """The image by its digest, where that is known."""
+        """The reference by digest if it is known, else by tag."""
         return f"{self.repository}@{self.digest}" if self.digest else self.reference
 
     @property
     def sif(self) -> str:
-        """The path at which `pull` leaves the SIF, if it is called in the site's folder."""
+        """The path of the SIF after a `pull` in the site's folder."""
         return posixpath.join(self.place.folder, f"{self.cell.identifier}-sif", "image.sif")
 
     @property
     def directory(self) -> str:
-        """The path at which `pull` leaves the unpacked image, likewise."""
+        """The path of the unpacked image after a `pull` in the site's folder."""
         return posixpath.join(self.place.folder, f"{self.cell.identifier}-directory", "rootfs")
 
     @property
@@ -111,17 +111,17 @@ class SiteImage:
 
     @property
     def binds_mpi(self) -> bool:
-        """True if its MPI is the host's, and comes from there."""
+        """True if the image uses the host's MPI."""
         return self.contract.mpi is not None and self.contract.mpi.route == "host"
 
     @property
     def binds_cray(self) -> bool:
-        """True if that is Cray MPICH, which lies in many folders."""
+        """True if the host's MPI is Cray MPICH, which is in many folders."""
         return self.contract.mpi is not None and self.contract.mpi.family == "craympich"
 
     @property
     def tasks(self) -> int:
-        """Ranks a node: one for each GPU."""
+        """Ranks per node: one for each GPU."""
         if self.contract.mpi is None:
             return 1
         return self.place.gpus if self.has_gpu else 4
@@ -132,7 +132,7 @@ class SiteImage:
 
     @property
     def starter(self) -> str:
-        """The way in which Slurm starts the ranks, as templates/starters.j2 has it."""
+        """The way in which Slurm starts the ranks: a key in templates/starters.j2."""
         mpi = self.planned.mpi
         if mpi is None:
             return "none"
@@ -145,15 +145,15 @@ class SiteImage:
 
     @property
     def has_mpiexec(self) -> bool:
-        """True if the launcher of a host's MPI starts the ranks, too."""
+        """True if the mpiexec of a host's MPI can also start the ranks."""
         return self.planned.mpi is not None and not self.binds_cray
 
     @property
     def proof(self) -> str:
-        """The command of the check `mpi` in the image, by all ranks; else of all checks, once.
+        """The command of the check `mpi` for all ranks; without this check, of all checks.
 
-        The check's own command starts 4 ranks by itself: what stands after its program's name are
-        the number of ranks and what else it looks for.
+        The check's own command starts 4 ranks itself. The arguments after the program's name are
+        the number of ranks, which is replaced, and further expected values.
         """
         for check in self.planned.checks:
             if check.name == "mpi" and "$OUT/mpi " in check.run:
@@ -163,7 +163,7 @@ class SiteImage:
 
 
 def needs_of(contract: HostContract) -> str:
-    """Return what a host must bring for an image, in one line."""
+    """Return the requirements of an image on a host, in one line."""
     parts = [contract.architecture]
     if contract.cpu.target != GENERIC:
         parts.append(f"{contract.cpu.target} or newer")
@@ -177,15 +177,15 @@ def needs_of(contract: HostContract) -> str:
     return ", ".join(parts)
 
 
-# A Job's name is a label of its pods, and gets six characters more there: RFC 1123, 63 characters.
+# A Job's name becomes a label of its pods, with six more characters: RFC 1123, 63 characters.
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 _LONGEST = 57
 
 
 def kubernetes_name(text: str) -> str:
-    """Return a text as an object's name: small letters, digits and hyphens; a long one is cut.
+    """Return a text as an object's name: lower case, digits and hyphens; a long name is cut.
 
-    A name that is cut ends with eight digits of the text's SHA-256, so that names stay different.
+    A name that is cut ends with eight digits of the text's SHA-256, so that names stay unique.
     """
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if len(name) <= _LONGEST:
@@ -194,7 +194,7 @@ def kubernetes_name(text: str) -> str:
 
 
 # The files of each image, by template. Scripts end in .sh.
-_BY_CH_RUN = "slurm-charliecloud.sh"  # which binds folders, and Cray MPICH needs single files, too
+_BY_CH_RUN = "slurm-charliecloud.sh"  # ch-run binds only folders; Cray MPICH needs files, too
 _MPIEXEC = "mpiexec-charliecloud.sh"
 _FILES = (
     *("slurm-apptainer.sh", _BY_CH_RUN, "podman.sh", _MPIEXEC),
@@ -206,7 +206,7 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
     """Return the text of every file, by its path below the output folder, in order.
 
     Each image has a folder; the modules are together in `modulefiles/`, and the entries of shpc in
-    `shpc/ARCHITECTURE/`, as their programs want it. An image without a digest has no such entry.
+    `shpc/ARCHITECTURE/`, as their programs require. An image without a digest has no shpc entry.
     """
     environment = text_environment(Path(__file__).parent / "templates")
     environment.filters.update(
@@ -240,6 +240,6 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
 
 
 def lua(text: str) -> str:
-    """Return a string of Lua. What has no escape in all of its versions stays, as UTF-8."""
+    """Return a string in Lua; characters without an escape in all Lua versions stay, as UTF-8."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r") + '"'

@@ -1,1 +1,1 @@
-"""Policies of sites: an image is held against one before it is pulled."""
+"""Site policies: the rules that an image must satisfy before it is pulled."""

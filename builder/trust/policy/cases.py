@@ -1,4 +1,4 @@
-"""Recorded cases: what was gathered about an image, and what a policy is expected to say of it."""
+"""Recorded cases: the facts gathered about an image, and the expected result of each rule."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _texts = list_of(text)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyCase:
-    """A recorded case. Without a `policy` of its own it is judged by the one at hand.
+    """A recorded case; a case without its own `policy` is judged by the policy of the caller.
 
     Only the rules in `expected` are compared.
     """
@@ -90,7 +90,7 @@ def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
 
 
 def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
-    """Read the cases in a folder, by name; raises `BadInput` with every fault of all."""
+    """Read the cases in a folder, sorted by name; raises `BadInput` with the faults of all."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".json"})
     except OSError as error:
@@ -108,7 +108,7 @@ def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
 
 
 def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
-    """Read a case; after a fault, which is noted, the result is not to be used."""
+    """Read a case; faults are added to `faults`, and the result is not valid after a fault."""
     table = Table(
         node,
         faults,
@@ -223,7 +223,7 @@ _previous = record(Previous, {"digest": text}, {"times": _times})
 
 
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
-    """Return what was gathered and decided as a case that can be tried again."""
+    """Return the gathered facts and the rulings as a case that can be judged again."""
     document = {
         name: _plain(one, name) for name, one in asdict(gathered).items() if one is not None
     }
@@ -239,7 +239,7 @@ def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:
 
 
 def _plain(value: object, key: str = "") -> object:
-    """JSON values; what is not known is left out, and capabilities are written 7.0."""
+    """Return JSON values: unknown values are omitted, and capabilities are written as 7.0."""
     if isinstance(value, dict):
         return {name: _plain(one, name) for name, one in value.items() if one is not None}
     if isinstance(value, (list, tuple)):

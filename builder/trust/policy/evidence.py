@@ -1,4 +1,4 @@
-"""The evidence that counts for an image on a class of hosts, and each check's outcome by it."""
+"""Choose the evidence that counts for an image on a class of hosts, and decide each check by it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.model.versions import meets
 from builder.trust.policy.records import EVIDENCE, OTHER, PULLED, Claim, Evidence, Gathered
 from builder.trust.policy.site_policy import SAME, Policy, RequiredHosts
 
-_MOST_REASONS = 5  # that are shown
+_MOST_REASONS = 5  # shown at most
 _EMULATED = "is emulated, not native"
 
 
@@ -30,7 +30,7 @@ class Chosen:
 
     @property
     def only_emulated(self) -> bool:
-        """True if some would count, were it not emulated."""
+        """True if some evidence would count if it were native."""
         return not self.claims and _EMULATED in self.left_out
 
 
@@ -43,9 +43,9 @@ class DecidedCheck:
 
 
 def counted_reasons(reasons: Mapping[str, int]) -> str:
-    """Return how many claims do not count for each reason; of many reasons, the first ones.
+    """Return the number of rejected claims for each reason; only the first reasons are listed.
 
-    Whoever may push can have a thousand reasons of a line each.
+    Anyone who may push to the registry can cause a thousand reasons.
     """
     shown = [f"{number} {reason}" for reason, number in list(reasons.items())[:_MOST_REASONS]]
     if rest := sum(list(reasons.values())[_MOST_REASONS:]):
@@ -54,12 +54,12 @@ def counted_reasons(reasons: Mapping[str, int]) -> str:
 
 
 def faults_of(claims: Iterable[Claim]) -> str:
-    """Return why claims do not count, as `counted_reasons` does."""
+    """Return the reasons why claims do not count, in the form of `counted_reasons`."""
     return counted_reasons(Counter(map(_fault, claims)))
 
 
 def _fault(claim: Claim) -> str:
-    return claim.fault or ("is about another image" if claim.key else "is by no trusted key")
+    return claim.fault or ("is about another image" if claim.key else "has no trusted signature")
 
 
 def _run_of(claim: Claim) -> Evidence:
@@ -68,7 +68,7 @@ def _run_of(claim: Claim) -> Evidence:
 
 
 def trusted(claims: Sequence[Claim], kind: str, digests: Sequence[str]) -> list[Claim]:
-    """Return the claims of a kind that a trusted key signed about one of some digests."""
+    """Return the claims of a kind about one of the digests, if a trusted key signed them."""
     return [
         claim
         for claim in claims
@@ -91,10 +91,10 @@ def choose(policy: Policy, gathered: Gathered) -> Chosen:
 
 
 def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) -> str:
-    """Return which of several published files of one format the newest evidence is about.
+    """Return the published file of one format that the newest evidence is about.
 
-    An image that was packed again has several. The first one if none has evidence; empty if there
-    is none.
+    An image that was packed again has several files. Without evidence, return the first file;
+    without files, return an empty text.
     """
     newest = dict[str, tuple[dt.datetime, str]]()
     signed = tuple(claim for claim in gathered.proofs if claim.is_trusted)
@@ -106,11 +106,11 @@ def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) 
 
 
 def decided_checks(runs: Sequence[Evidence]) -> dict[str, DecidedCheck]:
-    """Return the outcome of each check, from runs of which the newest comes first.
+    """Return the outcome of each check; `runs` are sorted, newest first.
 
-    The newest run that has the check decides. A failure is cleared by nothing but a later pass, and
-    a native failure by nothing but a later native pass: being skipped or emulated proves less. Of
-    runs that ended in the same second, none is later: the worst of them decides.
+    The newest run that has the check decides. Only a later pass clears a failure, and only a later
+    native pass clears a native failure: a skipped or emulated check proves less. If runs ended in
+    the same second, the worst of them decides.
     """
     names = dict.fromkeys(name for run in runs for name in run.outcomes)
     return {name: _decided(name, [run for run in runs if name in run.outcomes]) for name in names}
@@ -154,7 +154,7 @@ def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str
     same, required = hosts.capabilities is None, hosts.capabilities
     capabilities = gathered.host.capabilities if same else required
     if capabilities is None:
-        return "must be from a GPU like this host's, which is unknown"
+        return "must be from a GPU like this host's, but this host's GPU is unknown"
     if required != () and not {*capabilities} & {*run.capabilities}:
         return f"is not from a GPU of {_shown(capabilities)}"
     programs = (
@@ -168,7 +168,7 @@ def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str
 
 
 def _fits(driver: str, required: str, own: str | None) -> bool:
-    """Return whether a driver meets a specifier, or is of the branch of the host's own."""
+    """Return whether a driver matches a specifier or, for `same`, the host's driver branch."""
     if required == SAME:
         return bool(driver and own) and driver.partition(".")[0] == str(own).partition(".")[0]
     return meets(driver, required)
@@ -176,4 +176,4 @@ def _fits(driver: str, required: str, own: str | None) -> bool:
 
 def _shown(capabilities: Sequence[int]) -> str:
     shown = ["{}.{}".format(*divmod(number, 10)) for number in capabilities]
-    return f"capability {' or '.join(shown)}" if shown else "this host's kind: it has none"
+    return f"capability {' or '.join(shown)}" if shown else "this host's kind: this host has no GPU"

@@ -1,4 +1,4 @@
-"""All rules of a policy, applied to what was gathered about one image."""
+"""Apply all rules of a policy to the facts gathered about one image."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from builder.trust.policy.records import (
 from builder.trust.policy.rules import day_of, short
 from builder.trust.policy.site_policy import Policy
 
-_ON_PURPOSE = "name it by digest, or set rollback: accepted, if intended"
-WITHOUT_DIGESTS = "set rollback: accepted in the policy, if intended"  # where tags alone name it
+_ON_PURPOSE = "if this is intended, name the image by digest, or set rollback: accepted"
+WITHOUT_DIGESTS = "if this is intended, set rollback: accepted in the policy"
 
 
 def rollback(policy: Policy, gathered: Gathered) -> Ruling:
@@ -42,7 +42,7 @@ def rollback(policy: Policy, gathered: Gathered) -> Ruling:
 def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
     for kind in ("provenance", "created", "evidence"):
         if kind in last.times and kind not in now:
-            reason = f"the image at the last pull had a time by its {kind}, but this one has none"
+            reason = f"the last pulled image has a time by its {kind}, but this image has none"
             return refused(rule, reason, _ON_PURPOSE)
         if kind not in last.times or now[kind] == last.times[kind]:
             continue
@@ -51,8 +51,8 @@ def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Rulin
             return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
         reason = f"older than at the last pull, by its {kind}: {day_of(now[kind])}"
         return refused(rule, reason, _ON_PURPOSE)
-    reason = f"another image than at the last pull ({short(last.digest)}), and no time shows which "
-    return refused(rule, reason + "is newer", _ON_PURPOSE)
+    reason = f"not the last pulled image ({short(last.digest)}), and it is unknown which is newer"
+    return refused(rule, reason, _ON_PURPOSE)
 
 
 def times_of(gathered: Gathered) -> dict[str, dt.datetime]:
@@ -71,13 +71,13 @@ def times_of(gathered: Gathered) -> dict[str, dt.datetime]:
     return {kind: time for kind, time in times.items() if time is not None}
 
 
-_FIX = "ask whoever published the image to build it again, or raise evidence.max_index_age"
+_FIX = "ask the publisher of the image to build it again, or raise evidence.max_index_age"
 
 
 def package_index(policy: Policy, gathered: Gathered) -> Ruling:
-    """The package indices that the image was made with are not too old.
+    """The package indices that the image was built with are not too old.
 
-    Nor were they older than complete ones of the mirror.
+    They were also not too far behind the mirror's complete indices.
     """
     rule, limit = "package index", policy.evidence.max_index_age
     if limit is None:
@@ -99,7 +99,7 @@ def package_index(policy: Policy, gathered: Gathered) -> Ruling:
     return passed(rule, f"its packages are from {shown}")
 
 
-# In the order in which they are shown. `rules.tree` is judged when the layers are there.
+# In display order. `rules.tree` is applied after the layers are unpacked.
 RULES: Mapping[str, Callable[[Policy, Gathered], Ruling]] = {
     "identity": rules.identity,
     "architecture": rules.architecture,
@@ -119,8 +119,8 @@ RULES: Mapping[str, Callable[[Policy, Gathered], Ruling]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """Every ruling. `evidence` are the digests of the evidence that counted, the newest first;
-    `tree` is the tree digest that the newest is about."""
+    """All rulings. `evidence` are the digests of the evidence that counted, newest first;
+    `tree` is the tree digest in the newest evidence."""
 
     rulings: tuple[Ruling, ...]
     evidence: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class Judgement:
 
 
 def judge(policy: Policy, gathered: Gathered) -> Judgement:
-    """Apply every rule, also after one has refused: all reasons are shown at once."""
+    """Apply every rule, even after a refusal: all reasons are shown at once."""
     chosen = choose(policy, gathered)
     return Judgement(
         rulings=tuple(rule(policy, gathered) for rule in RULES.values()),

@@ -1,8 +1,8 @@
-"""Content of in-toto statements, as values that rules judge.
+"""Read in-toto statements into the records that the rules judge.
 
 Test results: builder.verify.evidence; provenance: https://slsa.dev/spec/v1.0/provenance; bills of
-materials: https://cyclonedx.org/docs/1.5/json/. A statement that was signed may still be malformed:
-it is then a fault, and vouches for nothing.
+materials: https://cyclonedx.org/docs/1.5/json/. A signed statement can still be malformed: the
+claim then has a fault, and proves nothing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def evidence_of(statement: Mapping[str, object]) -> Evidence:
 
 
 def _packages(indices: Iterable[object]) -> PackageIndices | None:
-    """Return the age of the package indices; None where evidence names none with a date."""
+    """Return the age of the package indices; None if the evidence has no dated index."""
     oldest, behind = dict[tuple[str, str], dt.datetime](), 0
     for state in map(state_from, indices):
         behind = max(behind, state.behind_days)
@@ -105,7 +105,7 @@ def _outcomes(result: TestResult) -> dict[str, str]:
     if result.lists.result not in {"PASSED", "WARNED", "FAILED"}:
         raise ValueError(f"result {result.lists.result}")
     if result.lists.result == "FAILED" and FAILED not in outcomes.values():
-        raise ValueError("it failed, but names no failed check")
+        raise ValueError("result FAILED without a failed check")
     return outcomes
 
 
@@ -122,8 +122,8 @@ def _tree(statement: Mapping[str, object]) -> str:
 def provenance_of(predicate: Mapping[str, object]) -> Provenance:
     """Read SLSA provenance v1; raises `LookupError`, `TypeError`, `ValueError`, `AttributeError`.
 
-    The sources are all parameters and materials. A material without a URI is named, and once more
-    with its digest: `matrix.yaml@sha256:...`.
+    The sources are all parameters and materials. A material without a URI is listed by its name,
+    and again with its digest: `matrix.yaml@sha256:...`.
     """
     definition, details = member(predicate, "buildDefinition"), member(predicate, "runDetails")
     parameters = definition["externalParameters"]
@@ -152,9 +152,9 @@ def _cell(value: object) -> Cell | None:
 
 
 def bill_of(predicate: Mapping[str, object]) -> Bill:
-    """Read a CycloneDX bill of materials, whose components may have components.
+    """Read a CycloneDX bill of materials, with nested components.
 
-    It states where it is incomplete: https://cyclonedx.org/docs/1.5/json/#compositions.
+    Compositions state whether it is incomplete: https://cyclonedx.org/docs/1.5/json/#compositions.
     """
     aggregates = [str(one["aggregate"]) for one in part(predicate, "compositions") or []]
     return Bill(
@@ -171,7 +171,7 @@ def bill_of(predicate: Mapping[str, object]) -> Bill:
 
 
 def _components(predicate: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield all components, each before its own; not recursively, for they may be nested deeply."""
+    """Yield all components, parents first; without recursion, because nesting may be deep."""
     remaining = [*reversed(part(predicate, "components") or [])]
     while remaining:
         component = remaining.pop()

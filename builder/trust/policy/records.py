@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from builder.system.terminal import printable
 
 SIGNATURE, EVIDENCE, PROVENANCE, BILL = "signature", "evidence", "provenance", "sbom"
-OTHER = "other"  # its kind is not known, since nobody trusted has signed it
+OTHER = "other"  # unknown kind: no trusted key signed it
 KINDS = (SIGNATURE, EVIDENCE, PROVENANCE, BILL, OTHER)
 YES, NO, UNKNOWN = "yes", "no", "cannot tell"  # as builder.host answers
 
-# Formats to pull, each with the formats of the artifacts whose checks count for it. ch-run starts a
-# folder as it starts an unpacked tarball.
+# Formats to pull, each with the artifact formats whose checks count for it. For ch-run, a pulled
+# folder is the same as an unpacked tarball.
 PULLED: Mapping[str, tuple[str, ...]] = {
     "oci": ("oci",),
     "sif": ("sif",),
@@ -25,11 +25,11 @@ PULLED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageIndices:
-    """Age of the package indices that an image was made with.
+    """Age of the package indices that an image was built with.
 
-    Of each suite the oldest state counts, and of these the newest is the `date`: an archive of
-    security updates is younger than the release that it is for. `behind_days` is the most by which
-    an index was older than its mirror's newest.
+    For each suite the oldest index counts. `date` is the newest of these dates: an archive of
+    security updates is newer than its release. `behind_days` is the largest number of days by which
+    an index was older than the newest one of its mirror.
     """
 
     date: dt.datetime
@@ -41,7 +41,7 @@ class Evidence:
     """One run of an image's checks. Times are in UTC; `capabilities` are 70 for 7.0.
 
     `outcomes` has `passed`, `failed` or `skipped` by check. `driver` and `capabilities` are empty
-    where no GPU was handed over. `started` is None in a recorded case that does not state it.
+    if the container had no GPU. `started` is None in a recorded case that does not state it.
     """
 
     started: dt.datetime | None = None
@@ -94,10 +94,10 @@ Content = Evidence | Provenance | Bill
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A statement of somebody about digests.
+    """A statement about digests, signed or not.
 
-    `key` names the policy's key that signed it; it is empty if none did, and `fault` then says what
-    is wrong. `signer` is the identity in a certificate; several of the policy's keys may mean it.
+    `key` names the policy's key that signed it; it is empty if none did, and `fault` then has the
+    reason. `signer` is the identity in a certificate; several of the policy's keys may match it.
     Evidence, provenance and bills have a content unless there is a fault. `digest` is the source.
     """
 
@@ -117,7 +117,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """An image of one architecture: its manifest's digest, and that of the index it is named by.
+    """An image of one architecture: the digests of its manifest and of the index that names it.
 
     `asked` is the requested architecture, `architecture` that of the configuration. `created` is
     the image's own statement.
@@ -132,7 +132,7 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PulledFor:
-    """The host as far as the choice of evidence needs it; None is not known."""
+    """The facts about a host that the choice of evidence needs; None means unknown."""
 
     capabilities: tuple[int, ...] | None = None
     driver: str | None = None
@@ -156,10 +156,10 @@ class Previous:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered:
-    """Everything that a policy judges.
+    """All facts and claims that a policy judges.
 
-    `artifact` is the digest of the published SIF or tarball, where one of these is pulled; it is
-    empty if there is none.
+    `artifact` is the digest of the published SIF or tarball, if one of these is pulled; else it is
+    empty.
     """
 
     reference: str
@@ -174,7 +174,7 @@ class Gathered:
 
     @property
     def digests(self) -> list[str]:
-        """The digests that proof of the image may be about: its own, and that of its index."""
+        """The digests that proof of the image may name: its own and that of its index."""
         return [digest for digest in (self.image.digest, self.image.index) if digest]
 
 
@@ -184,7 +184,7 @@ RESULTS = (PASSED, REFUSED, NOT_ASKED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ruling:
-    """The outcome of one rule: why, and if it refuses, what can be done."""
+    """The outcome of one rule, the reason and, for a refusal, the fix."""
 
     rule: str
     result: str
@@ -204,14 +204,14 @@ def not_asked(rule: str, reason: str) -> Ruling:
     return Ruling(rule=rule, result=NOT_ASKED, reason=reason)
 
 
-_LONGEST = 1000  # letters of a reason
+_LONGEST = 1000  # characters of a reason
 _MARKS = {PASSED: "✓", REFUSED: "✗", NOT_ASKED: "-"}
 
 
 def as_lines(rulings: Iterable[Ruling], *, fixes: bool = True) -> list[str]:
-    """Return a line for each ruling, and one more with the fix below a refusal.
+    """Return a line for each ruling, and a second line with the fix for a refusal.
 
-    Strangers wrote much of a reason: it is made printable and cut off.
+    Reasons contain untrusted text: they are made printable and cut off.
     """
     rulings = list(rulings)
     width = max((len(ruling.rule) for ruling in rulings), default=0)

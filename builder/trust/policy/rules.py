@@ -1,4 +1,4 @@
-"""The rules of a policy: each is a function from a policy and what was gathered to one ruling."""
+"""The rules of a policy: functions from a policy and the gathered facts to a ruling."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from builder.trust.policy.records import (
 )
 from builder.trust.policy.site_policy import Policy, RequiredBill
 
-SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+SKEW = dt.timedelta(minutes=5)  # accepted difference between clocks
 _SHOWN = 5
 _NO_EVIDENCE = "there is no evidence that counts"
-_ASK = "ask whoever published the image"
-_NAME_KEY = "name the key that signed it under keys, if you trust it"
-_RENAMED = "set identity: ignored, if this registry may use other names"
+_ASK = "ask the publisher of the image"
+_NAME_KEY = "if you trust the key that signed it, add it to keys in the policy"
+_RENAMED = "if this registry may use other names, set identity: ignored"
 
 
 def identity(policy: Policy, gathered: Gathered) -> Ruling:
@@ -59,7 +59,7 @@ def identity(policy: Policy, gathered: Gathered) -> Ruling:
     claims = trusted(gathered.proofs, PROVENANCE, [gathered.image.digest])
     built = [source for source in _provenances(claims) if source.recipe]
     if not built:
-        reason = "no provenance that counts names the recipe of the image"
+        reason = "no trusted provenance names the recipe of the image"
         fix = f"{_ASK} to sign its provenance; or {_RENAMED}"
         return refused(rule, reason, _fix(gathered, fix))
     tags = [source.tag for source in built if source.recipe == name]
@@ -83,13 +83,13 @@ def _named(reference: str) -> tuple[str, str]:
 
 
 def _is_of_a_cell(tag: str) -> bool:
-    """Return whether a tag may be a cell's own, which begin with a version and a hyphen."""
+    """Return whether a tag can be a cell's: those begin with a version and a hyphen."""
     parts = tag.split("-")
     return any(is_version("-".join(parts[:end])) for end in range(1, len(parts)))
 
 
 def architecture(policy: Policy, gathered: Gathered) -> Ruling:
-    """The configuration has the requested architecture: a tag or an index may lie."""
+    """The image's configuration has the requested architecture; a tag or an index can be wrong."""
     del policy
     rule, asked, actual = "architecture", gathered.image.asked, gathered.image.architecture
     if actual == asked:
@@ -121,9 +121,9 @@ def _fix(gathered: Gathered, otherwise: str) -> str:
 
 
 def _counted_once(signatures: Iterable[Claim]) -> list[str]:
-    """Return the policy's keys that signed: one for each signer, and one signer for each.
+    """Return the policy's keys that signed, each paired with a signer of its own.
 
-    Several keys may mean the signer in a certificate, and several signers the same key.
+    Several keys may match the signer in a certificate, and several signers the same key.
     """
     keys: dict[str, set[str]] = {}
     for claim in signatures:
@@ -145,14 +145,14 @@ def _counted_once(signatures: Iterable[Claim]) -> list[str]:
 
 
 def dates(policy: Policy, gathered: Gathered) -> Ruling:
-    """Nothing that is trusted is dated in the future, or ends before it begins."""
+    """No trusted proof is dated in the future, or ends before it begins."""
     del policy
     latest = gathered.now + SKEW
     for claim in gathered.proofs:
         times = _times(claim) if claim.is_trusted else []
         if times and max(times) > latest:
             reason = f"{claim.kind} is dated {day_of(max(times))}, which is in the future"
-            fix = "set this machine's clock right; if it is, do not trust this proof"
+            fix = "correct this machine's clock; if it is correct, do not trust this proof"
             return refused("dates", reason, fix)
         if times and times[0] > times[-1]:
             reason = f"{claim.kind} ends before it begins, at {day_of(times[-1])}"
@@ -164,7 +164,7 @@ def evidence(policy: Policy, gathered: Gathered) -> Ruling:
     """There is evidence about this image from this class of hosts."""
     rule, chosen = "evidence", choose(policy, gathered)
     if not chosen.claims:
-        reasons = counted_reasons(chosen.left_out) or "there is none"
+        reasons = counted_reasons(chosen.left_out) or "none attached"
         fix = _fix(gathered, f"{_ASK} to verify it on such a host")
         if chosen.only_emulated:
             fix = "set evidence: {emulated: accepted} in the policy, if that is enough"
@@ -190,17 +190,17 @@ def checks(policy: Policy, gathered: Gathered) -> Ruling:
         return refused(rule, f"never run: {_listed(lacking)}", f"{_ASK} to verify it again")
     skipped = _with(outcomes, SKIPPED)
     if unproven := [name for name in policy.evidence.required if name in skipped]:
-        reason = f"skipped, which is not passed: {_listed(unproven)}"
-        return refused(rule, reason, f"{_ASK} to verify it where these can be run")
+        reason = f"skipped, so not passed: {_listed(unproven)}"
+        return refused(rule, reason, f"{_ASK} to verify it on a host that can run these")
     if not _with(outcomes, PASSED):
-        return refused(rule, "no check passed", f"{_ASK} to verify it where some can be run")
+        return refused(rule, "no check passed", f"{_ASK} to verify it on a host that can run some")
     count = counted(len(_with(outcomes, PASSED)), "check")
     more = f"; skipped and not required: {_listed(skipped)}" if skipped else ""
     return passed(rule, f"{count} passed{more}")
 
 
 def age(policy: Policy, gathered: Gathered) -> Ruling:
-    """The runs in which the required checks passed are not too long ago."""
+    """The required checks passed recently enough."""
     rule, limit = "age", policy.evidence.max_age
     outcomes = decided_checks(choose(policy, gathered).runs)
     decisive = [outcomes[name].run for name in policy.evidence.required if name in outcomes]
@@ -219,10 +219,10 @@ def artifact(policy: Policy, gathered: Gathered) -> Ruling:
     """The evidence is about the published SIF or tarball."""
     rule = "artifact"
     if gathered.format in {"oci", "directory"}:
-        return not_asked(rule, "it is made of the image's own layers")
+        return not_asked(rule, "this format is made from the image's layers")
     if not gathered.artifact:
         reason = f"no {gathered.format} was published for this image"
-        return refused(rule, reason, "pull it as oci or directory, which need none")
+        return refused(rule, reason, "pull it as oci or directory, which need no such file")
     claims = choose(policy, replace(gathered, artifact="")).claims  # about any file
     if not claims:
         return not_asked(rule, _NO_EVIDENCE)
@@ -232,7 +232,7 @@ def artifact(policy: Policy, gathered: Gathered) -> Ruling:
 
 
 def provenance(policy: Policy, gathered: Gathered) -> Ruling:
-    """The policy names the builder of the image, and a source of it."""
+    """The policy accepts the builder of the image and one of its sources."""
     rule, required = "provenance", policy.provenance
     if required is None:
         return not_asked(rule, "the policy ignores it")
@@ -244,8 +244,8 @@ def provenance(policy: Policy, gathered: Gathered) -> Ruling:
         if has_builder and (not required.sources or _any(source.sources, required.sources)):
             origin = f" from {source.sources[0]}" if source.sources else ""
             return passed(rule, f"built by {source.builder}{origin}")
-    shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'nothing'}" for one in built)
-    return refused(rule, f"built by {shown}", "name builder and source in the policy, if trusted")
+    shown = "; ".join(f"{one.builder} from {_listed(one.sources) or 'no source'}" for one in built)
+    return refused(rule, f"built by {shown}", "if you trust both, add them to the policy")
 
 
 def bill(policy: Policy, gathered: Gathered) -> Ruling:
@@ -263,7 +263,7 @@ def bill(policy: Policy, gathered: Gathered) -> Ruling:
         return refused(rule, f"forbidden: {_listed(forbidden)}", fix)
     asks = required.forbidden_packages or required.forbidden_licences
     if asks and not any(bill.complete and bill.packages for bill in bills):
-        reason = "it lists no package, or states that it is incomplete, so it excludes no package"
+        reason = "it is empty or incomplete, so it does not show that a package is absent"
         return refused(rule, reason, f"{_ASK} for a complete one, or forbid nothing")
     return passed(rule, f"{counted(len(packages), 'package')}, none forbidden")
 
@@ -281,7 +281,7 @@ def _forbidden(packages: Sequence[Package], required: RequiredBill) -> list[str]
 
 
 def contract(policy: Policy, gathered: Gathered) -> Ruling:
-    """The image runs on this host by `check-host`; where that cannot tell, it does not."""
+    """`check-host` says that the image runs on this host; the answer "cannot tell" is refused."""
     rule = "host contract"
     if not policy.host_contract:
         return not_asked(rule, "the policy ignores it")
@@ -291,7 +291,7 @@ def contract(policy: Policy, gathered: Gathered) -> Ruling:
         return passed(rule, "it runs on this host")
     answer = "no" if gathered.contract.answer == NO else "cannot tell"
     reasons = "; ".join(gathered.contract.reasons)
-    fix = "build-images check-host shows more; host_contract: ignored pulls it anyway"
+    fix = "build-images check-host shows details; to pull it anyway, set host_contract: ignored"
     return refused(rule, f"{answer}: {reasons}" if reasons else answer, fix)
 
 
@@ -300,8 +300,8 @@ def tree(expected: str, digest: str) -> Ruling:
     if not expected:
         return refused("tree", "the evidence names no tree digest", _ASK)
     if digest == expected:
-        return passed("tree", f"{short(digest)}, as the evidence says")
-    reason = f"the tree is {short(digest)}, and the evidence is about {short(expected)}"
+        return passed("tree", f"{short(digest)}, as in the evidence")
+    reason = f"the tree is {short(digest)}, but the evidence is about {short(expected)}"
     return refused("tree", reason, _ASK)
 
 
@@ -338,10 +338,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def short(digest: str) -> str:
-    """Return the beginning of a digest, as people are shown it."""
+    """Return the beginning of a digest, for messages."""
     return digest[:19]
 
 
 def day_of(time: dt.datetime) -> str:
-    """Return the day of a time, as people are shown it."""
+    """Return the day of a time, for messages."""
     return time.date().isoformat()

@@ -1,4 +1,4 @@
-"""A site's policy as values: whom it trusts, and what must be proven before an image is taken."""
+"""A site's policy: the trusted signers, and the proof that is required before a pull."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_AGE = dt.timedelta(days=90)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A trusted public key: its file, how the policy names it, and until when it is trusted."""
+    """A trusted public key: its name in the policy, its file and the end of its trust."""
 
     name: str
     file: Path
@@ -56,9 +56,9 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Somebody who signs by certificates: a glob over their names, and who knows them by these.
+    """A trusted signer with certificates: a glob for the name, and the issuer of the identity.
 
-    `roots` is a `trusted_root.json`: the authorities and logs that are believed.
+    `roots` is a `trusted_root.json`: the trusted authorities and logs.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequiredHosts:
-    """The class of hosts whose evidence counts; what is empty is not asked.
+    """The class of hosts whose evidence counts; an empty field is not compared.
 
-    `capabilities` are compute capabilities (70 for 7.0) of which one GPU must have one, or None for
-    those of the host. `driver` is a PEP 440 specifier, or `same`: of the host's driver branch.
+    `capabilities` are compute capabilities (70 for 7.0): one GPU at least must have one of them;
+    None means those of the host. `driver` is a PEP 440 specifier, or `same` (as the host's branch).
     """
 
     architectures: tuple[str, ...] = ()
@@ -84,10 +84,10 @@ class RequiredHosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequiredEvidence:
-    """Checks that must have passed, how long ago at most, and on which hosts.
+    """The checks that must have passed, their maximum age, and the class of hosts.
 
-    `max_index_age` is how old the package indices may be that the image was made with; None is not
-    asked.
+    `max_index_age` is the maximum age of the package indices that the image was built with; None is
+    no limit.
     """
 
     required: tuple[str, ...] = ALWAYS
@@ -99,7 +99,7 @@ class RequiredEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequiredProvenance:
-    """Globs, of which one must match; any builder or source will do where there are none."""
+    """Globs for builder and source; one must match. Without globs, every value is accepted."""
 
     builders: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class RequiredProvenance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequiredBill:
-    """Globs over the names of packages (and `NAME@VERSION`), and over licences."""
+    """Globs for forbidden packages (`NAME` and `NAME@VERSION`) and forbidden licences."""
 
     forbidden_packages: tuple[str, ...] = ()
     forbidden_licences: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class RequiredBill:
 class Policy:
     """Requirements of a site for an image. A part that is None is not required.
 
-    `keys` are those who are trusted; `signatures` is how many of them must have signed the image.
+    `keys` are the trusted signers; at least `signatures` of them must have signed the image.
     """
 
     keys: tuple[Key | Identity, ...]
@@ -138,9 +138,9 @@ _texts = list_of(text, distinct=True)
 
 
 def read_policy(path: Path) -> Policy:
-    """Read the policy in a file; raises `BadInput` with every fault of it.
+    """Read a policy file; raises `BadInput` with all its faults.
 
-    The files of keys are named from the policy's folder, and must be there.
+    Paths of key files start at the policy's folder, and the files must exist.
     """
     faults = Faults()
     node = parse(path, str(path), faults)
@@ -151,9 +151,9 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Policy:
-    """Read a policy; after a fault, which is noted, the result is not to be used.
+    """Read a policy; faults are added to `faults`, and the result is not valid after a fault.
 
-    With a `folder`, files of keys that are missing in it are faults.
+    With a `folder`, missing key files are faults, too.
     """
     required = {"schema": exactly(SCHEMA), "keys": list_of(_signer(folder), least=1, distinct=True)}
     read = record(Policy, required, _OPTIONAL, fields={"schema": "", "sbom": "bill"})
@@ -167,7 +167,7 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
 
 
 def _signer(folder: Path | None) -> Reader[Key | Identity]:
-    """A reader of whom to trust: a key's file, alone or with a day, or an identity."""
+    """Return a reader of trusted signers: a key file, alone or with a day, or an identity."""
     read_file = _file(folder, "a public key in PEM (cosign.pub)")
     roots = _file(folder, "roots of Sigstore (trusted_root.json)")
 
@@ -213,7 +213,7 @@ def _file(folder: Path | None, content: str) -> Reader[Path]:
 
 
 def _day(node: Node, faults: Faults) -> dt.datetime | None:
-    """The end of a day in UTC."""
+    """Read a day; return its end in UTC."""
     value = text(node, faults)
     note(node, pattern=r"^\d{4}-\d\d-\d\d$")
     try:
@@ -240,7 +240,7 @@ def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
 
 
 def _check(own: Sequence[str]) -> Reader[str]:
-    """A reader of a check's name: one of this project's, or one that a site says is its own."""
+    """Return a reader of check names: those of this project and the site's own."""
 
     def read(node: Node, faults: Faults) -> str:
         name, known = text(node, faults), (*CHECK_NAMES, *own)
@@ -274,7 +274,7 @@ def _driver(node: Node, faults: Faults) -> str:
 
 
 def _choice(true: str, false: str) -> Reader[bool]:
-    """A reader of one of two words."""
+    """Return a reader of one of two words."""
     word = one_of((true, false), "choice")
 
     def read(node: Node, faults: Faults) -> bool:
@@ -284,7 +284,7 @@ def _choice(true: str, false: str) -> Reader[bool]:
 
 
 def _or_word(word: str, reader: Reader[T]) -> Reader[T | None]:
-    """A reader of a word, which is None, or of something else."""
+    """Return a reader that gives None for a word, and reads other values with `reader`."""
 
     def read(node: Node, faults: Faults) -> T | None:
         if isinstance(node, Probe):

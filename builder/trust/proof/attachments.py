@@ -1,6 +1,6 @@
-"""Proof in a registry: manifests that refer to an image, and what is verified of them.
+"""Proof in a registry: manifests that refer to an image, and the verified statements in them.
 
-Whoever wrote a manifest, nothing of it is trusted yet.
+A manifest is untrusted until its signatures are verified.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIMPLE_SIGNING = "application/vnd.dev.cosign.simplesigning.v1+json"
 DSSE = "application/vnd.dsse.envelope.v1+json"
-# Tuples: a media type to look up in them may be any JSON, also what cannot be hashed.
+# Tuples, not sets: a media type in a manifest may be any JSON value, even one without a hash.
 BUNDLES = (
     BUNDLE,
     "application/vnd.dev.sigstore.bundle+json;version=0.3",
@@ -38,10 +38,10 @@ MAX_MANIFEST = 4 << 20  # bytes; the least that a registry must accept (OCI dist
 MAX_PAYLOAD = 32 << 20  # bytes of one signature, attestation or bundle
 MAX_LAYERS = 200  # of one manifest
 MAX_ATTACHMENTS = 1000  # of one image
-MAX_CLAIMS = 2000  # layers of all these manifests: each may take some signatures' checks
+MAX_CLAIMS = 2000  # layers of all manifests; each may need several signature checks
 
 _MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
-MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have some hundred
+MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have a few hundred
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _USUAL = str.maketrans("-_", "+/")
 
@@ -74,12 +74,12 @@ class BlobDescriptor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofManifest:
-    """A manifest that belongs to an image, with the blobs it names by their digests.
+    """A manifest with proof of an image, and the blobs that it names, by digest.
 
-    `tag` is where the classic format has it (`sha256-….sig`); a referrer has none, is written by
-    its digest, and names the image as its `subject`. `replaces` are the digests of manifests to
-    delete afterwards. `fresh` is True if the image had no proof at all. Of what is at the tag
-    already, all remains but the layers with the digests in `drops`.
+    `tag` is its tag in the classic format (`sha256-….sig`). A referrer has no tag: it is written by
+    digest, and names the image as its `subject`. `replaces` are the digests of manifests to delete
+    afterwards. `fresh` is True if the image had no proof before. Existing layers at the tag remain,
+    except those with a digest in `drops`.
     """
 
     manifest: bytes
@@ -96,12 +96,12 @@ class ProofManifest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifiedStatement:
-    """A signature of the image, or an attestation of it, by the trusted keys named in `keys`.
+    """A signature or attestation of the image by the trusted keys named in `keys`.
 
-    `payload` is what was signed, byte for byte, and `statement` its JSON: an in-toto statement, or
-    the claim of a classic signature. `signer` is the identity in a certificate, if there is one;
-    several keys of a policy may mean it. `source` is the digest of the manifest that has it as its
-    `layer`, a digest, too; `format` is classic or bundle.
+    `payload` is the signed bytes, and `statement` their JSON: an in-toto statement, or the claim of
+    a classic signature. `signer` is the identity in a certificate, if there is one; several keys of
+    a policy may match it. `source` is the digest of the manifest, `layer` that of the layer in it;
+    `format` is classic or bundle.
     """
 
     statement: Mapping[str, object]
@@ -119,7 +119,7 @@ class VerifiedStatement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """Something that vouches for nothing."""
+    """A manifest or layer that proves nothing, with the reason."""
 
     reason: str
     source: str
@@ -127,7 +127,7 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifiedProof:
-    """The part of an image's proof that trusted keys vouch for, and what was rejected."""
+    """The proof of an image that trusted keys signed, and the rejected rest."""
 
     signatures: tuple[VerifiedStatement, ...] = ()
     attestations: tuple[VerifiedStatement, ...] = ()
@@ -135,7 +135,7 @@ class VerifiedProof:
 
 
 class Unusable(Exception):
-    """Something cannot vouch for anything, and why; raised and caught in this package."""
+    """Proof is not valid, with the reason; raised and caught in this package."""
 
 
 def json_object(
@@ -143,14 +143,14 @@ def json_object(
 ) -> dict[str, object]:
     """Return a JSON object in UTF-8; raises `Unusable`, which names `title`.
 
-    It has at most `limit` bytes and `most` values; None is for what a trusted key has signed.
+    It has at most `limit` bytes and `most` values; None is for content that a trusted key signed.
     """
     if len(data) > limit:
         raise Unusable(f"{title} has {len(data)} bytes; at most {limit} are read")
     try:
         value = parsed(data, most=most)
         if b"\\u" in data:
-            json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be shown
+            json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate
     except ValueError as error:
         raise Unusable(f"{title} is not valid JSON") from error
     if not isinstance(value, dict):
@@ -169,7 +169,7 @@ def base64_bytes(text: object, title: str) -> bytes:
 
 
 def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
-    """Read a descriptor of an OCI manifest; raises `Unusable`, also where the blob is too large."""
+    """Read a descriptor of an OCI manifest; raises `Unusable`, also if the blob is too large."""
     try:
         blob = read(BlobDescriptor, value)
     except ValueError as error:
@@ -182,7 +182,7 @@ def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
 
 
 def manifest_of(data: bytes) -> dict[str, object]:
-    """Return an OCI manifest out of its bytes; raises `Unusable`."""
+    """Parse an OCI manifest; raises `Unusable`."""
     manifest = json_object(data, "the manifest", limit=MAX_MANIFEST, most=_MOST_VALUES)
     layers = manifest.get("layers")
     if manifest.get("schemaVersion") != 2 or not isinstance(layers, list):  # noqa: PLR2004 - OCI's
@@ -193,9 +193,9 @@ def manifest_of(data: bytes) -> dict[str, object]:
 
 
 def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
-    """Return the layers of a manifest that are proof, whose blobs are needed; raises `Unusable`.
+    """Return the layers of a manifest that contain proof; raises `Unusable`.
 
-    Empty for the manifest of something else, whatever its size.
+    The manifest of something else has none, whatever the size of its layers.
     """
     return tuple(
         descriptor(layer, "a layer", limit=MAX_PAYLOAD)
@@ -205,7 +205,7 @@ def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
 
 
 def embedded(manifest: bytes) -> dict[str, bytes]:
-    """Return the blobs embedded in their own descriptors, by digest, if they fit digest and size.
+    """Return the blobs that are embedded in their descriptors and match digest and size, by digest.
 
     https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content
     """

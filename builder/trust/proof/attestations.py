@@ -1,15 +1,15 @@
 """Proof as manifests to push: in the classic format and as Sigstore bundles.
 
 classic  signatures at the tag `sha256-<hex>.sig`, attestations at `sha256-<hex>.att`, one layer for
-         each; what containers/image's policy.json reads (`use-sigstore-attachments`).
+         each; containers/image's policy.json reads it (`use-sigstore-attachments`).
          https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md
-bundle   a manifest for each, which names the image as its subject; what cosign makes since 3.0.
+bundle   a manifest for each, which names the image as its subject; cosign's format since 3.0.
          https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
 
-Both contain the same signatures. A short bundle is also
-embedded in its manifest, so that a reader needs one request
-(https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content). The same
-key and statements give the same bytes, so that publishing again adds nothing.
+Both contain the same signatures. A short bundle is also embedded in its manifest, so that a reader
+needs only one request
+(https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md#embedded-content).
+The same key and statements give the same bytes, so publishing again adds nothing.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def attestations(
     """Return the attestations of statements about an image, in both formats.
 
     `created` is the time, ISO 8601 in UTC, that the bundles' manifests state. `before` has the
-    existing classic manifests, by tag. Raises `BadInput` where a statement is not about the image,
-    and `Refused` where a tag does not hold proof.
+    existing classic manifests, by tag. Raises `BadInput` if a statement is not about the image,
+    and `Refused` if a tag has a manifest without proof.
     """
     for statement in statements:
         predicate_type(statement, image.digest)
@@ -112,7 +112,7 @@ def attestations(
 
 
 def predicate_type(statement: bytes, digest: str) -> str:
-    """Return the predicate type of a statement about an image; raises `BadInput` if it is not."""
+    """Return a statement's predicate type; raises `BadInput` if it is not about the image."""
     try:
         return str(statement_of(statement, digest)["predicateType"])
     except Unusable as error:
@@ -164,9 +164,9 @@ def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) ->
 def classic_signature(
     digest: str, reference: str, signer: Signer, *, existing: ProofManifest | None = None
 ) -> ProofManifest:
-    """Return the manifest of an image's signature by the key, for a name of the image.
+    """Return the manifest of an image's signature by the key; `reference` is the image's name.
 
-    An `existing` one is retained: a key that only cosign reaches gives another signature each time.
+    An `existing` signature is retained: a key that only cosign reaches signs differently each time.
     The payload is that of containers/image:
     https://github.com/containers/image/blob/main/docs/containers-signature.5.md
     """
@@ -179,7 +179,7 @@ def classic_signature(
 
 
 def _is_signed(layer: BlobDescriptor, payload: bytes, key: PublicKey) -> bool:
-    """Return whether a layer is exactly as it would be written here; others refuse variants."""
+    """Return whether a layer is exactly the one written here; other verifiers refuse variants."""
     with contextlib.suppress(Unusable):
         text = (layer.annotations or {}).get(SIGNATURE_NOTE)
         signature = base64_bytes(text, "the signature")
@@ -210,7 +210,7 @@ def classic_attestations(digest: str, sealed: Sequence[Envelope]) -> ProofManife
     layers, blobs = [], {}
     for envelope in sealed:
         content = as_bytes(envelope.as_json)
-        # The signature is in the envelope; cosign requires the annotation all the same.
+        # The signature is in the envelope; cosign requires the annotation, too.
         notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type(envelope.payload, digest)}
         layers.append(BlobDescriptor.of(content, DSSE, notes))
         blobs[digest_of(content)] = content
@@ -218,15 +218,15 @@ def classic_attestations(digest: str, sealed: Sequence[Envelope]) -> ProofManife
 
 
 def merged(proof: ProofManifest, current: bytes) -> ProofManifest | None:
-    """Return proof with the layers that others wrote to its tag; None if nothing is to be added.
+    """Return proof together with the layers already at its tag; None if it adds nothing to them.
 
-    `current` is the manifest at the tag, empty if there is none. Raises `Refused` for what does not
-    hold proof, which is not replaced.
+    `current` is the manifest at the tag, empty if there is none. Raises `Refused` if it is not
+    proof: then it is not replaced.
     """
     if not current:
         return proof
     own, existing = layers_of(proof.manifest), _layers_at(proof.tag, current)
-    sizes = {layer.digest: layer.size for layer in own}  # another size would spoil ours
+    sizes = {layer.digest: layer.size for layer in own}  # drops a layer with a wrong size
     layers = [
         layer
         for layer in existing

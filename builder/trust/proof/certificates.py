@@ -1,11 +1,11 @@
-"""Signatures by certificates, as keyless signing makes them, held against a site's trusted root.
+"""Verify keyless signatures, made with certificates, against a site's trusted root.
 
-sigstore verifies them without a network. It insists on a log of signatures and one of certificates
-(https://github.com/sigstore/sigstore-python/issues/1529); a private Sigstore may lack either, and
-`_PrivateVerifier` leaves out what the trusted root names no log for. sigstore ignores the validity
-periods in a trusted root: authorities and logs that were not trusted at every time that a bundle
-states are dropped here before it sees them. It also ignores what stands above the certificate that
-issued another one; `_ChainVerifier` verifies chains up to their ends.
+sigstore verifies them without a network. It requires a log of signatures and one of certificates
+(https://github.com/sigstore/sigstore-python/issues/1529). A private Sigstore may lack either log:
+`_PrivateVerifier` skips the check for a log that the trusted root does not name. sigstore ignores
+the validity periods in a trusted root: `_trusted_at` first drops the authorities and logs that were
+not trusted at each time in the bundle. sigstore also ignores the certificates above the issuer of a
+certificate; `_ChainVerifier` verifies complete chains.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from builder.trust.proof.statements import Envelope
 MAX_CERTIFICATE = 16 << 10  # bytes; Fulcio's have 1 kB
 _MAX_ENTRIES = 8  # log entries, or certificates, of a bundle
 _MAX_STAMPS = 4
-_MAX_STAMP = 16 << 10  # bytes; with three certificates one has 3 kB
+_MAX_STAMP = 16 << 10  # bytes; a time stamp with three certificates has 3 kB
 _SHOWN = 200  # characters of an error
 _ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")  # a UTF8String in DER
 _OLD_ISSUER = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.1")  # the bare text
@@ -58,7 +58,7 @@ _LACKING = {
     "tlogs": "the signature is not in a log",
     "ctlogs": "the certificate is not in a log",
 }
-# Warnings about odd certificates and bundles are for those who make them.
+# Users of an image cannot act on warnings about unusual certificates and bundles.
 warnings.filterwarnings("ignore", module=r"(builder\.trust\.proof|sigstore|rfc3161_client)\.")
 logging.getLogger("sigstore").addHandler(logging.NullHandler())
 
@@ -66,7 +66,7 @@ logging.getLogger("sigstore").addHandler(logging.NullHandler())
 class CertifiedBundle:
     """A bundle signed by a certificate, read by sigstore but not verified yet.
 
-    `subject` is the signer's name in the certificate, `issuer` is who vouched for that name.
+    `subject` is the signer's name in the certificate, `issuer` the provider of that identity.
     """
 
     def __init__(self, value: Mapping[str, object]) -> None:
@@ -85,10 +85,10 @@ class CertifiedBundle:
             self.subject, self.issuer = _names(self._certificate)
 
     def verify(self, envelope: Envelope, root: Mapping[str, object]) -> dt.datetime:
-        """Return the last time at which the bundle's envelope was signed; raises `Unusable`.
+        """Return the latest signing time of the bundle's envelope; raises `Unusable`.
 
-        Log entries of logs that the trusted root does not name count for nothing, and neither do
-        time stamps where it names no authority for them.
+        Entries of logs that the trusted root does not name are ignored, and so are time stamps if
+        it names no timestamp authority.
         """
         with _unusable("bundle"):
             return self._verify(envelope, trusted_root(root))
@@ -112,7 +112,7 @@ class CertifiedBundle:
             verifier = _PrivateVerifier(trusted_root=trusted)
             verifier.verify_stamped(self._certificate, envelope, stamps)
         kind = _ChainVerifier if root.ctlogs else _PrivateVerifier
-        policy = Identity(identity=self.subject)  # its check of issuers knows the old OID alone
+        policy = Identity(identity=self.subject)  # sigstore's issuer check knows only the old OID
         for entry in entries:
             bundle = self._with_entry(entry, stamps=bool(stamps))
             signed = kind(trusted_root=trusted).verify_dsse(bundle, policy)
@@ -136,7 +136,7 @@ class _ChainVerifier(Verifier):
     ) -> list[x509.Certificate]:
         authorities = self._trusted_root._inner.certificate_authorities
         chains = [_chain_of(authority) for authority in authorities]
-        # As sigstore does, which checks what signers' certificates are for by itself.
+        # As in sigstore, which checks the purpose of signers' certificates separately.
         issuers, signers = (
             policy.may_be_present(x509.ExtendedKeyUsage, Criticality.NON_CRITICAL, None)
             for policy in (
@@ -160,7 +160,7 @@ class _PrivateVerifier(_ChainVerifier):
     def verify_stamped(
         self, certificate: x509.Certificate, envelope: Envelope, stamps: Sequence[TimeStampResponse]
     ) -> None:
-        """Verify a signature that is in no log; raises errors of sigstore and cryptography."""
+        """Verify a signature without a log entry; raises errors of sigstore and cryptography."""
         [signature] = envelope.signatures
         results = [self._verify_signed_timestamp(stamp, signature) for stamp in stamps]
         self._check(certificate, [result for result in results if result])
@@ -192,7 +192,7 @@ class _PrivateVerifier(_ChainVerifier):
 def trusted_root(value: Mapping[str, object]) -> TrustedRootModel:
     """Return a `trusted_root.json` as sigstore reads it; raises `Unusable`.
 
-    sigstore insists on keys that `cosign trusted-root create` leaves out.
+    sigstore requires keys that `cosign trusted-root create` omits.
     """
     with _unusable("trusted root"):
         authorities = {
@@ -213,10 +213,10 @@ def trusted_root(value: Mapping[str, object]) -> TrustedRootModel:
 def _trusted_at(
     root: TrustedRootModel, times: Sequence[dt.datetime], certificate: x509.Certificate
 ) -> TrustedRoot:
-    """Return the part of a trusted root that was trusted at all of some times.
+    """Return the part of a trusted root that was trusted at all given times.
 
-    Certificate logs had to be trusted when they took the certificate. Raises `Unusable` where
-    nothing remains of what the root names: `_PrivateVerifier` would not ask for it.
+    Certificate logs must have been trusted when they logged the certificate. Raises `Unusable` if
+    all entries of one kind are dropped: `_PrivateVerifier` would skip their check.
     """
     kind = x509.PrecertificateSignedCertificateTimestamps
     logged = [
@@ -232,7 +232,7 @@ def _trusted_at(
             if _covers(authority.valid_for, times) and _has_issued(authority, certificate)
         ],
         "timestamp_authorities": [
-            # sigstore excludes the end itself, which belongs to the period.
+            # The end belongs to the period, but sigstore excludes it.
             authority.model_copy(update={"valid_for": TimeRange(start=authority.valid_for.start)})
             for authority in root.timestamp_authorities
             if _covers(authority.valid_for, times)
@@ -253,9 +253,9 @@ def _covers(period: TimeRange | None, times: Sequence[dt.datetime]) -> bool:
 
 
 def _has_issued(authority: CertificateAuthority, certificate: x509.Certificate) -> bool:
-    """Return whether an authority's first certificate issued another one, and may do so.
+    """Return whether an authority's first certificate issued another one, and was allowed to.
 
-    sigstore accepts what any certificate of the chain issued, whatever that is for.
+    sigstore accepts every certificate of the chain as the issuer, whatever its purpose.
     """
     chain = _chain_of(authority)
     try:
@@ -273,7 +273,7 @@ def _chain_of(authority: CertificateAuthority) -> list[x509.Certificate]:
 
 
 def _with_zeros(bundle: Mapping[str, object]) -> dict[str, object]:
-    """Add what is 0 or empty, which JSON of protocol buffers leaves out and sigstore insists on."""
+    """Add zero and empty values, which JSON of protocol buffers omits and sigstore requires."""
     material = part(bundle, "verificationMaterial")
     entries = [
         {"logIndex": "0", **entry}
@@ -284,7 +284,7 @@ def _with_zeros(bundle: Mapping[str, object]) -> dict[str, object]:
 
 
 def _certificate(material: VerificationMaterial) -> x509.Certificate:
-    """Return the signer's certificate; raises `Unusable` where an authority's own is behind it."""
+    """Return the signer's certificate; raises `Unusable` if the bundle has a self-signed one."""
     chain = material.x509_certificate_chain
     several = chain.certificates if chain else [material.certificate]
     contents = [certificate.raw_bytes for certificate in several if certificate]
@@ -316,7 +316,7 @@ def _names(certificate: x509.Certificate) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _unusable(title: str) -> Iterator[None]:
-    """Turn whatever the libraries raise at what strangers wrote into `Unusable`, by `title`."""
+    """Turn the libraries' errors about untrusted input into `Unusable`; `title` names the input."""
     try:
         yield
     except Unusable:

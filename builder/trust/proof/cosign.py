@@ -1,13 +1,13 @@
 """Signing with keys that only the cosign program can reach, and without a key.
 
-A reference that is neither a file nor `env://NAME` is cosign's: `pkcs11:…`, `awskms://…`,
+References other than files and `env://NAME` are cosign's: `pkcs11:…`, `awskms://…`,
 `azurekms://…`, `gcpkms://…`, `hashivault://…`, `k8s://…`, `gitlab://…`. Secrets for these reach it
 through the environment (`COSIGN_PKCS11_PIN`, the cloud's own variables), never as arguments.
-SoftHSM once lost its token to programs that opened it at once, so those of one home take turns for
-`pkcs11:`.
+SoftHSM once lost its token when several programs opened it at once, so the programs of one home
+take turns for `pkcs11:`.
 
-Without a key a CI system vouches for its job, and Fulcio for its certificate: cosign finds the
-job's identity (GitHub's, GitLab's `SIGSTORE_ID_TOKEN`, and others) and logs the signature publicly.
+Without a key, the identity of a CI job signs: cosign finds the job's token (GitHub's, GitLab's
+`SIGSTORE_ID_TOKEN`, and others), gets a certificate from Fulcio, and logs the signature publicly.
 The results are bundles that `builder.trust.proof.certificates` and `cosign verify
 --certificate-identity` verify.
 """
@@ -45,16 +45,16 @@ _TIMEOUT_S = 300.0
 KEYLESS = "keyless"
 _HINT = "install cosign 3 or later, or use a local key: 'build-images keys generate'"
 PKCS11 = "pkcs11:"
-# A certificate beside the key in a token is not used: cosign would judge it, and refuse to sign.
+# Ignore a certificate beside the key in a token: cosign would verify it, and refuse to sign.
 _BARE = {"COSIGN_PKCS11_IGNORE_CERTIFICATE": "1"}
 _TOKENS = "'cosign pkcs11-tool list-tokens' lists the tokens"
 _LIBRARY = "name the token's library: module-path in the URI, or COSIGN_PKCS11_MODULE_PATH"
-# What cosign says, in small letters, and what helps.
+# Error messages of cosign, in lower case, with a hint for each.
 _HINTS = {
     "unknown flag": _HINT,
-    "pkcs11 token key: unimplemented": "this cosign was built without PKCS#11, as Debian's is: "
+    "pkcs11 token key: unimplemented": "this cosign was built without PKCS#11, like Debian's: "
     "put a cosign with the build tag pkcs11key first on PATH",
-    "ckr_pin_incorrect": "COSIGN_PKCS11_PIN holds another PIN; tokens lock after a few wrong ones",
+    "ckr_pin_incorrect": "the PIN in COSIGN_PKCS11_PIN is wrong; tokens lock after a few tries",
     "get pin": "put the PIN into the environment variable COSIGN_PKCS11_PIN",
     "could not find pkcs#11 token": _TOKENS,
     "signer not set": "the token has no such key: 'cosign pkcs11-tool list-keys-uris' shows them",
@@ -64,7 +64,7 @@ _HINTS = {
     "modulepath": _LIBRARY,
     "could not open pkcs#11": _LIBRARY,
 }
-# Neither a log nor a time stamp; and nothing fetched from the network to look for one.
+# No log, no time stamp, and no access to the network to look for them.
 _CONFIG = {
     "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
     "rekorTlogConfig": {},
@@ -78,8 +78,8 @@ def signer_of(
 ) -> Signer:
     """Return a key to sign with: a file, `env://NAME`, or one that the cosign program reaches.
 
-    `path` is the PATH for programs. Raises `BadInput`, `MissingPrerequisite` where cosign
-    is needed and missing, and `StepFailed` where it cannot reach the key.
+    `path` is the PATH for programs. Raises `BadInput`, `MissingPrerequisite` if cosign
+    is needed and missing, and `StepFailed` if it cannot reach the key.
     """
     if reference.startswith(ENVIRONMENT) or not _ELSEWHERE.match(reference):
         return private_key(reference, environment)
@@ -95,7 +95,7 @@ class CosignSigner:
     """A key that `cosign sign-blob` signs with; signatures are checked with its public half."""
 
     def __init__(self, reference: str, processes: Processes, *, path: str | None = None) -> None:
-        """Ask for the public key; raises `MissingPrerequisite` and `StepFailed`."""
+        """Get the public key from cosign; raises `MissingPrerequisite` and `StepFailed`."""
         self._reference, self._processes = reference, processes
         self._environment = {**_BARE, **({} if path is None else {"PATH": path})}
         self.public = public_key_of(self._run("public-key").stdout.encode(), name=reference)
@@ -114,7 +114,7 @@ class CosignSigner:
         try:
             value = json_object(content, "cosign's bundle", limit=MAX_PAYLOAD)
             text = part(value, "messageSignature", "signature")
-            signature = base64_bytes(text, "the signature in it")
+            signature = base64_bytes(text, "the signature in the bundle")
         except Unusable as error:
             raise StepFailed(f"cosign sign-blob: {error}") from error
         if not self.public.verifies(signature, data):
@@ -131,7 +131,7 @@ class CosignSigner:
                 return self._processes.capture(argv, env=self._environment, timeout_s=_TIMEOUT_S)
         except MissingPrerequisite as error:
             raise MissingPrerequisite(
-                f"{self._reference}: only the cosign program can reach this key, and it is not "
+                f"{self._reference}: only the cosign program can reach this key, but it is not "
                 "installed",
                 hint=_HINT,
             ) from error
@@ -163,8 +163,8 @@ def keyless_attestations(
 ) -> tuple[ProofManifest, ...]:
     """Return the attestations of statements about an image, signed by `cosign attest-blob`.
 
-    `options` are further arguments. Raises `BadInput` where a statement is not about the image,
-    `MissingPrerequisite` without cosign, `StepFailed` where it did not sign.
+    `options` are further arguments. Raises `BadInput` if a statement is not about the image,
+    `MissingPrerequisite` without cosign, and `StepFailed` if cosign did not sign.
     """
     attachments = []
     for payload in statements:
@@ -177,7 +177,7 @@ def keyless_attestations(
 def _keyless_bundle(
     payload: bytes, processes: Processes, path: str | None, options: Sequence[str | Path]
 ) -> bytes:
-    """Return the bundle that cosign makes of a statement to sign."""
+    """Sign a statement with cosign; return the bundle."""
     with tempfile.TemporaryDirectory(prefix="build-images-sign.") as folder:
         statement, target = Path(folder, "statement.json"), Path(folder, "bundle.json")
         statement.write_bytes(payload)

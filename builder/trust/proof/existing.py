@@ -1,8 +1,8 @@
-"""Proof by a key that an image has already: which statements are new, and which proof they replace.
+"""The existing proof of an image by one key: find new statements and the proof they replace.
 
-An image that is verified every night gets the same findings every night. Evidence replaces older
-evidence with the same findings in the same setting, so that what is attached to an image does not
-grow: whoever pulls the image reads all of it.
+An image that is verified every night gets the same findings every night. New evidence
+replaces older evidence with the same findings in the same setting. So the proof of an image, which
+every pull reads, does not grow.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Topic:
 
 
 class ExistingProof:
-    """The proof that is attached to an image, and what one key vouches for.
+    """The proof that is attached to an image, and the part that one key signed.
 
-    Proof by others does not count: a stranger could keep new proof from being attached.
+    Other keys do not count: otherwise a stranger could prevent new proof from being attached.
     """
 
     def __init__(self, digest: str, attached: Iterable[ProofManifest], key: PublicKey) -> None:
@@ -49,9 +49,9 @@ class ExistingProof:
         return {attachment.tag: attachment for attachment in self._attached if attachment.tag}
 
     def new_statements(self, statements: Sequence[bytes]) -> list[bytes]:
-        """Return those that add something: not just other words, and not older evidence.
+        """Return the statements with new content, without evidence that is older than existing.
 
-        A statement that exists in one of the two formats alone counts as new.
+        A statement that exists in only one of the two formats counts as new.
         """
         newest = self._newest([])
         formats: dict[_Topic, set[str]] = {}
@@ -68,10 +68,10 @@ class ExistingProof:
     def completed(
         self, proofs: Sequence[ProofManifest], statements: Sequence[bytes]
     ) -> list[ProofManifest]:
-        """Return proof to write: with what it replaces, and without a signature that exists.
+        """Return the proof to write, with its replacements, and without an existing signature.
 
-        `statements` are all that were to be attached. The last proof replaces bundles, the one at
-        the tag of attestations drops their layers.
+        `statements` are all statements to attach. The last proof replaces old bundles, and proof at
+        a tag drops old layers.
         """
         replaced = self._replaced(statements)
         drops = frozenset(entry.layer for entry in replaced if entry.format == CLASSIC)
@@ -91,7 +91,7 @@ class ExistingProof:
         return needed
 
     def _replaced(self, statements: Sequence[bytes]) -> list[VerifiedStatement]:
-        """Return the evidence that exists, and is older than other evidence with its findings."""
+        """Return existing evidence for which there is newer evidence with the same findings."""
         newest = self._newest(statements)
         return [
             attestation
@@ -100,7 +100,7 @@ class ExistingProof:
         ]
 
     def _newest(self, statements: Sequence[bytes]) -> dict[str, str]:
-        """Return the latest time of each topic, among what exists and statements."""
+        """Return the latest time of each topic in existing and new statements."""
         newest: dict[str, str] = {}
         for topic in (*(topic for _, topic in self._attestations), *map(_topic, statements)):
             newest[topic.text] = max(topic.finished, newest.get(topic.text, ""))
@@ -108,9 +108,9 @@ class ExistingProof:
 
 
 def _topic(content: bytes) -> _Topic:
-    """Return what a statement is about.
+    """Return the topic of a statement.
 
-    Of provenance of builds that are alike in all but their start, the first one counts.
+    Provenances that differ only in the metadata of the build have the same topic: the first counts.
     """
     statement = json.loads(content)
     kind, predicate = statement["predicateType"], statement.get("predicate", {})
@@ -133,7 +133,7 @@ def _topic(content: bytes) -> _Topic:
 
 
 def _setting(run: RunFacts) -> RunFacts:
-    """Return what policies choose evidence by, and nothing else of a run."""
+    """Return only the facts of a run that policies select evidence by."""
     launcher = run.launcher
     if launcher:
         machines = tuple(replace(machine, cpu="", os="") for machine in launcher.machines)

@@ -32,14 +32,14 @@ PASSWORD = "COSIGN_PASSWORD"  # noqa: S105 - the name of the variable, which is 
 ENVIRONMENT = "env://"
 _OTHERS = 0o077
 _MAX_KEY = 64 << 10  # bytes
-_LABELS = ("ENCRYPTED SIGSTORE PRIVATE KEY", "ENCRYPTED COSIGN PRIVATE KEY")  # the second to 2.0
-_BLOCK = re.compile(  # each part ends where it has to: the time is in proportion to the length
+_LABELS = ("ENCRYPTED SIGSTORE PRIVATE KEY", "ENCRYPTED COSIGN PRIVATE KEY")  # the second up to 2.0
+_BLOCK = re.compile(  # without backtracking: the time is proportional to the length
     rb"-----BEGIN (" + b"|".join(label.encode() for label in _LABELS) + rb")-----"
     rb"([A-Za-z0-9+/=\s]+)-----END \1-----"
 )
-_SCRYPT = {"N": 65536, "r": 8, "p": 1}  # what cosign 3.1 takes: 64 MiB, 0.2 s
-_MAX_MEMORY = 512 << 20  # bytes: a key file does not decide how much memory this machine has
-_MAX_ROUNDS = 16  # of `p`, each of which costs the time of one
+_SCRYPT = {"N": 65536, "r": 8, "p": 1}  # as cosign 3.1: 64 MiB, 0.2 s
+_MAX_MEMORY = 512 << 20  # bytes; a key file must not use up this machine's memory
+_MAX_ROUNDS = 16  # of `p`; the time grows with it
 _ACCEPTED = "keys are ECDSA on P-256 or Ed25519: 'build-images keys generate' makes a pair"
 
 _Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
@@ -48,7 +48,7 @@ _Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublicKey:
-    """A key that verifies signatures. `name` is shown to people: its file or variable."""
+    """A key that verifies signatures; `name` is its file or variable, for messages."""
 
     key: _Public
     name: str
@@ -60,7 +60,7 @@ class PublicKey:
 
     @property
     def hint(self) -> str:
-        """The same in Base64, as in Sigstore bundles."""
+        """The same SHA-256 in Base64, as in Sigstore bundles."""
         return _base64(bytes.fromhex(self.fingerprint))
 
     @property
@@ -94,7 +94,7 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrivateKey:
-    """A key that signs. It is never shown."""
+    """A key that signs; its value is never shown."""
 
     key: _Private
     name: str
@@ -124,7 +124,7 @@ def public_key(reference: str, environment: Mapping[str, str]) -> PublicKey:
 def public_key_of(pem: bytes, *, name: str) -> PublicKey:
     """Read a public key in PEM; `name` is for messages. Raises `BadInput`."""
     if b"PRIVATE KEY" in pem:
-        raise BadInput(f"{name}: a private key; the public one was expected (cosign.pub)")
+        raise BadInput(f"{name}: this is a private key; name the public key (cosign.pub)")
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -137,8 +137,8 @@ def public_key_of(pem: bytes, *, name: str) -> PublicKey:
 def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
     """Read a private key from a file or a variable (`env://NAME`).
 
-    Raises `BadInput`, which never quotes the key or the password, also for a file of this user's
-    that others can read or write, as ssh does. Raises `MissingPrerequisite` where the library that
+    Raises `BadInput`, which never quotes the key or the password; also, like ssh, for a file of
+    this user that others can read or write. Raises `MissingPrerequisite` if the library that
     decrypts cosign's keys is missing.
     """
     pem = _read(reference, environment, private=True)
@@ -148,9 +148,9 @@ def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
             key = serialization.load_der_private_key(der, password=None)
         else:
             key = serialization.load_pem_private_key(pem, password=None)
-    except TypeError as error:  # it is encrypted, in another way than cosign's
+    except TypeError as error:  # encrypted, but not in cosign's format
         raise BadInput(
-            f"{reference}: not encrypted in cosign's way",
+            f"{reference}: the key is encrypted, but not in cosign's format",
             hint="convert it: cosign import-key-pair --key FILE",
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -198,9 +198,9 @@ def generated() -> PrivateKey:
 
 
 def boxed(key: PrivateKey, password: bytes) -> bytes:
-    """Return a private key as cosign.key has it, encrypted with a password (which may be empty).
+    """Return a private key in the format of cosign.key, encrypted with a password (may be empty).
 
-    The form is that of go-securesystemslib's package `encrypted`, version "nacl/secretbox":
+    The format is that of go-securesystemslib's package `encrypted`, version "nacl/secretbox":
     https://github.com/secure-systems-lab/go-securesystemslib/blob/main/encrypted/encrypted.go
     """
     der = key.key.private_bytes(
@@ -235,8 +235,8 @@ def _decrypted(pem: bytes, name: str, environment: Mapping[str, str]) -> bytes:
         memory = 128 * params["N"] * params["r"]
         if memory > _MAX_MEMORY or params["p"] > _MAX_ROUNDS:
             raise BadInput(
-                f"{name}: decrypting this key would take {memory >> 20} MiB of memory, "
-                f"{params['p']} times over; at most {_MAX_MEMORY >> 20} MiB, {_MAX_ROUNDS} times"
+                f"{name}: decrypting this key needs {memory >> 20} MiB of memory and "
+                f"{params['p']} rounds; at most {_MAX_MEMORY >> 20} MiB and {_MAX_ROUNDS} rounds"
             )
         key = _derived(password.encode(), salt, **params)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -279,7 +279,7 @@ def _nacl() -> tuple[type[SecretBox], type[CryptoError]]:
         from nacl.secret import SecretBox  # noqa: PLC0415
     except ImportError as error:
         raise MissingPrerequisite(
-            "PyNaCl is not installed, and cosign's encrypted keys cannot be read without it",
+            "PyNaCl is not installed; it is needed to read cosign's encrypted keys",
             hint="install it (Debian: python3-nacl), or use a key in plain PKCS#8 PEM from "
             "env://NAME",
         ) from error

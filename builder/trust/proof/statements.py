@@ -1,8 +1,8 @@
-"""in-toto statements, the DSSE envelopes that they are signed in, and SLSA provenance.
+"""in-toto statements, their signed DSSE envelopes, and SLSA provenance.
 
 https://github.com/secure-systems-lab/dsse/blob/master/envelope.md
 https://slsa.dev/spec/v1.0/provenance; docs/security.md explains `BUILD_TYPE`. Provenance names no
-host, mirror or local folder, and nothing of a URL that may be secret.
+host, mirror or local folder, and no part of a URL that may be secret.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def envelope_of(value: Mapping[str, object]) -> Envelope:
 def statement(
     *, name: str, digest: str, predicate_type: str, predicate: Mapping[str, object]
 ) -> bytes:
-    """Return a statement about an image, `sha256:…`, to sign; `name` says what the image is."""
+    """Return an unsigned statement about an image with this name and digest (`sha256:…`)."""
     return _statement([{"name": name, "digest": _digest(digest)}], predicate_type, predicate)
 
 
@@ -107,7 +107,7 @@ def as_bytes(value: Mapping[str, object]) -> bytes:
 
 
 def statement_of(payload: bytes, digest: str) -> dict[str, object]:
-    """Read a signed statement about an image, `sha256:…`; raises `Unusable` if it is about others.
+    """Read a signed statement; raises `Unusable` if it is not about the image `sha256:…`.
 
     A missing predicate becomes an empty one.
     """
@@ -129,7 +129,7 @@ def statement_of(payload: bytes, digest: str) -> dict[str, object]:
 def builder_of(environment: Mapping[str, str]) -> str:
     """Return the builder's URI: GitHub's workflow or GitLab's project, else this program.
 
-    A program that runs wherever somebody starts it can claim nothing: SLSA Build level 1.
+    Outside a CI system nothing is known about the builder: SLSA Build level 1.
     """
     if server := environment.get("GITHUB_SERVER_URL"):
         return f"{server}/{environment.get('GITHUB_WORKFLOW_REF', '')}"
@@ -141,7 +141,7 @@ def builder_of(environment: Mapping[str, str]) -> str:
 def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
     """Return SLSA provenance v1 of an image; its subjects are all artifacts of the image.
 
-    Raises `BadInput` where the manifest is of an earlier version, which lacks some of the inputs.
+    Raises `BadInput` for the manifest of an earlier version, which lacks some of the inputs.
     """
     try:
         subjects = [
@@ -155,7 +155,7 @@ def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
         return _statement(subjects, SLSA, predicate)
     except (TypeError, AttributeError, ValueError) as error:
         raise BadInput(
-            f"{manifest.image}: its manifest does not state what it was made from",
+            f"{manifest.image}: its manifest does not list all inputs of the build",
             hint="build it again with this version: build-images --image IDENTIFIER",
         ) from error
 
@@ -208,10 +208,10 @@ def _dependencies(inputs: ImageInputs) -> Iterator[dict[str, object]]:
 
 
 def _base(base: UsedBase) -> dict[str, object]:
-    """Return the base image: one that was made here by its digest, others by their reference."""
+    """Return the base image: by digest if it was made here, else by reference."""
     name = f"base image {base.name}"
     if base.digest:
-        # Its packages are those that the distribution had when it was made.
+        # It has the packages that the distribution had at that time.
         notes = {"made": base.created, "key": base.key}
         return {"name": name, "digest": _digest(base.digest), "annotations": notes}
     reference, _, digest = base.image.partition("@")
@@ -240,8 +240,8 @@ def _digest(text: str) -> dict[str, str]:
 def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
     """Return the statements to sign: the evidence of each run, bill of materials and provenance.
 
-    `folder` has the image's manifest.json, which `manifest` is. The evidence is taken byte for
-    byte. Raises `BadInput` where a file is missing, malformed, or not the one in the manifest.
+    `folder` has the image's manifest.json, which `manifest` is. Evidence is not changed in
+    any byte. Raises `BadInput` if a file is missing, malformed, or not the one in the manifest.
     """
     evidence = [_read(folder, manifest, path) for path in manifest.evidence]
     if not evidence:

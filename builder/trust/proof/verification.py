@@ -39,15 +39,15 @@ from builder.trust.proof.keys import PublicKey
 from builder.trust.proof.statements import SIGN, Envelope, envelope_of, statement_of
 
 CLASSIC, BUNDLED = "classic", "bundle"
-_SKEW = dt.timedelta(minutes=5)  # by which clocks may differ
+_SKEW = dt.timedelta(minutes=5)  # accepted difference between clocks
 _SHOWN = 200  # characters of a name
 _MAX_ROOT = 4 << 20  # bytes; Sigstore's own trusted root has 10 kB
-_HINT = "cosign trusted-root create makes one; cosign initialize downloads Sigstore's"
+_HINT = "make one with cosign trusted-root create, or get Sigstore's with cosign initialize"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrustedKey:
-    """A key that is trusted, up to a time if it has one; `name` is how people call it."""
+    """A trusted key; `name` is for messages, `until` is the end of its trust."""
 
     key: PublicKey
     name: str
@@ -56,9 +56,9 @@ class TrustedKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrustedIdentity:
-    """Somebody who signs by certificates, and is trusted, up to a time if it has one.
+    """A trusted signer with certificates; `until` is the end of the trust.
 
-    `glob` is over the names in certificates, `issuer` is who vouches for that name, and
+    `glob` matches the name in a certificate, `issuer` is the provider of that identity, and
     `trusted_root` is the JSON of `read_trusted_root`.
     """
 
@@ -72,10 +72,10 @@ class TrustedIdentity:
         return f"{self.glob} ({self.issuer})"
 
     def is_of(self, subject: str, issuer: str) -> bool:
-        """Return whether somebody is meant.
+        """Return whether a certificate's subject and issuer match.
 
-        A glob with `@` is two, of what stands before the first one and behind it. A branch may
-        be called `x@refs/heads/main`, and is not the branch `main`.
+        With `@` in the glob, the parts before and after the first `@` must match separately: the
+        branch `x@refs/heads/main` is not the branch `main`.
         """
         if "@" not in self.glob:
             return issuer == self.issuer and fnmatchcase(subject, self.glob)
@@ -119,7 +119,7 @@ def verified(
     """Return the proof of an image, `sha256:…`, that trusted signers vouch for.
 
     `attached` are the manifests that refer to the image and those at its classic tags, with the
-    blobs of `layers_of`. Manifests of other things are passed over.
+    blobs of `layers_of`. Manifests of other things are skipped.
     """
     verification = _Verification(digest=digest, trusted=trusted, now=now)
     for number, attachment in enumerate(attached):
@@ -186,7 +186,7 @@ class _Verification:
         material = part(value, "verificationMaterial") if is_bundle else None
         if part(material, "certificate") or part(material, "x509CertificateChain"):
             if layer.digest in self._certified_bundles:
-                return  # the same bundle, which takes long to verify
+                return  # verified before; this takes long
             self._certified_bundles.add(layer.digest)
             signer, keys = self._certified(value, envelope)
         else:
@@ -237,7 +237,7 @@ class _Verification:
         """Return the names of the trusted keys that signed; raises `Unusable` if none did."""
         signers = [trusted for trusted in self._keys if signed(trusted.key)]
         if not signers:
-            raise Unusable("no trusted key signed this, or it was changed since")
+            raise Unusable("not signed by a trusted key, or changed after signing")
         return self._still_trusted(signers)
 
     def _certified(
@@ -252,7 +252,7 @@ class _Verification:
             missing = "keyless signatures need the extra [keyless] or cosign"
             raise Unusable(f"signed by a certificate: {missing}") from error
         if len(envelope.signatures) != 1:
-            raise Unusable("a certificate with more than one signature")
+            raise Unusable("a bundle with a certificate must have one signature")
         certified = CertifiedBundle(bundle)
         name = f"{certified.subject[:_SHOWN]} ({certified.issuer[:_SHOWN]})"
         meant = [one for one in self._identities if one.is_of(certified.subject, certified.issuer)]
@@ -273,7 +273,7 @@ class _Verification:
         return f"{certified.subject} ({certified.issuer})", self._still_trusted(signers)
 
     def _still_trusted(self, signers: Sequence[Trusted]) -> tuple[str, ...]:
-        """Return the names of those still trusted; raises `Unusable` if none is."""
+        """Return the names of signers that are still trusted; raises `Unusable` if none is."""
         valid = [one for one in signers if one.until is None or self._now <= one.until]
         if not valid:
             ended = ", ".join(f"{one.name} until {one.until:%Y-%m-%d}" for one in signers)

@@ -54,7 +54,7 @@ def content_key(capsys: Capture) -> str:
 @pytest.mark.parametrize(
     ("name", "changes", "texts"),
     [
-        (IMAGE.replace("hpc", "hcp"), {}, ["none of that name", f"did you mean {IMAGE}?"]),
+        (IMAGE.replace("hpc", "hcp"), {}, ["no such image at this path", f"did you mean {IMAGE}?"]),
         (IMAGE, {"inputs": {}}, ["images cannot be reproduced"]),
         (IMAGE, {"image": "gone-1.0-x86_64"}, ["has no such image any more"]),
         (IMAGE, {}, ["changed since it was built", "use the project as it was then"]),

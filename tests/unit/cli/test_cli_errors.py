@@ -86,7 +86,7 @@ def test_an_empty_argument_is_not_one_that_was_left_out(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It comes of a variable that is not set: images would go unsigned, or elsewhere."""
-    assert ": it is empty\n" in error_of(capsys, *argv)
+    assert ": must not be empty\n" in error_of(capsys, *argv)
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("number", "code", "hint"),
-    [(errno.ENOSPC, 4, "make room"), (errno.EDQUOT, 4, "make room"), (errno.EROFS, 2, "another")],
+    [(errno.ENOSPC, 4, "disk space"), (errno.EDQUOT, 4, "disk space"), (errno.EROFS, 2, "another")],
 )
 def test_what_a_full_or_closed_disk_needs(
     number: int,
@@ -136,7 +136,7 @@ def test_what_needs_more_memory_than_there_is(
 
     monkeypatch.setattr(plan, "load_plan", fails)
     assert main(["plan"]) == 4
-    assert capsys.readouterr().err == "build-images: there is not enough memory for this\n"
+    assert capsys.readouterr().err == "build-images: not enough memory\n"
 
 
 def test_a_user_without_a_home(

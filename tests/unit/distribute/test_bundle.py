@@ -415,8 +415,8 @@ def test_what_is_no_archive(
 
 
 def test_what_is_in_an_archive_is_not_to_be_named_by_its_digest() -> None:
-    older = refused("rollback", "older than at the last pull", "name it by digest, or ...")
-    assert with_fix(older).fix == "set rollback: accepted in the policy, if intended"
+    older = refused("rollback", "older than at the last pull", "if this is intended, name ...")
+    assert with_fix(older).fix == "if this is intended, set rollback: accepted in the policy"
     other = refused("age", "too old", "verify it again")
     assert with_fix(other) == other
 

@@ -71,10 +71,10 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
     assert pull(tmp_path, monkeypatch, "1", "bad", "2") == 4
     assert capsys.readouterr().err.splitlines() == [
         "build-images: /big/1: No space left on device",
-        "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
+        "  hint: free disk space, or name another folder: --output, BUILD_IMAGES_HOME",
         "build-images: no such image",
         "build-images: /big/2: No space left on device",
-        "  hint: make room, or name another place: --output, BUILD_IMAGES_HOME",
+        "  hint: free disk space, or name another folder: --output, BUILD_IMAGES_HOME",
     ]
 
 

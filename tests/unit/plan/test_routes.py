@@ -76,7 +76,7 @@ def test_without_the_handler_of_set_up_nothing_is_lent() -> None:
         plan = Plan(images=(image,), left_out=())
         closed = functools.partial(decisions, host="x86_64", opened=lambda _arch: False)
         found = explanation(plan, closed)
-        told = "native tools: none, the kernel's handler is not the one of" in found
+        told = "native tools: none, the kernel's handler is not from set-up" in found
         assert told is (image.cell.arch != "x86_64"), found
 
 

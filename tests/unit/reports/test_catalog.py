@@ -192,7 +192,7 @@ def test_an_image_that_is_only_built_says_so(tmp_path: Path) -> None:
     write(folder / "manifest.json", {**manifest, "outcome": "built", "checks": {}})
     site = catalog(tmp_path)
     assert "○ not verified" in page_at(site / "index.html").text()
-    assert "nothing is proven of this image" in image_page(site).text()
+    assert "nothing about this image is proven" in image_page(site).text()
 
 
 # Texts of images are text
@@ -281,7 +281,7 @@ def test_a_folder_with_other_things_is_left_alone(
     assert (code, "has files that do not belong to a catalogue" in errors) == (2, True)
     assert (tmp_path / "site/images/mine.html").read_text() == "mine"
     code, errors = refused(tmp_path, capsys, f"--output={tmp_path / 'out'}")
-    assert (code, "holds images" in errors) == (2, True)
+    assert (code, "contains images" in errors) == (2, True)
 
 
 def test_an_older_catalogue_cannot_name_files_elsewhere(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -
     assert "○ not verified" in page.text("matrix", "tile", "built")
     assert page.text("badge", "state") == "○ not verified"
     assert page.text("totals") == "0verified 1not verified 0failed 0left out"
-    assert "nothing is proven" in page.text("main")
+    assert "nothing about this image is proven" in page.text("main")
     assert page.text("tree", "equal") == ""
     assert json.loads((tmp_path / "out/report.json").read_text())["outcome"] == "built"
 

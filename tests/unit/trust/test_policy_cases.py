@@ -84,11 +84,11 @@ def fixes_of(*proofs: Claim, policy: Policy | None = None) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("proofs", "fix"),
     [
-        ([], "ask whoever published the image to sign it"),
+        ([], "ask the publisher of the image to sign it"),
         # It is no matter of what the registry calls its images.
         (
-            [Claim(kind=OTHER, fault="no trusted key signed this")],
-            "name the key that signed it under keys, if you trust it",
+            [Claim(kind=OTHER, fault="not signed by a trusted key")],
+            "if you trust the key that signed it, add it to keys in the policy",
         ),
     ],
 )

@@ -97,14 +97,14 @@ REFUSED = {
     "another curve": (pem(ec.generate_private_key(ec.SECP384R1())), "unsupported kind of key"),
     "encrypted otherwise": (
         pem(ed25519.Ed25519PrivateKey.generate(), b"secret"),
-        "not encrypted in cosign's way",
+        "encrypted, but not in cosign's format",
     ),
     "a cut one": (damaged()[:200], "not a complete cosign key"),
     "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
     "no text": (damaged(ciphertext=None), "not a complete cosign key"),
     "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
-    "much memory": (damaged(params={"N": 1 << 24}), "would take 16384 MiB of memory"),
-    "much time": (damaged(params={"p": 17}), "would take 64 MiB of memory, 17 times over"),
+    "much memory": (damaged(params={"N": 1 << 24}), "needs 16384 MiB of memory"),
+    "much time": (damaged(params={"p": 17}), "needs 64 MiB of memory and 17 rounds"),
     "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a complete cosign key"),
     "a cost that is a text": (damaged(params={"N": "65536"}), "not a complete cosign key"),
     "a cost of 0": (damaged(params={"r": 0}), "not a complete cosign key"),
@@ -167,7 +167,7 @@ PUBLIC = {
     ),
     "RSA": (public_pem(RSA), "unsupported kind of key"),
     "rubbish": (b"rubbish", "not a public key in PEM"),
-    "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; the public one"),
+    "a private key": ((VECTORS / "cosign.key").read_bytes(), "a private key; name the public key"),
 }
 
 

@@ -231,7 +231,7 @@ def test_a_reason_of_several_lines_is_kept() -> None:
     ("message", "hint"),
     [
         ("opening pkcs11 token key: unimplemented", "built without PKCS#11"),
-        ("failed to log into long term session: pkcs11: 0xA0: CKR_PIN_INCORRECT", "another PIN"),
+        ("failed to log into long term session: pkcs11: 0xA0: CKR_PIN_INCORRECT", "PIN is wrong"),
         ("opening pkcs11 token key: get pin: inappropriate ioctl", "put the PIN into"),
         ("opening pkcs11 token key: could not find PKCS#11 token", "list-tokens"),
         ("initializing pkcs11 token signer verifier: signer not set", "no such key"),

@@ -156,7 +156,7 @@ def with_program(value: Any) -> Manifest:
 def test_a_manifest_of_an_earlier_version_or_with_a_digest_that_is_none(
     manifest: Manifest,
 ) -> None:
-    with pytest.raises(BadInput, match="does not state what it was made from"):
+    with pytest.raises(BadInput, match="does not list all inputs of the build"):
         provenance(manifest, builder_id="x:y")
 
 

@@ -1,4 +1,4 @@
--- cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le as an Lmod module: cuda-base-exec PROGRAM runs one in the image.
+-- cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le as an Lmod module: cuda-base-exec PROGRAM runs a program in the image.
 help("hpc-base with CUDA, and with cuDNN and NCCL where they exist" .. [[
 
 ]] .. "  cuda-base-exec PROGRAM [ARGUMENT...]   runs a program in the image" .. [[
@@ -17,10 +17,10 @@ local image = "/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-si
 if mode() == "load" then
     local machine = capture("uname -m"):gsub("%s+", "")
     if machine ~= "ppc64le" then
-        LmodError("this node is " .. machine .. ", and the image is for ppc64le")
+        LmodError("this node is " .. machine .. ", but the image is for ppc64le")
     end
     if not isFile(image) then
-        LmodError("no image " .. image .. "; where images lie: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
+        LmodError("no image " .. image .. "; in the folder of images, run: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
     end
 end
 setenv("BUILD_IMAGES_IMAGE", image)

@@ -1,11 +1,11 @@
 #!/bin/bash
-# cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le by Podman, as an ordinary user, in this folder.
+# cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le with Podman, as an ordinary user, in this folder.
 #
 #   ./podman.sh PROGRAM [ARGUMENT...]   a program in the image, or in this folder
 #   ./podman.sh                         the image's own checks
 #
 # It needs ppc64le, Linux 3.10.0 or newer, NVIDIA driver 450.80.02 or newer, Open MPI 4.1.4, PMIx 4.2.
-# The GPUs come by the Container Device Interface: nvidia-ctk cdi generate, once, on the host.
+# GPUs need the Container Device Interface: run nvidia-ctk cdi generate once on the host.
 set -euo pipefail
 
 image=${IMAGE:-quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1}

@@ -1,10 +1,10 @@
 #!/bin/bash
-# cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le under Slurm, by Apptainer: each task in a container of its own.
+# cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le under Slurm, with Apptainer: each task in its own container.
 #
 #   sbatch slurm-apptainer.sh PROGRAM [ARGUMENT...]   a program in the image, or in this folder
 #   sbatch slurm-apptainer.sh                         the image's own check, by all tasks
 #
-# IMAGE in the environment is another image to take, BIND more folders: SOURCE:TARGET[,...].
+# Environment: IMAGE selects another image, and BIND adds folders: SOURCE:TARGET[,...].
 # It needs ppc64le, Linux 3.10.0 or newer, NVIDIA driver 450.80.02 or newer, Open MPI 4.1.4, PMIx 4.2.
 #SBATCH --job-name=cuda-base
 #SBATCH --nodes=2
@@ -15,16 +15,16 @@ set -euo pipefail
 
 image=${IMAGE:-/opt/images/cuda-base-1.0-debian12-cuda11.8-openmpi4.1-ppc64le-sif/image.sif}
 if [[ $(uname -m) != ppc64le && -z ${EMULATED:-} ]]; then
-    echo "$(hostname) is $(uname -m), and the image is for ppc64le (EMULATED=1 tries it under QEMU)" >&2
+    echo "$(hostname) is $(uname -m), but the image is for ppc64le; to try it under QEMU, set EMULATED=1" >&2
     exit 1
 fi
-[[ -r $image ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif" >&2; exit 1; }
+[[ -r $image ]] || { echo "no image $image on $(hostname); in the folder of images, run: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif" >&2; exit 1; }
 options=()
 [[ -z ${BIND:-} ]] || options+=(--bind "$BIND")
 (($#)) || set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" multiple 'Open MPI v4.1.4'
 
-# Slurm starts the ranks by PMIx, which the image's Open MPI brings.
-# No --cleanenv: what tells a rank who it is comes by the environment.
-# PMIx's store in shared memory lies in a folder of slurmd's, and does not cross architectures.
+# Slurm starts the ranks through PMIx, which the image's Open MPI contains.
+# No --cleanenv: a rank gets its number through the environment.
+# PMIx's store in shared memory is in a folder of slurmd, and cannot be shared across architectures.
 export PMIX_MCA_gds=${PMIX_MCA_gds:-hash}
 exec srun --mpi=pmix apptainer exec --nv "${options[@]}" "$image" "$@"

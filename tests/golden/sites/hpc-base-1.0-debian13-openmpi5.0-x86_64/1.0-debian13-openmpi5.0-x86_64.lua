@@ -1,4 +1,4 @@
--- hpc-base-1.0-debian13-openmpi5.0-x86_64 as an Lmod module: hpc-base-exec PROGRAM runs one in the image.
+-- hpc-base-1.0-debian13-openmpi5.0-x86_64 as an Lmod module: hpc-base-exec PROGRAM runs a program in the image.
 help("Compilers, CMake, Python 3, UCX, rdma-core and an MPI" .. [[
 
 ]] .. "  hpc-base-exec PROGRAM [ARGUMENT...]   runs a program in the image" .. [[
@@ -17,10 +17,10 @@ local image = "/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif
 if mode() == "load" then
     local machine = capture("uname -m"):gsub("%s+", "")
     if machine ~= "x86_64" then
-        LmodError("this node is " .. machine .. ", and the image is for x86_64")
+        LmodError("this node is " .. machine .. ", but the image is for x86_64")
     end
     if not isFile(image) then
-        LmodError("no image " .. image .. "; where images lie: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif")
+        LmodError("no image " .. image .. "; in the folder of images, run: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif")
     end
 end
 setenv("BUILD_IMAGES_IMAGE", image)

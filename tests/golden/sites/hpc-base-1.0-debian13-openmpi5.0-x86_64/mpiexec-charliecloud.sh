@@ -1,14 +1,14 @@
 #!/bin/bash
-# hpc-base-1.0-debian13-openmpi5.0-x86_64 under Slurm, by Charliecloud and the host's mpiexec.
+# hpc-base-1.0-debian13-openmpi5.0-x86_64 under Slurm, with Charliecloud and the host's mpiexec.
 #
-# For sites that start MPI so (LRZ: mpiexec -n TASKS -ppn TASKS ch-run -b ... -w ./NAME -- PROGRAM).
-# The host's MPI and the image's have to be of one kind.
+# For sites that start MPI like this (LRZ: mpiexec -n TASKS -ppn TASKS ch-run -b ... -w ./NAME -- PROGRAM).
+# The host's MPI and the image's MPI must be of the same kind.
 # It needs x86_64, Linux 3.2.0 or newer, Open MPI 5.0.7, PMIx 5.0.
 #
 #   sbatch mpiexec-charliecloud.sh PROGRAM [ARGUMENT...]   a program in the image, or in this folder
 #   sbatch mpiexec-charliecloud.sh                         the image's own check, by all tasks
 #
-# IMAGE in the environment is another image to take, BIND a folder more: SOURCE:TARGET, such as
+# Environment: IMAGE selects another image, and BIND adds a folder: SOURCE:TARGET, such as
 # BIND=/lrz/sys/:/lrz/sys/ for the site's own libraries.
 #SBATCH --job-name=hpc-base
 #SBATCH --nodes=2
@@ -18,13 +18,13 @@ set -euo pipefail
 
 image=${IMAGE:-/opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-directory/rootfs}
 if [[ $(uname -m) != x86_64 && -z ${EMULATED:-} ]]; then
-    echo "$(hostname) is $(uname -m), and the image is for x86_64 (EMULATED=1 tries it under QEMU)" >&2
+    echo "$(hostname) is $(uname -m), but the image is for x86_64; to try it under QEMU, set EMULATED=1" >&2
     exit 1
 fi
-[[ -x $image/usr ]] || { echo "no image $image on $(hostname); where images lie: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format directory" >&2; exit 1; }
+[[ -x $image/usr ]] || { echo "no image $image on $(hostname); in the folder of images, run: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format directory" >&2; exit 1; }
 options=(--set-env)
 [[ -z ${BIND:-} ]] || options+=(-b "$BIND")
-# Of the host's folders, ch-run shows /home alone by itself; another needs its like in the image.
+# By default, ch-run binds only the host's /home; another folder must also exist in the image.
 [[ ! -d $image$PWD ]] || options+=(-b "$PWD:$PWD" --cd="$PWD")
 (($#)) || set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" multiple 'Open MPI v5.0.7'
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# hpc-base-1.0-debian13-openmpi5.0-x86_64 by Podman, as an ordinary user, in this folder.
+# hpc-base-1.0-debian13-openmpi5.0-x86_64 with Podman, as an ordinary user, in this folder.
 #
 #   ./podman.sh PROGRAM [ARGUMENT...]   a program in the image, or in this folder
 #   ./podman.sh                         the image's own checks
