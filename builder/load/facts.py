@@ -27,6 +27,7 @@ from builder.load.readers import (
     one_of,
     record,
     text,
+    words,
 )
 from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import BadInput, Fault
@@ -177,15 +178,15 @@ def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
             "version": _dotted,
             "update": _dotted,
             "driver": _dotted,
-            "architectures": words(architecture),
-            "sources": words(source),
+            "architectures": _words(architecture),
+            "sources": _words(source),
         },
         {
             "shipped_driver": _dotted,
-            "capabilities": words(_number),
+            "capabilities": _words(_number),
             "gcc": _number,
-            "repositories": _by_architecture(words(text)),
-            "images": _by_architecture(words(text)),
+            "repositories": _by_architecture(_words(text)),
+            "images": _by_architecture(_words(text)),
             "image_tag": _dotted,
             "image_names": _by_architecture(text),
             "deleted": mapping_of(source),
@@ -199,8 +200,8 @@ def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
 def _library(name: str, source: Reader[str]) -> Reader[LibraryRelease]:
     return record(
         functools.partial(LibraryRelease, name=name),
-        {"version": _dotted, "build": _dotted, "sources": words(source)},
-        {**dict.fromkeys(facts.PACKAGINGS, words(architecture)), "notes": text},
+        {"version": _dotted, "build": _dotted, "sources": _words(source)},
+        {**dict.fromkeys(facts.PACKAGINGS, _words(architecture)), "notes": text},
         placed=True,
     )
 
@@ -212,7 +213,7 @@ def _mpi(source: Reader[str]) -> Reader[MpiRelease]:
             "family": one_of(facts.MPI_FAMILIES, "MPI family"),
             "series": _dotted,
             "soname": text,
-            "sources": words(source),
+            "sources": _words(source),
         },
         {"pmix": _dotted, "notes": text},
         placed=True,
@@ -222,7 +223,7 @@ def _mpi(source: Reader[str]) -> Reader[MpiRelease]:
 def _sdk(source: Reader[str]) -> Reader[SdkRelease]:
     return record(
         SdkRelease,
-        {"version": _dotted, "cuda": _by_architecture(words(_dotted)), "sources": words(source)},
+        {"version": _dotted, "cuda": _by_architecture(_words(_dotted)), "sources": _words(source)},
         {"notes": text},
         placed=True,
     )
@@ -236,7 +237,7 @@ def _system(source: Reader[str]) -> Reader[SystemRelease]:
             "version": _dotted,
             "glibc": _dotted,
             "kernel": _by_architecture(_dotted),
-            "sources": words(source),
+            "sources": _words(source),
         },
         {"cpu": _targets, "python": _dotted, "pip": _dotted, "notes": text},
         placed=True,
@@ -253,17 +254,8 @@ def _targets(node: Node, faults: Faults) -> dict[str, str]:
     return targets
 
 
-def words(item: Reader[T]) -> Reader[tuple[T, ...]]:
-    """A reader of distinct items: the words of a text, or a list."""
-    several = list_of(item, least=1, distinct=True)
-
-    def read(node: Node, faults: Faults) -> tuple[T, ...]:
-        if isinstance(node.value, str):
-            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
-            node = Node(where=node.where, value=tuple(nodes))
-        return several(node, faults)
-
-    return read
+def _words(item: Reader[T]) -> Reader[tuple[T, ...]]:
+    return words(item, least=1, distinct=True)
 
 
 def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:

@@ -281,6 +281,23 @@ def one_or_more(item: Reader[T]) -> Reader[tuple[T, ...]]:
     return read
 
 
+def words(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reader[tuple[T, ...]]:
+    """A reader of a list as `list_of` reads it, or of a text with its words as the items."""
+    several = list_of(item, least=least, distinct=distinct)
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node, Probe):
+            several(child := node.child(), faults)
+            note(node, anyOf=[child.schema, {"type": "string"}])
+            return ()
+        if isinstance(node.value, str):
+            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
+            node = Node(where=node.where, value=tuple(nodes))
+        return several(node, faults)
+
+    return read
+
+
 def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dict[str, T]]:
     """A reader of a mapping whose keys are free, or are what `key` reads."""
 

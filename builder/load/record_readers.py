@@ -7,7 +7,7 @@ import re
 from typing import TypeVar
 
 from builder.load.document import Faults, Node, Probe, note, suggest
-from builder.load.readers import Reader, list_of, matching, text
+from builder.load.readers import Reader, matching, text
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC
 
@@ -30,23 +30,6 @@ def maybe(reader: Reader[T], absent: T) -> Reader[T]:
             note(node, anyOf=[child.schema, {"type": "null"}])
             return absent
         return absent if node.value is None else reader(node, faults)
-
-    return read
-
-
-def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
-    """A reader of a list of texts, or of the words of one text, as labels have it."""
-    several = list_of(item)
-
-    def read(node: Node, faults: Faults) -> tuple[str, ...]:
-        if isinstance(node, Probe):
-            several(child := node.child(), faults)
-            note(node, anyOf=[child.schema, {"type": "string"}])
-            return ()
-        if isinstance(node.value, str):
-            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
-            node = Node(where=node.where, value=tuple(nodes))
-        return several(node, faults)
 
     return read
 
