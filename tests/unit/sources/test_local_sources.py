@@ -114,7 +114,7 @@ def test_a_licence_is_a_file_of_the_project_as_well() -> None:
     use = block("intel_psxe", tarball=URL, license="licence.lic", eula=True)
     [fault] = block_faults(use)
     assert fault.problem == '"licence.lic" has no checksum'
-    assert "local:PATH of a file in the project" in fault.valid
+    assert "local:PATH for a file in the project" in fault.valid
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_it_lies_below_the_projects_folder(path: str, tmp_path: Path) -> None:
     assert node is not None
     source_url(node, faults)
     [fault] = faults.found
-    assert "local:PATH of a file in the project's folder" in fault.valid
+    assert "local:PATH for a file in the project's folder" in fault.valid
 
 
 def test_the_bill_of_materials_names_no_place_to_fetch_it_from() -> None:
