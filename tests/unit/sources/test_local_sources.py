@@ -114,7 +114,7 @@ def test_a_licence_is_a_file_of_the_project_as_well() -> None:
     use = block("intel_psxe", tarball=URL, license="licence.lic", eula=True)
     [fault] = block_faults(use)
     assert fault.problem == '"licence.lic" has no checksum'
-    assert "local:PATH for a file in the project" in fault.valid
+    assert "local:PATH of a file in the project" in fault.valid
 
 
 @pytest.mark.parametrize(
