@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from builder import facts
 from builder.facts.tables import Where
 from builder.load.document import Faults, Node, parse_bytes
-from builder.load.readers import architecture, one_of, record, text, version
-from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target, words
+from builder.load.readers import architecture, one_of, record, text, version, words
+from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target
 from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
 from builder.model.errors import BadInput

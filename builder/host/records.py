@@ -18,8 +18,8 @@ from builder import facts
 from builder.facts.runtimes import RUNTIMES
 from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
-from builder.load.readers import Reader, list_of, mapping_of, one_of, record, text
-from builder.load.record_readers import maybe, truth, words
+from builder.load.readers import Reader, list_of, mapping_of, one_of, record, text, words
+from builder.load.record_readers import maybe, truth
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write

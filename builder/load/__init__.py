@@ -1,5 +1,5 @@
-"""Load: the YAML files of a project become typed values, or one list of every fault in them.
+"""Load: read the YAML files of a project into typed values, or report all their faults at once.
 
-`project` reads a whole one. Its parts also read policies, contracts and records of hosts, so this
-imports none of them: `pull` has no use for templates and recipes.
+`load.project` reads a whole project. Other commands read policies, contracts and host records with
+single modules, so this file imports none: `pull` needs no templates and recipes.
 """

@@ -1,4 +1,4 @@
-"""One file under `base-images/`."""
+"""Read one file under `base-images/`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HPCCM_DISTROS = (
     *("rockylinux8", "rockylinux9", "rockylinux10"),
 )
 
-# Suites beside a Debian release, https://wiki.debian.org/DebianSuites
+# Additional suites of a Debian release, https://wiki.debian.org/DebianSuites
 POCKETS = ("updates", "security", "proposed-updates", "backports")
 
 _SOURCES = ("bootstrap", "references")
@@ -121,7 +121,7 @@ _base = record(
 
 
 def read_base(node: Node, faults: Faults) -> BaseImage:
-    """Return a base image. Its root file system has one source, for each of its architectures."""
+    """Return a base image; its root file system must have exactly one source."""
     base = _base(node, faults)
     note(node, oneOf=[{"required": [source]} for source in _SOURCES])
     if isinstance(node.value, Mapping):
@@ -134,7 +134,7 @@ def _check_source(
 ) -> None:
     sources = [source for source in _SOURCES if source in entries]
     if len(sources) != 1:
-        problem = "there are both bootstrap and references" if sources else "there is no source"
+        problem = "two sources" if sources else "no source"
         valid = "valid: either bootstrap (from a Debian mirror) or references (from a registry)"
         faults.add(where, f"{problem} for the root file system", valid)
     if "references" in sources:
@@ -145,8 +145,8 @@ def _check_references(references: Node, base: BaseImage, faults: Faults) -> None
     for arch in filter(None, base.architectures):
         if arch not in base.references:
             where = inside(references.where, arch)
-            faults.add(where, f"the architecture {arch} has no image reference")
+            faults.add(where, f"no image reference for the architecture {arch}")
     for name, entry in (mapping(references, Faults()) or {}).items():
         arch = architecture(key_node(name, entry), Faults())
         if arch and base.architectures and arch not in base.architectures:
-            faults.add(entry.where, f"the architecture {arch} is not under architectures")
+            faults.add(entry.where, f"{arch} is missing in architectures")

@@ -1,4 +1,4 @@
-"""`tests/images/checks.yaml`: what runs inside the containers."""
+"""Read `tests/images/checks.yaml`: the checks that run inside containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEEDS = ("mpi", "cuda", "gpu")
 
 
 def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
-    """Return the checks by name; `files` are the files beside the document, if they are known."""
+    """Return the checks by name; `files` are the files beside it, None if unknown."""
     folder = PurePosixPath(node.where.file).parent
     required = {"about": text, "run": _command, "timeout": _timeout}
     optional = {

@@ -1,4 +1,4 @@
-"""YAML files as values that know their places.
+"""Read YAML files as values with their file, line and key.
 
 The parser composes nodes instead of building plain objects: every node has a line. Scalars get
 the types that `yaml.safe_load` gives them.
@@ -25,12 +25,12 @@ _SCALAR_TAGS = frozenset(
     _TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp")
 )
 
-# Aliases of aliases can make a few lines expand to more values than memory holds. The shipped
-# files have some hundred values each.
+# Nested aliases can expand a few lines to more values than memory holds. The shipped files have
+# some hundred values each.
 VALUES_LIMIT = 100_000
 
-# libyaml composes recursively, on the C stack: some 20,000 open brackets end the interpreter. So
-# before a text with many of the characters that open a level is composed, its levels are counted.
+# libyaml composes recursively, on the C stack: some 20,000 open brackets crash the interpreter. So
+# the levels of a text are counted first if it has many of the characters that open a level.
 DEPTH_LIMIT = 40
 _OPENING = "[{-?:"
 _MANY = 2_000
@@ -38,12 +38,12 @@ _MANY = 2_000
 Scalar = str | int | float | bool | dt.date | None
 
 
-# libyaml's scanner has a limit of its own, in the wheels of PyYAML from 6.0.4 on.
+# The error of libyaml's scanner at its own limit, in the wheels of PyYAML since 6.0.4.
 _NESTING = "exceeded maximum nesting depth"
 
 
 class _UnreadableError(Exception):
-    """A file that is no document: the problem, its line, and what is valid."""
+    """A file is not a YAML document: the problem, its line, and a hint about valid content."""
 
     def __init__(self, problem: str, line: int = 1, *, valid: str = "") -> None:
         super().__init__(problem)
@@ -53,9 +53,9 @@ class _UnreadableError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A value and its place: for the value of a key, the line of the key.
+    """A value and its place; the value of a key has the line of the key.
 
-    `text` is a scalar as the file spells it (`1.10` for the number 1.1).
+    `text` is a scalar as written in the file (`1.10` for the number 1.1).
     """
 
     where: Where
@@ -63,7 +63,7 @@ class Node:
     text: str = ""
 
     def plain(self) -> object:
-        """The value without places, as `yaml.safe_load` gives it."""
+        """Return the value without places, as `yaml.safe_load` returns it."""
         if isinstance(self.value, tuple):
             return [item.plain() for item in self.value]
         if isinstance(self.value, Mapping):
@@ -71,7 +71,7 @@ class Node:
         return self.value
 
     def scalars(self) -> Iterator[Node]:
-        """The scalars in this value, or itself."""
+        """Yield the scalars in this value, or the value itself if it is a scalar."""
         if isinstance(self.value, tuple):
             items = self.value
         elif isinstance(self.value, Mapping):
@@ -83,7 +83,7 @@ class Node:
             yield from item.scalars()
 
     def describe(self) -> str:
-        """Return the kind of the value, in the words of an error message."""
+        """Return the kind of the value for an error message."""
         if isinstance(self.value, tuple):
             return "a list"
         if isinstance(self.value, Mapping):
@@ -97,50 +97,50 @@ class Node:
 
 def _kind(value: Scalar) -> str:
     if isinstance(value, bool):
-        return "the truth value"
+        return "the boolean"
     return "the date" if isinstance(value, dt.date) else "the number"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe(Node):
-    """A node without a value, from which a reader's JSON Schema is learnt.
+    """A node without a value that collects a reader's JSON Schema.
 
-    Readers that are given one say what they would take, with `note`. A probe stands for a mapping
-    as well as for anything else: it has one entry, whose key is a probe, too.
+    A reader that gets a probe describes the values that it accepts with `note`. A probe can stand
+    for any kind of value; as a mapping it has one entry, whose key is a probe, too.
     """
 
     schema: dict[str, object] = field(default_factory=dict)
     key: Probe | None = None
 
     def child(self) -> Probe:
-        """A probe for a value in this one."""
+        """Return a probe for a value inside this one."""
         key = Probe(where=self.where, value="")
         return Probe(where=self.where, value="", key=key)
 
 
 def note(node: Node, **schema: object) -> None:
-    """Say, if a reader's schema is being learnt, what the reader takes here."""
+    """Add keywords to the JSON Schema of `node` if it is a probe."""
     if isinstance(node, Probe):
         node.schema.update(schema)
 
 
 def key_node(key: str, entry: Node) -> Node:
-    """The key of an entry as a node of its own, for readers of names."""
+    """Return the key of an entry as a node, for readers of names."""
     if isinstance(entry, Probe) and entry.key:
         return entry.key
     return Node(where=entry.where, value=key, text=key)
 
 
 def inside(where: Where, key: str, line: int | None = None) -> Where:
-    """The place of a key of the mapping at `where`, in its first line unless `line` is given."""
+    """Return the place of a key in the mapping at `where`; the line defaults to the mapping's."""
     path = f"{where.key}.{key}" if where.key else key
     return Where(file=where.file, line=line or where.line, key=path)
 
 
 def parse(path: Path, file: str, faults: Faults) -> Node | None:
-    """Return the one document in a YAML file; None if there is none to read, with the fault noted.
+    """Return the document in a YAML file; None, with a fault, if it cannot be read.
 
-    `file` is how messages name the file.
+    `file` is the file's name in messages.
     """
     where = Where(file=file, line=1)
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -156,7 +156,7 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
 
 
 def parse_bytes(data: bytes, file: str, faults: Faults) -> Node | None:
-    """Return the document in a file's content, wherever it comes from."""
+    """Return the document in the content of a YAML file; None, with a fault, if it is not valid."""
     try:
         raw = _compose(_decoded(data))
         where = Where(file=file, line=raw.start_mark.line + 1)
@@ -172,8 +172,8 @@ def _decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise _UnreadableError("the text is not UTF-8", line) from None
-    # Both parsers refuse these with an error that has no line. libyaml takes a byte order mark at
-    # the very beginning alone, and there `utf-8-sig` dropped it.
+    # Both parsers refuse these characters with an error without a line. libyaml accepts a byte
+    # order mark only at the very beginning, where `utf-8-sig` dropped it.
     bad = [match.start() for match in [Reader.NON_PRINTABLE.search(text)] if match]
     bad += [text.index("\ufeff")] if "\ufeff" in text else []
     if bad:
@@ -216,7 +216,7 @@ def _too_large() -> _UnreadableError:
 
 
 class _Converter:
-    """Turns composed YAML nodes into `Node`s, and notes what YAML allows and we do not."""
+    """Converts composed YAML nodes into `Node`s, and reports YAML features that we do not allow."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -285,45 +285,45 @@ class _Converter:
         try:
             value = self._constructor.construct_object(raw)
         except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError):
-            # PyYAML's constructors let every one of these out, for `!!bool x` or 2024-13-45
+            # PyYAML's constructors raise all of these, for example for `!!bool x` or 2024-13-45
             name = str(raw.tag).removeprefix(_TAG)
-            self._faults.add(where, f"{raw.value} cannot be read as YAML's type {name}")
+            self._faults.add(where, f"{raw.value} is not valid for the YAML type {name}")
             value = str(raw.value)
         return Node(where=where, value=value, text=str(raw.value))
 
     def _reject_tag(self, raw: yaml.Node, where: Where) -> None:
         shown = str(raw.tag).replace(_TAG, "!!", 1)
         self._faults.add(
-            where, f"the YAML type {shown} is not supported", "in quotes it is plain text"
+            where, f"the YAML type {shown} is not supported", "write it in quotes, as plain text"
         )
 
 
 def quoted(node: Node) -> str:
-    """The advice to write a scalar in quotes; empty for what is no scalar."""
+    """Return a hint to write a scalar in quotes; empty if the node is not a scalar."""
     if node.value is None or isinstance(node.value, (tuple, Mapping)):
         return ""
     return f'write it in quotes: "{node.text}"'
 
 
-_NEAR = 0.8  # of 1.0: of five letters one is another, of six two changed places
+_NEAR = 0.8  # similarity: one of five letters differs, or two of six are swapped
 _OTHER_LETTERS = 2
 
 
 class Faults:
-    """Every fault found so far, in all files: reading goes on after each of them."""
+    """All faults found so far, in all files; reading continues after a fault."""
 
     def __init__(self) -> None:
         self.found: list[Fault] = []
 
     def add(self, where: Where, problem: str, valid: str = "") -> None:
-        """Note that something is wrong at `where`; `valid` says what would be accepted."""
+        """Add a fault at `where`; `valid` describes what is accepted there."""
         self.found.append(
             Fault(file=where.file, line=where.line, key=where.key, problem=problem, valid=valid)
         )
 
 
 def is_near(word: str, names: Iterable[str]) -> bool:
-    """Return whether a word is one of some names but for a slip of the pen."""
+    """Return whether a word is probably a misspelling of one of `names`."""
     import difflib  # noqa: PLC0415 - as below
 
     alike = [name for name in names if abs(len(name) - len(word)) <= _OTHER_LETTERS]
@@ -331,7 +331,7 @@ def is_near(word: str, names: Iterable[str]) -> bool:
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return advice for `word`: the nearest of `names`, if one is near, and all of them."""
+    """Return a hint for `word`: the most similar of `names`, if any, and the list of all names."""
     import difflib  # noqa: PLC0415 - only a fault needs it: a good project loads without
 
     known = list(names)

@@ -1,4 +1,4 @@
-"""The tables of facts: those shipped in builder/facts/data, and the rows that a project adds.
+"""Read the fact tables: the shipped ones in builder/facts/data, and the rows that a project adds.
 
 A row of a project's `facts/NAME.yaml` replaces the shipped one of the same release.
 """
@@ -27,6 +27,7 @@ from builder.load.readers import (
     one_of,
     record,
     text,
+    words,
 )
 from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import BadInput, Fault
@@ -34,13 +35,13 @@ from builder.model.versions import version_order
 
 T = TypeVar("T")
 Row = TypeVar("Row", CudaRelease, LibraryRelease, MpiRelease, SdkRelease, SystemRelease)
-# A reader of a row, by the reader of its sources, whose names are the table's own.
+# Returns the reader of a row for the reader of its sources, whose names each table defines.
 RowReader = Callable[[Reader[str]], Reader[Row]]
 
 FOLDER = "facts"
 FILES = ("cuda.yaml", "cudnn.yaml", "nccl.yaml", "nvhpc.yaml", "mpi.yaml", "systems.yaml")
 _SHIPPED = Path(facts.__file__).parent / "data"
-_SHOWN = "builder/facts/data"  # how messages name the shipped files
+_SHOWN = "builder/facts/data"  # the folder's name in messages
 
 # int() refuses thousands of digits
 _number = matching(re.compile(r"[0-9]{1,9}"), "is not a number", "valid: digits only")
@@ -52,7 +53,7 @@ _url = matching(re.compile(r"https?://.*"), "is not a URL", "valid: https://..."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Key:
-    """The fields of a row that tell it from others: names, then versions; and its title."""
+    """The fields that identify a row (names, then versions), and its title in messages."""
 
     title: str
     names: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ _KEYS = {
 
 
 def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
-    """Return the tables with the rows that a project in `root` adds; raises all faults at once."""
+    """Return the tables with the rows of the project in `root`; raises all faults at once."""
     faults = Faults()
     tables = read_facts(root, faults)
     if faults.found:
@@ -89,7 +90,7 @@ def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
 def read_facts(root: Path, faults: Faults) -> Facts:
     """Return the shipped tables with a project's rows, checked against each other.
 
-    Whatever is wrong is noted in `faults`; the result is then not to be used.
+    Faults are added to `faults`; do not use the result if there are any.
     """
     if (root / FOLDER).is_dir():
         return _read(root, faults)
@@ -100,7 +101,7 @@ def read_facts(root: Path, faults: Faults) -> Facts:
 
 @functools.cache
 def _shipped_alone() -> tuple[Facts, tuple[Fault, ...]]:
-    """Return the shipped tables, which no run changes, and their faults."""
+    """Return the shipped tables, which do not change while the program runs, and their faults."""
     faults = Faults()
     tables = _read(_SHIPPED, faults)
     return tables, tuple(faults.found)
@@ -132,11 +133,11 @@ def _read(root: Path, faults: Faults) -> Facts:
 
 
 def _check_names(folder: Path, faults: Faults) -> None:
-    """Note files that would be passed over in silence, as they are called otherwise."""
+    """Report files with unknown names, which would be ignored silently."""
     for path in sorted(folder.glob("*")):
         if path.suffix in {".yaml", ".yml"} and path.name not in FILES:
             where = Where(file=f"{FOLDER}/{path.name}", line=1)
-            faults.add(where, "unknown table of facts", suggest(path.name, FILES))
+            faults.add(where, "unknown fact table", suggest(path.name, FILES))
 
 
 def _rows(
@@ -163,7 +164,7 @@ def _rows(
         if first is not row:
             title = key.title.format(*key.of(row))
             line = first.where.line
-            faults.add(row.where, f"{title} is twice in this table, first in line {line}")
+            faults.add(row.where, f"duplicate row: {title}, first in line {line}")
 
     nothing: tuple[None, ...] = ()
     table.read("releases", list_of(note_row), nothing)
@@ -177,15 +178,15 @@ def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
             "version": _dotted,
             "update": _dotted,
             "driver": _dotted,
-            "architectures": words(architecture),
-            "sources": words(source),
+            "architectures": _words(architecture),
+            "sources": _words(source),
         },
         {
             "shipped_driver": _dotted,
-            "capabilities": words(_number),
+            "capabilities": _words(_number),
             "gcc": _number,
-            "repositories": _by_architecture(words(text)),
-            "images": _by_architecture(words(text)),
+            "repositories": _by_architecture(_words(text)),
+            "images": _by_architecture(_words(text)),
             "image_tag": _dotted,
             "image_names": _by_architecture(text),
             "deleted": mapping_of(source),
@@ -199,8 +200,8 @@ def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
 def _library(name: str, source: Reader[str]) -> Reader[LibraryRelease]:
     return record(
         functools.partial(LibraryRelease, name=name),
-        {"version": _dotted, "build": _dotted, "sources": words(source)},
-        {**dict.fromkeys(facts.PACKAGINGS, words(architecture)), "notes": text},
+        {"version": _dotted, "build": _dotted, "sources": _words(source)},
+        {**dict.fromkeys(facts.PACKAGINGS, _words(architecture)), "notes": text},
         placed=True,
     )
 
@@ -212,7 +213,7 @@ def _mpi(source: Reader[str]) -> Reader[MpiRelease]:
             "family": one_of(facts.MPI_FAMILIES, "MPI family"),
             "series": _dotted,
             "soname": text,
-            "sources": words(source),
+            "sources": _words(source),
         },
         {"pmix": _dotted, "notes": text},
         placed=True,
@@ -222,7 +223,7 @@ def _mpi(source: Reader[str]) -> Reader[MpiRelease]:
 def _sdk(source: Reader[str]) -> Reader[SdkRelease]:
     return record(
         SdkRelease,
-        {"version": _dotted, "cuda": _by_architecture(words(_dotted)), "sources": words(source)},
+        {"version": _dotted, "cuda": _by_architecture(_words(_dotted)), "sources": _words(source)},
         {"notes": text},
         placed=True,
     )
@@ -236,7 +237,7 @@ def _system(source: Reader[str]) -> Reader[SystemRelease]:
             "version": _dotted,
             "glibc": _dotted,
             "kernel": _by_architecture(_dotted),
-            "sources": words(source),
+            "sources": _words(source),
         },
         {"cpu": _targets, "python": _dotted, "pip": _dotted, "notes": text},
         placed=True,
@@ -244,26 +245,17 @@ def _system(source: Reader[str]) -> Reader[SystemRelease]:
 
 
 def _targets(node: Node, faults: Faults) -> dict[str, str]:
-    """CPU targets by architecture, each one of its architecture."""
+    """Read CPU targets by architecture; each must exist for its architecture."""
     targets = _by_architecture(text)(node, faults)
     for arch, target in targets.items():
         if arch and target and target not in CPU_TARGETS[arch]:
             valid = suggest(target, CPU_TARGETS[arch])
-            faults.add(node.where, f'unknown CPU target of {arch}: "{target}"', valid)
+            faults.add(node.where, f'unknown CPU target for {arch}: "{target}"', valid)
     return targets
 
 
-def words(item: Reader[T]) -> Reader[tuple[T, ...]]:
-    """A reader of distinct items: the words of a text, or a list."""
-    several = list_of(item, least=1, distinct=True)
-
-    def read(node: Node, faults: Faults) -> tuple[T, ...]:
-        if isinstance(node.value, str):
-            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
-            node = Node(where=node.where, value=tuple(nodes))
-        return several(node, faults)
-
-    return read
+def _words(item: Reader[T]) -> Reader[tuple[T, ...]]:
+    return words(item, least=1, distinct=True)
 
 
 def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:
@@ -271,21 +263,21 @@ def _by_architecture(item: Reader[T]) -> Reader[dict[str, T]]:
 
 
 def _source(names: Mapping[str, str]) -> Reader[str]:
-    """A reader of a URL, or of a name of one in the table `sources`."""
+    """Return a reader of a URL, or of the name of a URL in the table `sources`."""
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
         if not value or value.startswith(("https://", "http://")):
             return value
         if value not in names:
-            valid = f"valid: https://..., or a name of the table `sources`; {suggest(value, names)}"
+            valid = f"valid: https://..., or a name in the table `sources`; {suggest(value, names)}"
             faults.add(node.where, f'unknown source: "{value}"', valid)
         return names.get(value, "")
 
     return read
 
 
-# The place of a row, the key in it, the problem, and what is valid there.
+# The place of a row, the key in it, the problem, and a hint about valid values.
 Contradiction = tuple[Where, str, str, str]
 
 
@@ -309,12 +301,12 @@ def _in_versions(release: CudaRelease) -> Iterator[Contradiction]:
             yield release.where, key, problem, f"valid: {release.version}, {release.version}.1"
     shipped = release.shipped_driver
     if shipped and version_order(release.driver) > version_order(shipped):
-        problem = f"the least driver, {release.driver}, is newer than the shipped one"
+        problem = f"the minimum driver, {release.driver}, is newer than the shipped driver"
         yield release.where, "driver", problem, f"valid: up to {shipped}"
 
 
 def _in_architectures(release: CudaRelease) -> Iterator[Contradiction]:
-    valid = f"valid, by its `architectures`: {', '.join(release.architectures)}"
+    valid = f"valid, as in its `architectures`: {', '.join(release.architectures)}"
     for key in ("repositories", "images", "image_names"):
         if problem := _without_toolkit(
             release.version, getattr(release, key), release.architectures
@@ -331,24 +323,24 @@ def _in_capabilities(release: CudaRelease) -> Iterator[Contradiction]:
     numbers = [int(capability) for capability in release.capabilities if capability]
     for before, after in itertools.pairwise(numbers):
         if before > after:
-            problem = f"{after} follows {before}"
+            problem = f"{after} comes after {before}"
             yield release.where, "capabilities", problem, "valid: in ascending order"
 
 
 def _falling(older: CudaRelease, newer: CudaRelease) -> Iterator[Contradiction]:
-    """Neither the least driver nor the newest host compiler has ever gone down."""
-    for key, title in (("driver", "the least driver"), ("gcc", "the newest gcc")):
+    """Check that the minimum driver and the newest host compiler never decrease."""
+    for key, title in (("driver", "the minimum driver"), ("gcc", "the newest gcc")):
         before, after = getattr(older, key), getattr(newer, key)
         if before and after and version_order(after) < version_order(before):
-            that = f"that of CUDA {older.version} in {older.where}"
-            problem = f"{title} of CUDA {newer.version}, {after}, is older than {that}"
+            previous = f"that of CUDA {older.version} in {older.where}"
+            problem = f"{title} of CUDA {newer.version}, {after}, is older than {previous}"
             yield newer.where, key, problem, f"valid: {before} or newer"
 
 
 def _in_library(
     library: LibraryRelease, releases: Mapping[str, CudaRelease]
 ) -> Iterator[Contradiction]:
-    """Check that the CUDA which a library is built for exists, on its architectures."""
+    """Check that a library's CUDA release exists for the library's architectures."""
     pairs = [cuda for cuda in releases.values() if library.pairs_with(cuda.version)]
     if not pairs:
         valid = "valid: a release of cuda.yaml, or the major version of one"
@@ -361,5 +353,5 @@ def _in_library(
 
 
 def _is_replaced(library: LibraryRelease, pairs: Sequence[CudaRelease]) -> bool:
-    """Return whether a project's own row of a CUDA stands where the library's table has another."""
+    """Return whether a project's own row replaces a CUDA release of a shipped library's table."""
     return any(cuda.where.file.count("/") < library.where.file.count("/") for cuda in pairs)

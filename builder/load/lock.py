@@ -1,4 +1,4 @@
-"""`lock.yaml`: what `build-images lock` wrote. People read it; only the command changes it."""
+"""Read `lock.yaml`, which only `build-images lock` writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from builder.model import Where
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
-_AGAIN = "run build-images lock, which drops it"
-_TAKE_OUT = "take the entry out and run build-images lock, which writes this file"
+_AGAIN = "run build-images lock, which removes the entry"
+_TAKE_OUT = "remove the entry and run build-images lock, which writes this file"
 _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
 _DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
@@ -35,13 +35,13 @@ source_url = matching(
     re.compile(f"{_URL}|{_DEBIAN}|{_LOCAL}"),
     "is not the URL of a source",
     f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
-    f"{LOCAL_SOURCE}PATH of a file in the project's folder",
+    f"{LOCAL_SOURCE}PATH for a file in the project's folder",
 )
 _source = record(
     LockedSource,
     {
         "url": source_url,
-        "file": matching(re.compile(_FILE), "is not the name of a file", _TAKE_OUT),
+        "file": matching(re.compile(_FILE), "is not a file name", _TAKE_OUT),
         "sha256": matching(re.compile(_SHA256), "is not a SHA-256 in hexadecimal", _TAKE_OUT),
         "size": positive("a size in bytes", _TAKE_OUT),
         "recipes": list_of(text, least=1, distinct=True),
@@ -70,7 +70,7 @@ _reference = record(
 
 
 def read_lock(root: Path, faults: Faults) -> Lock:
-    """Return the lock of a project; an empty one where nothing was locked yet."""
+    """Return the lock of a project; an empty lock if the project has no lock.yaml."""
     if not (root / LOCK).exists():
         return Lock()
     node = parse(root / LOCK, LOCK, faults)
@@ -78,12 +78,12 @@ def read_lock(root: Path, faults: Faults) -> Lock:
 
 
 def check_recipes(lock: Lock, known: Known, faults: Faults) -> None:
-    """Note entries of recipes that do not exist: nobody needs those."""
+    """Report entries for recipes that do not exist, which are not needed."""
     for source in lock.sources.values():
         for name in source.recipes:
             if known.recipes is not None and name not in known.recipes:
                 where = Where(file=LOCK, line=source.line, key="recipes")
-                problem = f'{source.url} is locked for the unknown recipe "{name}"'
+                problem = f'{source.url} is locked for an unknown recipe: "{name}"'
                 faults.add(where, problem, _AGAIN)
 
 
@@ -105,7 +105,7 @@ def _placed_source(node: Node, faults: Faults) -> LockedSource:
     entries = node.value if isinstance(node.value, Mapping) else {}
     url = entries.get("url")
     if url and ("path" in entries) != url.text.startswith(DEBIAN_SOURCE):
-        problem = f"path is only for a {DEBIAN_SOURCE} URL"
+        problem = f"path is needed for {DEBIAN_SOURCE} URLs, and not allowed for others"
         faults.add(node.where, problem, _TAKE_OUT)
     return dataclasses.replace(source, line=node.where.line)
 

@@ -1,4 +1,4 @@
-"""`matrix.yaml`: the axes, what is excluded, the default selection."""
+"""Read `matrix.yaml`: the axes, the excluded cells, the default selection."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from builder.load.readers import (
 )
 from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, versions
 
-_CUDA_RULE = "facts/cuda.yaml of the project may add a release (docs/matrix.md)"
+_CUDA_RULE = "a project can add releases in facts/cuda.yaml (docs/matrix.md)"
 _MPI_RULE = "write a family and its version, such as openmpi5.0, or none"
 
 
 def read_matrix(node: Node, known: Known, faults: Faults, releases: Collection[str] = ()) -> Matrix:
-    """Return the matrix; every base, axis and pattern in it is checked against what exists.
+    """Return the matrix; its bases, axes and patterns must refer to known names.
 
-    `releases` are the CUDA releases that the tables of facts know; empty if they cannot be read.
+    `releases` are the CUDA releases in the fact tables; empty if the tables cannot be read.
     """
     axes: dict[str, Reader[str]] = {
         "arch": architecture,
@@ -70,8 +70,8 @@ def _cuda(releases: Collection[str]) -> Reader[str]:
         if release and releases and release not in releases:
             major = release.partition(".")[0]
             same = [other for other in releases if other.partition(".")[0] == major]
-            near = f"there are {', '.join(same)}" if same else suggest(release, releases)
-            faults.add(node.where, f"no table of facts has CUDA {release}", f"{near}; {_CUDA_RULE}")
+            near = f"valid: {', '.join(same)}" if same else suggest(release, releases)
+            faults.add(node.where, f"unknown CUDA release: {release}", f"{near}; {_CUDA_RULE}")
         return release
 
     return read
@@ -86,9 +86,9 @@ def _mpi(node: Node, faults: Faults) -> str:
         valid = suggest(family, facts.MPI_FAMILIES)
         faults.add(node.where, f'unknown MPI family in "{value}"', f"{valid}; {_MPI_RULE}")
     elif not is_version(number):
-        faults.add(node.where, f'"{value}" has no version of {family}', _MPI_RULE)
+        faults.add(node.where, f'"{value}" has no valid version of {family}', _MPI_RULE)
     elif value != (right := versions.join_mpi(family, number)):
-        problem = f'"{value}" is not the way a version of {family} is written'
+        problem = f'wrong spelling of an MPI version: "{value}"'
         faults.add(node.where, problem, f"write {right}")
     return value
 
@@ -110,7 +110,7 @@ _TAG_RULE = "valid: at most 128 letters, digits and _ . -, not beginning with . 
 
 
 def _floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:
-    """A reader of a mapping: recipe, then tag, then the values of the cell's axes."""
+    """Return a reader of a mapping from recipes to tags to axis values of a cell."""
     base, cuda, mpi = (
         one_of(known.values(axis), f"value of the axis {axis}") for axis in ("base", "cuda", "mpi")
     )
@@ -134,10 +134,11 @@ def _tag_of(known: Known) -> Reader[str]:
             return value
         own = [base for base in known.bases or () if f"-{base}" in value]
         if not re.fullmatch(_TAG, value):
-            faults.add(node.where, f'"{value}" cannot be a tag', _TAG_RULE)
+            faults.add(node.where, f'"{value}" is not a valid tag', _TAG_RULE)
         elif own or value.startswith("sha256-"):
-            whose = f"a cell of {own[0]}" if own else "proof"
-            faults.add(node.where, f'"{value}" could be the own tag of {whose}', "choose another")
+            reserved = f"cells of {own[0]}" if own else "signatures and attestations"
+            problem = f'"{value}" may collide with the tags of {reserved}'
+            faults.add(node.where, problem, "choose another tag")
         return value
 
     return read

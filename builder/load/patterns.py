@@ -1,7 +1,7 @@
-"""Patterns over axis values: `exclude`, `when`, `default`, and what a recipe narrows.
+"""Patterns over axis values: in `exclude`, `when`, `default` and the `axes` of recipes.
 
-A condition may name what is on no axis of this project and could be on another's: then it holds of
-no cell here. What is nobody's name is a mistake.
+A condition may name a value that this project's axes do not have and another project's may have:
+then it matches no cell here. A name that cannot exist in any project is a fault.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ EACH, ONE, ANY = "each", "one", "any"
 def patterns_of(
     axes: Sequence[str], known: Known, *, here: str
 ) -> Reader[dict[str, tuple[str, ...]]]:
-    """A reader of a mapping from some of `axes` to one pattern or a list of them.
+    """Return a reader of a mapping from some of `axes` to one pattern or a list of patterns.
 
-    `here` says how many of a list have to select a value of this project: `EACH`, `ONE`, or `ANY`
-    number of them.
+    `here` says how many patterns of a list must select a value of this project: `EACH`, `ONE` (at
+    least one), or `ANY` number, also none.
     """
 
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
@@ -53,7 +53,7 @@ def patterns_of(
 def _check_some(
     node: Node, axis: str, patterns: Sequence[str], known: Known, faults: Faults
 ) -> None:
-    """Note patterns of which none selects a value, though each could elsewhere."""
+    """Report a list of patterns if none selects a value here, though each may in other projects."""
     values = known.values(axis)
     if values is None or any(_selects(axis, pattern, values) for pattern in patterns):
         return
@@ -70,7 +70,7 @@ def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         pattern = text(node, faults)
         specified = versions.split_specifier(pattern) if axis in {"cuda", "mpi"} else None
-        if specified:  # one that meets no value of today's axis may meet one of tomorrow's
+        if specified:  # it may match no value of the axis today, and a later value
             if not versions.is_specifier(specified[1]):
                 valid = 'valid: PEP 440 version specifiers, such as ">=11,<13"'
                 faults.add(node.where, f'"{specified[1]}" is not a version specifier', valid)
@@ -93,7 +93,7 @@ def _selects(axis: str, pattern: str, values: Sequence[str]) -> bool:
 
 
 def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
-    """Return whether a pattern that selects nothing here is none that was misspelt."""
+    """Return whether a pattern without a match here is valid in other projects, not misspelled."""
     if axis == "arch":
         return architecture(pattern) is not None
     if axis == "base":
@@ -109,13 +109,13 @@ def _is_elsewhere(axis: str, pattern: str, known: Known) -> bool:
 
 
 def _distribution(base: str) -> str:
-    """A base's name, or a pattern's, without a version: `debian` of `debian13` and `debian*`."""
+    """Return a base name or pattern without its version: `debian` for `debian13` and `debian*`."""
     return _VERSION.sub("", base)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """Declared names. None, or an axis that is not there: no file says, or none can be read."""
+    """Names that the project declares. None, or a missing axis, means that they are not known."""
 
     recipes: tuple[str, ...] | None
     bases: tuple[str, ...] | None
@@ -123,14 +123,14 @@ class Known:
     axes: Mapping[str, tuple[str, ...]]
 
     def values(self, axis: str) -> tuple[str, ...] | None:
-        """The values of an axis, or of `recipe`; None if they are not known."""
+        """Return the values of an axis, or the names of the recipes; None if they are not known."""
         return self.recipes if axis == "recipe" else self.axes.get(axis)
 
 
 def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str, ...] | None:
-    """Return the names that files give themselves under `key`, and those of the files.
+    """Return the names that files declare under `key`, and the names of the files.
 
-    Where the two differ there is a fault already, and a reference to either is none besides.
+    If the two differ, `check_names` reports it; a reference to either is not a second fault.
     """
     names: dict[str, None] = {}
     for file, document in documents.items():
@@ -142,13 +142,13 @@ def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str,
 
 
 def declared_checks(document: Node | None) -> tuple[str, ...] | None:
-    """The names of the checks in `checks.yaml`."""
+    """Return the names of the checks in `checks.yaml`."""
     checks = _entry(document, "checks")
     return tuple(checks.value) if checks and isinstance(checks.value, Mapping) else None
 
 
 def declared_axes(document: Node | None) -> dict[str, tuple[str, ...]]:
-    """The values of each axis in `matrix.yaml`, as they are spelled there."""
+    """Return the values of each axis in `matrix.yaml`, as written there."""
     axes = _entry(document, "axes")
     values: dict[str, tuple[str, ...]] = {}
     for axis in AXES:
@@ -159,7 +159,7 @@ def declared_axes(document: Node | None) -> dict[str, tuple[str, ...]]:
 
 
 def check_names(documents: Mapping[str, Node | None], key: str, faults: Faults) -> None:
-    """Note files that are not called after what they declare, and names declared twice."""
+    """Report files whose name differs from the declared name, and names declared twice."""
     owners: dict[str, str] = {}
     for file, document in documents.items():
         node = _entry(document, key)
@@ -176,7 +176,7 @@ def _check_stem(path: PurePosixPath, node: Node, key: str, faults: Faults) -> No
         faults.add(
             node.where,
             f'the file {path.name} declares the {key} "{node.value}"',
-            f"write {key}: {path.stem}, or call the file {node.value}{path.suffix}",
+            f"write {key}: {path.stem}, or rename the file to {node.value}{path.suffix}",
         )
 
 

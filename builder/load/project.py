@@ -1,4 +1,4 @@
-"""The YAML files of a project as typed values, or one list of every fault in them."""
+"""Read the YAML files of a project into typed values, or report all their faults at once."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def load_project(
 ) -> Project:
     """Read the matrix, the recipes, the base images and the checks under `root`.
 
-    `block_faults` knows which blocks and arguments hpccm has; it is asked about each use of one.
-    A `stale_lock`, of recipes that are gone, is a fault unless it is about to be written anew.
+    `block_faults` returns the faults in a use of one of hpccm's blocks. With `stale_lock`, the lock
+    may have entries for recipes that no longer exist, since it will be written again.
     Raises `BadInput` with all faults of all files.
     """
     if not (root / MATRIX).is_file():
         raise BadInput(
-            f"{root}: not a project: there is no {MATRIX} in it",
+            f"{root}: not a project: {MATRIX} is missing",
             hint="name the project's folder with --project DIR",
         )
     faults = Faults()
@@ -96,7 +96,7 @@ def _parse_folder(root: Path, folder: str, faults: Faults) -> dict[str, Node | N
     names = [name for name in _files(root / folder) if re.fullmatch(r"[^.].*\.ya?ml", name)]
     if not names:
         where = Where(file=f"{folder}/", line=1)
-        faults.add(where, "the folder is missing or has no YAML file", "valid: NAME.yaml in it")
+        faults.add(where, "the folder is missing or has no YAML file", "add NAME.yaml to it")
     return {
         f"{folder}/{name}": parse(root / folder / name, f"{folder}/{name}", faults)
         for name in names

@@ -1,7 +1,7 @@
-"""Readers: functions from a node to a typed value, which note what is wrong and go on.
+"""Readers: functions from a node to a typed value, which report faults and continue.
 
-After a fault a reader returns an empty value of its type. Nobody sees it, for a project with
-faults is never returned; it lets the rest of the file be read.
+After a fault a reader returns an empty value of its type, so that the rest of the file can be
+read. A project with faults is never returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION_RULE = 'valid: a PEP 440 version of digits, dots and lowercase letters:
 
 
 class Table:
-    """One mapping of a file. Its keys are checked at once, its values when they are read."""
+    """A mapping in a file. Its keys are checked at once, its values when they are read."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Table:
                 faults.add(entry.where, "unknown key", suggest(key, names))
         for key in required:
             if entries is not None and key not in entries:
-                needed = f"needed here: {', '.join(required)}"
+                needed = f"required keys: {', '.join(required)}"
                 faults.add(inside(node.where, key), "this key is missing", needed)
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
 
     def read(self, key: str, reader: Reader[T], absent: T) -> T:
-        """The value of a key as `reader` understands it; `absent` if the key is not there."""
+        """Return the value of a key as read by `reader`; `absent` if the key is missing."""
         if self._probe:
             probe = self._probe.child()
             reader(probe, self._faults)
@@ -73,11 +73,11 @@ class Table:
         return absent if node is None else reader(node, self._faults)
 
     def entry(self, key: str) -> Node | None:
-        """The value of a key, unread."""
+        """Return the node of a key; None if the key is missing."""
         return self._entries.get(key)
 
     def lines(self) -> dict[str, int]:
-        """The line of each key."""
+        """Return the line of each key."""
         return {key: entry.where.line for key, entry in self._entries.items()}
 
 
@@ -89,10 +89,10 @@ def record(
     fields: Mapping[str, str] = MappingProxyType({}),
     placed: bool = False,
 ) -> Reader[T]:
-    """A reader of a mapping as a value of `kind`, whose arguments are the keys.
+    """Return a reader of a mapping that calls `kind` with the values of the keys as arguments.
 
-    `fields` has the arguments that are not called as their key; a key is none if it is empty there.
-    With `placed`, `where` is the place of the mapping. An optional key that is absent is none.
+    `fields` maps keys to arguments with another name; a key with an empty name is not passed on.
+    With `placed`, `where` is the place of the mapping. Absent optional keys are not passed on.
     """
 
     def read(node: Node, faults: Faults) -> T:
@@ -104,7 +104,7 @@ def record(
                 table.read(key, reader, None)
             if key in table:
                 values[fields.get(key, key)] = table.read(key, reader, None)
-            elif key in required:  # its fault is noted, and all that matters is the type
+            elif key in required:  # the fault is reported; any value of the right type will do
                 values[fields.get(key, key)] = reader(absent, Faults())
         dropped = {""} if placed else {"", "where"}
         return kind(**{field: value for field, value in values.items() if field not in dropped})
@@ -113,7 +113,7 @@ def record(
 
 
 def keyed(key: Reader[str], entry_of: Callable[[str], Reader[T]]) -> Reader[tuple[T, ...]]:
-    """A reader of a mapping as its entries; `entry_of` gives the reader of an entry by its key."""
+    """Return a reader of the entries of a mapping; `entry_of` returns the reader for a key."""
 
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
         return tuple(
@@ -125,7 +125,7 @@ def keyed(key: Reader[str], entry_of: Callable[[str], Reader[T]]) -> Reader[tupl
 
 
 def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
-    """The entries of a mapping; None, with a fault, if the node is none."""
+    """Return the entries of a mapping; None, with a fault, if the node is not a mapping."""
     if isinstance(node, Probe):
         child = node.child()
         names = child.key.schema if child.key else {}
@@ -138,7 +138,7 @@ def mapping(node: Node, faults: Faults) -> Mapping[str, Node] | None:
 
 
 def text(node: Node, faults: Faults) -> str:
-    """Text that is not blank."""
+    """Read text that is not blank."""
     value = any_text(node, faults)
     note(node, pattern=r"\S")
     if isinstance(node.value, str) and not value.strip():
@@ -147,7 +147,7 @@ def text(node: Node, faults: Faults) -> str:
 
 
 def line(node: Node, faults: Faults) -> str:
-    """Text that is not blank and is one line: it stands in comments and sections of the specs."""
+    """Read one line of text, not blank, as comments and sections of the specs need it."""
     value = text(node, faults)
     if "\n" in value.strip():
         faults.add(node.where, "this text has several lines", "write it in one line")
@@ -155,7 +155,7 @@ def line(node: Node, faults: Faults) -> str:
 
 
 def any_text(node: Node, faults: Faults) -> str:
-    """Text, blank or not."""
+    """Read text, which may be blank."""
     note(node, type="string")
     if isinstance(node.value, str):
         return node.value
@@ -164,7 +164,7 @@ def any_text(node: Node, faults: Faults) -> str:
 
 
 def version(node: Node, faults: Faults) -> str:
-    """A PEP 440 version that can stand in an image identifier."""
+    """Read a PEP 440 version that can be part of an image identifier."""
     value = text(node, faults)
     note(node, pattern=f"^{_IDENTIFIER.pattern}$")
     if value and not is_version(value):
@@ -173,23 +173,23 @@ def version(node: Node, faults: Faults) -> str:
 
 
 def is_version(value: str) -> bool:
-    """Return whether `value` is a PEP 440 version that can stand in an image identifier."""
+    """Return whether `value` is a PEP 440 version that can be part of an image identifier."""
     return versions.is_version(value) and _IDENTIFIER.fullmatch(value) is not None
 
 
 def architecture(node: Node, faults: Faults) -> str:
-    """An architecture by any of its names, in the spelling of `uname -m`."""
+    """Read any name of an architecture; return its name in `uname -m`."""
     value = text(node, faults)
     note(node, enum=[*ARCHITECTURES, *ARCHITECTURE_ALIASES])
     known = architectures.architecture(value)
     if value and not known:
         valid = suggest(value, ARCHITECTURES)
-        faults.add(node.where, f'"{value}" is not an architecture', valid)
+        faults.add(node.where, f'unknown architecture: "{value}"', valid)
     return known.name if known else ""
 
 
 def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
-    """A reader of text that `pattern` matches as a whole; else empty: `"TEXT" PROBLEM`."""
+    """Return a reader of text that `pattern` matches in full; the fault is `"TEXT" PROBLEM`."""
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
@@ -202,17 +202,17 @@ def matching(pattern: re.Pattern[str], problem: str, valid: str) -> Reader[str]:
     return read
 
 
-# A name that can stand in an image identifier.
-identifier = matching(_IDENTIFIER, "cannot be a name here", _IDENTIFIER_RULE)
+# A name that can be part of an image identifier.
+identifier = matching(_IDENTIFIER, "is not a valid name", _IDENTIFIER_RULE)
 variable = matching(
     _VARIABLE,
-    "cannot name an environment variable",
+    "is not a valid name of an environment variable",
     "valid: letters, digits and _, not beginning with a digit",
 )
 
 
 def positive(title: str, valid: str) -> Reader[int]:
-    """A reader of a whole number above 0."""
+    """Return a reader of a whole number above 0."""
 
     def read(node: Node, faults: Faults) -> int:
         note(node, type="integer", minimum=1)
@@ -225,7 +225,7 @@ def positive(title: str, valid: str) -> Reader[int]:
 
 
 def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
-    """A reader of one of `names`; of any text where the names are not known (None)."""
+    """Return a reader of one of `names`, or of any text if `names` is None (not known)."""
 
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
@@ -241,7 +241,7 @@ def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
 def list_of(
     item: Reader[T | None], *, least: int = 0, distinct: bool = False
 ) -> Reader[tuple[T, ...]]:
-    """A reader of a list of at least `least` (0 or 1) items, each unlike the others if `distinct`.
+    """Return a reader of a list of at least `least` (0 or 1) items, all different if `distinct`.
 
     Items read as None are left out.
     """
@@ -266,7 +266,7 @@ def list_of(
 
 
 def one_or_more(item: Reader[T]) -> Reader[tuple[T, ...]]:
-    """A reader of one item that stands alone, or of a list of them that is not empty."""
+    """Return a reader of a single item, or of a list of at least one."""
     several = list_of(item, least=1)
 
     def read(node: Node, faults: Faults) -> tuple[T, ...]:
@@ -281,15 +281,32 @@ def one_or_more(item: Reader[T]) -> Reader[tuple[T, ...]]:
     return read
 
 
+def words(item: Reader[T], *, least: int = 0, distinct: bool = False) -> Reader[tuple[T, ...]]:
+    """Return a reader of a list as `list_of` reads it, or of a text with its words as items."""
+    several = list_of(item, least=least, distinct=distinct)
+
+    def read(node: Node, faults: Faults) -> tuple[T, ...]:
+        if isinstance(node, Probe):
+            several(child := node.child(), faults)
+            note(node, anyOf=[child.schema, {"type": "string"}])
+            return ()
+        if isinstance(node.value, str):
+            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
+            node = Node(where=node.where, value=tuple(nodes))
+        return several(node, faults)
+
+    return read
+
+
 def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dict[str, T]]:
-    """A reader of a mapping whose keys are free, or are what `key` reads."""
+    """Return a reader of a mapping with any keys, or with keys that `key` reads."""
 
     def read(node: Node, faults: Faults) -> dict[str, T]:
         values: dict[str, T] = {}
         for name, entry in (mapping(node, faults) or {}).items():
             shown = key(key_node(name, entry), faults) if key else name
             if shown in values:
-                faults.add(entry.where, f"{shown} is listed twice, under two names")
+                faults.add(entry.where, f"duplicate key: {shown}, under two names")
             values[shown] = item(entry, faults)
         return values
 
@@ -299,13 +316,13 @@ def mapping_of(item: Reader[T], *, key: Reader[str] | None = None) -> Reader[dic
 def _note_repeats(nodes: Sequence[Node], values: Sequence[T], faults: Faults) -> None:
     for index, (node, value) in enumerate(zip(nodes, values, strict=True)):
         if value and value in values[:index]:
-            faults.add(node.where, f"{getattr(value, 'name', value)} is twice in this list")
+            faults.add(node.where, f"duplicate item: {getattr(value, 'name', value)}")
 
 
 def _bracketed(node: Node) -> str:
     if isinstance(node.value, str):
         return f"write it in brackets: [{node.text}]"
-    return "leave the key out, or write []" if node.value is None else ""
+    return "remove the key, or write []" if node.value is None else ""
 
 
 def _wrong_type(node: Node, faults: Faults, expected: str, valid: str = "") -> None:

@@ -1,4 +1,4 @@
-"""One file under `recipes/`, and the ancestry of all of them."""
+"""Read one file under `recipes/`, and check the ancestry of all recipes."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from builder.model import (
     Where,
 )
 
-# The arguments of the blocks that are not hpccm's, with what their values must be, in words.
+# The arguments of the blocks that are not hpccm's, with a description of valid values.
 TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
         "capabilities": 'a list of compute capabilities, such as ["70"]',
-        "cudnn": "true, false or optional (only if the route provides it)",
-        "nccl": "true, false or optional (only if the route provides it)",
+        "cudnn": "true, false or optional (installed if the route has it)",
+        "nccl": "true, false or optional (installed if the route has it)",
         "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
     },
     "mpi": {
-        "routes": f"a list of some of {', '.join(MPI_ROUTES)}",
+        "routes": f"a list of routes: {', '.join(MPI_ROUTES)}",
         "source": "the arguments of hpccm's block, as a mapping",
     },
 }
@@ -55,13 +55,13 @@ TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
 
 _source_name = matching(
     re.compile(r"[^\W\d]\w*"),
-    "cannot name a source",
+    "is not a valid name of a source",
     "valid: letters, digits and _, not beginning with a digit",
 )
 
 
 def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
-    """Return a recipe; its parent, checks and axes are checked against what exists."""
+    """Return a recipe; its parent, checks and axes must refer to known names."""
     read = record(
         Recipe,
         {"recipe": identifier, "version": version, "about": line},
@@ -86,7 +86,7 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
 
 
 def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:
-    """Note each cycle of parents, once."""
+    """Report each cycle of parents once."""
     done: set[str] = set()
     for name in recipes:
         path: list[str] = []
@@ -105,13 +105,13 @@ def check_ancestry(recipes: Mapping[str, Recipe], faults: Faults) -> None:
 
 
 WHEN = "when"
-_SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in a later line than the first
+_SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in any line but the first
 BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.compile.spec.schema has it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
 
 
 def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
-    """A reader of a list of blocks, without those that are no block in shape."""
+    """Return a reader of a list of blocks, which leaves out malformed ones."""
     condition = patterns_of(SELECTABLE, known, here=ANY)
 
     def read(node: Node, faults: Faults) -> BlockUse | None:
@@ -149,7 +149,7 @@ def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:
 
 
 def _check_types(arguments: Mapping[str, Node], faults: Faults) -> None:
-    """Note dates, and versions that YAML took for numbers: version: 1.10 reads as 1.1."""
+    """Report dates, and versions that YAML reads as numbers: `version: 1.10` becomes 1.1."""
     version = arguments.get("version")
     if version and isinstance(version.value, (int, float)):
         faults.add(version.where, f"expected text, found {version.describe()}", quoted(version))
@@ -157,16 +157,16 @@ def _check_types(arguments: Mapping[str, Node], faults: Faults) -> None:
         if isinstance(node.value, dt.date):
             faults.add(node.where, f"expected text, found {node.describe()}", quoted(node))
         elif isinstance(node.value, str) and _SECTION.search(node.value):
-            problem = "a line of this text would begin a section of the Singularity definition"
-            faults.add(node.where, problem, "begin no line with %, or put a space before it")
+            problem = "a line of this text would start a section of the Singularity definition"
+            faults.add(node.where, problem, "do not start a line with %, or put a space before it")
 
 
 def check_toolkit(use: BlockUse, faults: Faults) -> None:
-    """Note arguments that a block of ours does not have, and values of another kind."""
+    """Report unknown arguments of our own blocks, and arguments with a wrong kind of value."""
     valid = TOOLKIT_ARGUMENTS[use.name]
     for name, value in use.arguments.items():
         if name not in valid:
-            problem = f'unknown argument of {use.name} "{name}"'
+            problem = f'unknown argument of {use.name}: "{name}"'
             faults.add(use.place_of(name), problem, suggest(name, valid))
         elif not _fits(name, value):
             faults.add(use.place_of(name), f"expected {valid[name]}")
@@ -186,7 +186,7 @@ def _fits(name: str, value: object) -> bool:
 
 
 def _is_sdk(value: object) -> bool:
-    """Return whether a value names an SDK, and says that NVIDIA's terms are accepted."""
+    """Return whether a value names an SDK release and accepts NVIDIA's license terms."""
     if not isinstance(value, dict) or set(value) != {"version", "eula"}:
         return False
     return isinstance(value["version"], str) and value["eula"] is True
@@ -197,7 +197,7 @@ _BELOW = f"valid: a path below {FOLDER}/, such as app.conf"
 
 
 def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
-    """Return the recipes, each block with the texts of the files that it names."""
+    """Return the recipes with the texts of the files that their blocks name."""
 
     def blocks(uses: Iterable[BlockUse]) -> tuple[BlockUse, ...]:
         return tuple(
@@ -216,9 +216,9 @@ def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dic
 
 
 def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
-    """Return the texts of the files that a block names; other values have their fault elsewhere."""
+    """Return the texts of the files that a block names; other checks report wrong types."""
     texts: dict[str, str] = {}
-    # Files that are copied from another stage are not the project's.
+    # Files copied from another stage are not files of the project.
     for argument in () if use.arguments.get("from") else FILE_ARGUMENTS[use.name]:
         value = use.arguments.get(argument)
         names = [value] if isinstance(value, str) else value
@@ -232,29 +232,29 @@ def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
 
 
 class _UnreadableError(Exception):
-    """A file that cannot be copied: the problem, and what is valid."""
+    """A file cannot be copied: the problem, and a hint about valid names."""
 
 
 def _text(folder: Path, name: str) -> str:
     if "{{" in name or "{%" in name:
         raise _UnreadableError(
-            "the name of a file cannot be a template: the file is read before any cell",
-            "give the block a condition (when) for each of the files",
+            "a file name cannot be a template: files are read before there are cells",
+            "write one block for each file, with a condition (when)",
         )
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
         raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', _BELOW)
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise _UnreadableError(f"{FOLDER}/{name} is a link to outside of {FOLDER}/", _BELOW)
+        raise _UnreadableError(f"{FOLDER}/{name} is a link that leaves {FOLDER}/", _BELOW)
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path.parent)) from None
     except UnicodeDecodeError:
         raise _UnreadableError(
-            f"{FOLDER}/{name} is not UTF-8 text, and specs hold only text",
-            "binary files come with a package, or by url with a block",
+            f"{FOLDER}/{name} is not UTF-8 text, and specs can only contain text",
+            "install binary files with a package, or download them with a block (url)",
         ) from None
     except OSError as error:
         problem = f"{FOLDER}/{name} cannot be read: {error.strerror}"
@@ -262,6 +262,6 @@ def _text(folder: Path, name: str) -> str:
 
 
 def _present(folder: Path) -> str:
-    """Return the names of the files in a folder, as advice."""
+    """Return a hint with the names of the files in a folder."""
     names = sorted(entry.name for entry in folder.glob("*") if entry.is_file())
     return f"in the same folder: {', '.join(names)}" if names else _BELOW

@@ -1,4 +1,4 @@
-"""Readers of what records and contracts hold: builder.load's, and some of their own."""
+"""Readers of the values in records, contracts and policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TypeVar
 
 from builder.load.document import Faults, Node, Probe, note, suggest
-from builder.load.readers import Reader, list_of, matching, text
+from builder.load.readers import Reader, matching, text
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC
 
@@ -22,7 +22,7 @@ _PAGES = (4096, 16384, 65536)
 
 
 def maybe(reader: Reader[T], absent: T) -> Reader[T]:
-    """A reader of a value that may be null, which is not known."""
+    """Return a reader of a value that may be null, which means not known."""
 
     def read(node: Node, faults: Faults) -> T:
         if isinstance(node, Probe):
@@ -30,23 +30,6 @@ def maybe(reader: Reader[T], absent: T) -> Reader[T]:
             note(node, anyOf=[child.schema, {"type": "null"}])
             return absent
         return absent if node.value is None else reader(node, faults)
-
-    return read
-
-
-def words(item: Reader[str]) -> Reader[tuple[str, ...]]:
-    """A reader of a list of texts, or of the words of one text, as labels have it."""
-    several = list_of(item)
-
-    def read(node: Node, faults: Faults) -> tuple[str, ...]:
-        if isinstance(node, Probe):
-            several(child := node.child(), faults)
-            note(node, anyOf=[child.schema, {"type": "string"}])
-            return ()
-        if isinstance(node.value, str):
-            nodes = (Node(where=node.where, value=word, text=word) for word in node.value.split())
-            node = Node(where=node.where, value=tuple(nodes))
-        return several(node, faults)
 
     return read
 
@@ -61,13 +44,13 @@ _capability = matching(_CAPABILITY, "is not a compute capability", 'valid: such 
 
 
 def capability(node: Node, faults: Faults) -> int | None:
-    """A compute capability as NVIDIA lists it: 7.0 is 70."""
+    """Read a compute capability as NVIDIA writes it; return 70 for 7.0."""
     value = _capability(node, faults)
     return int(value.replace(".", "")) if value else None
 
 
 def target(node: Node, faults: Faults) -> str:
-    """`generic`, or a CPU target of some architecture."""
+    """Read `generic`, or a CPU target of any architecture."""
     value = text(node, faults)
     known = [GENERIC, *itertools.chain(*CPU_TARGETS.values())]
     note(node, enum=known)
@@ -78,7 +61,7 @@ def target(node: Node, faults: Faults) -> str:
 
 
 def truth(node: Node, faults: Faults) -> bool | None:
-    """true or false."""
+    """Read a boolean."""
     note(node, type="boolean")
     if isinstance(node.value, bool):
         return node.value
@@ -87,7 +70,7 @@ def truth(node: Node, faults: Faults) -> bool | None:
 
 
 def count(node: Node, faults: Faults) -> int | None:
-    """A number of things."""
+    """Read a count."""
     note(node, type="integer", minimum=0)
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY:
@@ -98,7 +81,7 @@ def count(node: Node, faults: Faults) -> int | None:
 
 
 def page_size(node: Node, faults: Faults) -> int | None:
-    """A size of memory pages, in bytes."""
+    """Read a size of memory pages, in bytes."""
     note(node, enum=list(_PAGES))
     if isinstance(node.value, int) and node.value in _PAGES:
         return node.value
@@ -108,7 +91,7 @@ def page_size(node: Node, faults: Faults) -> int | None:
 
 
 def exactly(schema: str) -> Reader[str]:
-    """A reader of the one text that names a kind of file."""
+    """Return a reader that accepts only the text `schema`."""
 
     def read(node: Node, faults: Faults) -> str:
         note(node, enum=[schema])

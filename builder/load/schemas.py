@@ -1,4 +1,4 @@
-"""JSON Schemas of the input files, learnt from the functions that read them."""
+"""JSON Schemas of the input files, derived from the functions that read them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ KINDS = tuple(_READERS)
 
 
 def file_schema(kind: str) -> dict[str, object]:
-    """Return the schema of a file of one of `KINDS`, by its shape alone.
+    """Return the schema of one of the `KINDS` of file; it covers only the structure.
 
-    Blocks of recipes are at `#/definitions/block`, which is not in it.
+    It refers to the blocks of recipes as `#/definitions/block`, and does not contain them.
     """
     return learnt(_READERS[kind])
 
 
 def when_schema() -> tuple[str, dict[str, object]]:
-    """The key beside a block that says for which cells it is, and what it holds."""
+    """Return the key of a block's condition, and the schema of its value."""
     return WHEN, learnt(patterns_of(SELECTABLE, _ANY, here=ANY))
 
 
 def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, object]:
-    """Return the JSON Schema of what a reader takes: it is given a probe, and notes it."""
+    """Return the JSON Schema of the values that a reader accepts, found with a probe."""
     probe = Probe(where=Where(file="", line=1), value="")
     reader(probe, Faults())
     return probe.schema

@@ -1,4 +1,4 @@
-"""`site.yaml`: the registries, mirrors, routes and shared folder of one site."""
+"""Read `site.yaml`: the registries, mirrors, routes and shared folder of one site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(
 
 
 def read_site(root: Path, faults: Faults) -> Site:
-    """The site of `$BUILD_IMAGES_SITE`, else of the project's site.yaml, else the defaults."""
+    """Return the site of `$BUILD_IMAGES_SITE`, else of the project's site.yaml, else defaults."""
     named = os.environ.get(VARIABLE)
     path = Path(named) if named else root / SITE
     if not named and not path.exists() and not path.is_symlink():
@@ -33,7 +33,7 @@ def read_site(root: Path, faults: Faults) -> Site:
 def _registry(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and ("://" in value or "@" in value or value.split() != [value]):
-        valid = "valid: a host, with a port and a path if need be: registry.site.example/dockerhub"
+        valid = "valid: HOST[:PORT][/PATH], such as registry.site.example/dockerhub"
         faults.add(node.where, f"{_shown(value)} is not a registry", valid)
     return value.rstrip("/")
 
@@ -47,7 +47,7 @@ def _address(node: Node, faults: Faults) -> str:
     if value and not _ADDRESS.fullmatch(value):
         valid = "valid: https://HOST/PATH without a user name, or file:///PATH"
         faults.add(node.where, f"{_shown(value)} is not the URL of a folder", valid)
-        return ""  # else a repetition would show it
+        return ""  # so that a message about duplicates does not show the password
     return value.rstrip("/")
 
 
@@ -56,7 +56,7 @@ def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: obje
     return kind(**routes, **values)
 
 
-# A site's file as a value.
+# Reads the content of a site's file.
 site_of = record(
     _site,
     {},

@@ -1,4 +1,4 @@
-"""Tries every template of the input files, long before a cell needs it."""
+"""Try every template in the input files when they are loaded, before a cell needs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from builder.load.readers import any_text
 from builder.model import templates
 
 _NAMES = templates.sample_names()
-# jinja2 names the type of a value that has no such attribute; the template says `mpi`
+# For a missing attribute jinja2 names the type of the value; a template's author knows it as `mpi`
 _TYPES = {
     f"'{type(value).__module__}.{type(value).__name__} object'": name
     for name, value in _NAMES.items()
@@ -16,21 +16,21 @@ _VALID = f"valid: {templates.VALID_NAMES}"
 
 
 def templated(node: Node, faults: Faults) -> str:
-    """Text that may hold templates, and that is text still when they are rendered."""
+    """Read text that may contain templates and must render to text."""
     value = any_text(node, faults)
     rendered = _attempt(value, node, faults)
     if not isinstance(rendered, str):
         kind = "a list" if isinstance(rendered, list) else f"the value {rendered}"
         faults.add(
             node.where,
-            f"the template gives {kind}, but text is needed",
-            "in a longer text, or with a filter such as | join(' '), it is text",
+            f"the template renders to {kind}, expected text",
+            "put it into a longer text, or add a filter such as | join(' ')",
         )
     return value
 
 
 def templated_line(node: Node, faults: Faults) -> str:
-    """The same in one line: a variable's value or a label's, in both formats."""
+    """Read one line of text that may contain templates: the value of a variable or a label."""
     value = templated(node, faults)
     if "\n" in value.strip():
         faults.add(node.where, "this text has several lines", "write it in one line")
@@ -38,7 +38,7 @@ def templated_line(node: Node, faults: Faults) -> str:
 
 
 def try_templates(node: Node, faults: Faults) -> None:
-    """Note each string at or below `node` that does not render."""
+    """Report each string at or below `node` that does not render."""
     for scalar in node.scalars():
         if isinstance(scalar.value, str):
             _attempt(scalar.value, scalar, faults)

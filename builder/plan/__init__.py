@@ -1,4 +1,4 @@
-"""The stage that decides which images there are: pure functions from a project to a plan."""
+"""Plan: decide which images to build, with pure functions from a project to a plan."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from builder.plan.routes import WORLD
 __all__ = ["make_plan"]
 
 
-# Why a block, its arguments rendered, does not work for an architecture, an hpccm distribution and
-# a distribution; empty where it does.
+# Returns why a block with rendered arguments does not support an architecture, an hpccm
+# distribution and a distribution; empty if it does.
 LimitReason = Callable[[BlockUse, str, str, str], str]
 
 
@@ -27,13 +27,12 @@ def make_plan(
     limit_reason: LimitReason = lambda *_: "",
     may_be_empty: bool = False,
 ) -> Plan:
-    """The selected images in build order, parents before children.
+    """Return the selected images in build order, parents before children.
 
-    `compiler` names what compiles specs, with its version: it is a part of every content key.
-    `limit_reason` knows where hpccm's blocks work; a cell where one does not is left out.
-    Raises `EmptySelection` when a selector matches nothing, or, unless the plan `may_be_empty`,
-    when every cell that was asked for is left out; `BadInput` when a template cannot be rendered
-    for a cell.
+    `compiler` is the name and version of the spec compiler, a part of every content key.
+    `limit_reason` returns why a block does not support a cell; such a cell is left out.
+    Raises `EmptySelection` if a selector matches nothing, or if all selected cells are left out
+    and not `may_be_empty`; raises `BadInput` if a template cannot be rendered for a cell.
     """
     check_selection(project, selection)
     images: list[PlannedImage] = []

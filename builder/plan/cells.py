@@ -1,4 +1,4 @@
-"""The cells of the matrix, and the patterns that select some of them."""
+"""The cells of the matrix, and their selection by patterns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WILD = re.compile(r"[*?\[]")
 
 
 def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
-    """Yield the cells that are asked for, parents before their children.
+    """Yield the selected cells, parents before their children.
 
-    Without any selector, the matrix's default selection counts. Each combination of axis values
-    and recipes is there once for each flavour and each CPU target of the selection.
+    Without a selector, the matrix's default selection is used. Each combination of axis values
+    and recipes is yielded once for each flavour and CPU target of the selection.
     """
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
@@ -39,8 +39,8 @@ def all_cells(
 ) -> Iterator[Cell]:
     """Yield each combination of axis values and recipes that match patterns.
 
-    Flavours and CPU targets are the selection's. Most cells whose identifiers cannot match one of
-    `globs` are left out: a matrix has 100,000 cells, and few begin as a glob does.
+    Flavours and CPU targets come from the selection. Most cells whose identifiers cannot match
+    one of `globs` are skipped early, since a matrix may have 100,000 cells.
     """
 
     def values(axis: str) -> list[str]:
@@ -78,12 +78,12 @@ def _may_match(start: str, globs: Sequence[str]) -> bool:
 
 @functools.lru_cache(maxsize=65536)  # a matrix has thousands of cells, and few values on an axis
 def any_matches(axis: str, patterns: tuple[str, ...], value: str) -> bool:
-    """Return whether one of `patterns` matches a value of an axis, or a recipe."""
+    """Return whether one of `patterns` matches a value of an axis or the name of a recipe."""
     return any(matches(axis, pattern, value) for pattern in patterns)
 
 
 def fits(cell: Cell, patterns: Mapping[str, tuple[str, ...]]) -> bool:
-    """Return whether a cell has, on each axis that is named, a value that a pattern matches."""
+    """Return whether a pattern matches the cell's value on each axis in `patterns`."""
     return all(
         any_matches(axis, values, cell.axis(axis)) for axis, values in patterns.items() if values
     )
@@ -93,7 +93,7 @@ CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in
 
 
 def check_selection(project: Project, selection: Selection) -> None:
-    """Raise `EmptySelection` for each selector that matches nothing, with what there is."""
+    """Raise `EmptySelection` with all selectors that match nothing, and the existing values."""
     problems = [
         _unmatched(axis, pattern, values)
         for axis, patterns in selection.patterns.items()
@@ -116,12 +116,12 @@ def check_selection(project: Project, selection: Selection) -> None:
 
 
 def axis_values(project: Project, axis: str) -> tuple[str, ...]:
-    """The values that exist on an axis, or the names of the recipes."""
+    """Return the values of an axis, or the names of the recipes."""
     return tuple(project.recipes) if axis == "recipe" else project.matrix.axes[axis]
 
 
 def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
-    """The error for a selection in which nothing can be built, with all reasons and values."""
+    """Return the error for a selection without a buildable cell, with all reasons and values."""
     lines = ["every selected cell is left out:" if left_out else "nothing is selected."]
     if len(left_out) > MANY:
         for text, cells in by_reason(left_out):
@@ -135,7 +135,7 @@ def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySele
 
 
 def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+    from difflib import get_close_matches  # noqa: PLC0415 - needed only for an error
 
     close = get_close_matches(pattern, values, n=1)
     guess = f"; did you mean {close[0]}?" if close else ""

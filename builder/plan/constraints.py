@@ -1,4 +1,4 @@
-"""Reasons against a cell, in three layers: the world, the base image, the maintainer."""
+"""Reasons to leave out a cell, in three layers: the world, the base image, the maintainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from builder.plan.routes import BASE, MAINTAINER, WORLD, choose_cuda, choose_mpi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellVerdict:
-    """A cell's toolkits, and every reason against it."""
+    """A cell's toolkits, and all reasons to leave it out."""
 
     cuda: PlannedCuda | None
     mpi: PlannedMpi | None
@@ -37,7 +37,7 @@ class CellVerdict:
 
 
 class Constraints:
-    """Examines cells of one project; toolkits that several cells have are chosen once."""
+    """Examines cells of one project; toolkits shared by several cells are chosen once."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
@@ -45,7 +45,7 @@ class Constraints:
         self._mpi = functools.cache(functools.partial(choose_mpi, project))
 
     def examine(self, cell: Cell) -> CellVerdict:
-        """Return the toolkits of a cell, and the reasons why it cannot or shall not be built."""
+        """Return the toolkits of a cell, and all reasons to leave it out."""
         chain = self._project.chain(cell.recipe)
         blocks = (use for recipe in chain for use in recipe.development)
         uses = [use for use in blocks if use.name in TOOLKITS and fits(cell, use.when)]
@@ -69,7 +69,7 @@ class Constraints:
         return CellVerdict(cuda=cuda, mpi=mpi, reasons=tuple(in_order))
 
     def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:
-        """Return the routes to an MPI that a recipe takes, in the site's order."""
+        """Return the routes to an MPI that a recipe allows, in the site's order."""
         if not any(use.name == toolkits.MPI for use in uses):
             return ("package",)
         routes = self._project.site.mpi_routes
@@ -81,7 +81,8 @@ class Constraints:
     ) -> Iterator[str]:
         base = self._project.bases[cell.base]
         if cell.arch not in base.architectures:
-            yield f"{base.name} exists for {', '.join(base.architectures)} ({base.where.file})"
+            archs = ", ".join(base.architectures)
+            yield f"{base.name} is available only for {archs} ({base.where.file})"
         if cuda is None or not cuda.capabilities:
             return
         for use in uses:
@@ -101,11 +102,11 @@ class Constraints:
             for capability in map(str, part(use.arguments, "capabilities") or ()):
                 if capability not in has:
                     can = known.cuda_for(capability=capability)
-                    others = f"; CUDA {can[0]} to {can[-1]} do" if can else ""
+                    others = f"; CUDA {can[0]} to {can[-1]} can" if can else ""
                     shown = ", ".join(f"sm_{number}" for number in has)
                     yield (
-                        f"CUDA {cell.cuda} does not compile for sm_{capability}, which {use.where} "
-                        f"needs: it does for {shown}{others} "
+                        f"CUDA {cell.cuda} cannot compile for sm_{capability}, which {use.where} "
+                        f"needs, only for {shown}{others} "
                         f"({source_of(release, 'CUDAArchitectures')})"
                     )
 
@@ -122,24 +123,24 @@ def _reasons(layer: str, texts: Iterable[str]) -> Iterator[Reason]:
 def _world_reasons(cell: Cell) -> Iterator[str]:
     targets = (GENERIC, *CPU_TARGETS.get(cell.arch, ()))
     if cell.cpu not in targets:
-        yield f"unknown CPU target of {cell.arch}: {cell.cpu}; valid: {', '.join(targets)}"
+        yield f"unknown CPU target for {cell.arch}: {cell.cpu}; valid: {', '.join(targets)}"
     family = facts.MPI_FAMILIES.get(split_mpi(cell.mpi)[0])
     if family and family.architectures and cell.arch not in family.architectures:
-        yield f"{family.title} is for {', '.join(family.architectures)} only, not {cell.arch}"
+        yield f"{family.title} exists only for {', '.join(family.architectures)}, not {cell.arch}"
 
 
 def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
-    """A cell with a CUDA must have it in its image; a recipe that needs one must get it."""
+    """Check that the recipe uses the cell's CUDA, and that the cell has the recipe's toolkits."""
     named = {use.name: use for use in uses}
     if cell.cuda != NONE and toolkits.CUDA not in named:
-        yield f"recipe {cell.recipe} puts no CUDA into its images: use cuda none"
+        yield f"recipe {cell.recipe} does not install CUDA: use cuda none"
     brought = [use for use in uses if use.name == toolkits.CUDA]
     for use in brought[1:]:
         if "sdk" in use.arguments:
-            yield f"CUDA is installed before the HPC SDK of {use.where}, by {brought[0].where}"
+            yield f"{brought[0].where} installs CUDA before the HPC SDK of {use.where}"
     for name, use in named.items():
         if cell.axis(name) == NONE:
-            yield f"recipe {cell.recipe} needs {name}, and the cell has none ({use.where})"
+            yield f"recipe {cell.recipe} needs {name}, but the cell has none ({use.where})"
 
 
 def _limits(recipe: Recipe, cell: Cell) -> Iterator[str]:

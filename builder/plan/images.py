@@ -1,4 +1,4 @@
-"""A cell with everything that decides what its image holds, and the key over it."""
+"""Plan one image: everything that decides its content, and the content key."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from builder.plan import toolkits
 from builder.plan.cells import fits
 from builder.plan.constraints import CellVerdict
 
-KEY_FORMAT = "5"  # raised when the same inputs would make another image
+KEY_FORMAT = "5"  # increased when the same inputs give a different image
 CHECKS_FOLDER = Path("tests/images")
 _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 
 class Images:
-    """Plans the images of one project; `faults` are those of templates that do not render."""
+    """Plans the images of one project; `faults` are templates that cannot be rendered."""
 
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
@@ -99,7 +99,7 @@ class Images:
     def _chain_with_checks(self, cell: Cell) -> Iterator[tuple[Recipe, tuple[str, ...]]]:
         """Yield the ancestors and the recipe, each with the checks that it adds for the cell.
 
-        Without CUDA, an image is for no GPU.
+        An image without CUDA gets no checks that need CUDA or a GPU.
         """
         seen: set[str] = set()
         for recipe in self._project.chain(cell.recipe):
@@ -149,7 +149,7 @@ class Images:
                 yield dataclasses.replace(use, arguments=arguments, when={})
 
     def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
-        """Return the expansion of a block: itself, or the blocks of a toolkit's route."""
+        """Return the expansion of a block: the block itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert verdict.mpi is not None
             return toolkits.expand_mpi(use, verdict.mpi)
@@ -175,13 +175,13 @@ class Images:
         )
 
     def _rendered(self, value: object, context: Mapping[str, object], where: Where) -> Any:
-        """Return a value for one cell; itself, and a fault, when a template cannot be rendered."""
+        """Return a value rendered for one cell; unchanged, with a fault, if that fails."""
         try:
             return templates.render(value, context)
         except templates.TemplateError as error:
             base = getattr(context["base"], "name", "")
-            problem = f"the template fails for {base} {context['arch']}: {error}"
-            valid = f"names: {templates.VALID_NAMES}"
+            problem = f"the template cannot be rendered for {base} {context['arch']}: {error}"
+            valid = f"valid: {templates.VALID_NAMES}"
             fault = Fault(
                 file=where.file, line=where.line, key=where.key, problem=problem, valid=valid
             )
@@ -215,7 +215,7 @@ _CUDA_ROUTES = {
 
 
 def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[str]:
-    """Yield a line for each decision, with the file or the fact that made it."""
+    """Yield a line for each decision, with the file or fact that decided it."""
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
     yield f"base: {base.about}, {origin} ({base.where.file})"
@@ -229,35 +229,35 @@ def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[st
     if cell.flavour != RUNTIME:
         yield f"flavour: {cell.flavour}: compilers and headers stay in the image"
     if cell.cpu != GENERIC:
-        yield f"cpu target: {cell.cpu}: programs built from source need it or a newer one"
+        yield f"cpu target: {cell.cpu}: programs built from source need this CPU or a newer one"
 
 
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
-    decider = f"{cuda.sdk}, which the recipe names" if cuda.sdk else f"({base.where.file}: cuda)"
-    yield f"cuda: {release} by {_CUDA_ROUTES[cuda.route]} {decider}"
+    decider = f"{cuda.sdk}, named in the recipe" if cuda.sdk else f"({base.where.file}: cuda)"
+    yield f"cuda: {release} from {_CUDA_ROUTES[cuda.route]} {decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)
-    yield f"cuda: least driver {cuda.driver or 'not known'}"
+    yield f"cuda: minimum driver {cuda.driver or 'not known'}"
     yield f"cuda: code for {', '.join(f'sm_{capability}' for capability in cuda.capabilities)}"
     if compiler := cuda.gcc or cuda.packages.gcc:
         own = base.gcc[0] if base.gcc else "not known"
-        yield f"cuda: nvcc compiles with gcc {compiler}; the base's own is {own}"
+        yield f"cuda: nvcc compiles with gcc {compiler}; the base's default is {own}"
 
 
 def _mpi(base: BaseImage, mpi: PlannedMpi) -> str:
     how = {
         "package": f"the distribution's package ({base.where.file}: mpi.{mpi.family})",
         "source": "built from source by hpccm's block",
-        "host": "bound in from the host; the image is made with an MPI of the same ABI",
+        "host": "bound in from the host; programs are built with an MPI of the same ABI",
     }[mpi.route]
     return f"mpi: {mpi.family} {mpi.version}, {how}"
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of the checks; raises `BadInput` if it cannot be read."""
+    """Return the text of a check's file; raises `BadInput` if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: this file of the checks cannot be read ({error})") from error
+        raise BadInput(f"{path}: cannot read this file of a check ({error})") from error

@@ -1,9 +1,9 @@
 """The stages of an image's Dockerfile with their content keys: equal keys are built once.
 
-A key is a SHA-256 over parts that have names, so that two keys can be told apart in words: the
-stage before, the base, the recipe's blocks, the checks made in the stage, the sources it copies
-in, the cell, the compiler of specs, the engine, the native tools lent to it. What only the
-run-time stage says (environment, labels, descriptions) is no part of the other stages' keys.
+A key is a SHA-256 over named parts, so that a message can say which part differs: the stage
+before, the base, the recipe's blocks, the checks compiled in the stage, the sources it copies, the
+cell, the spec compiler, the engine, the native tools used in it. What only the run-time stage
+contains (environment, labels, descriptions) is not part of the other stages' keys.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from builder import __version__
 from builder.model import DEVELOPMENT, NONE, RUNTIME, KeyedStage, PlannedImage
 from builder.model.digests import sha256_of_json
 
-FORMAT = "1"  # raised when the same parts would make another stage
-# Why a stage is built anew, by the part that differs; the first of them is what is told.
+FORMAT = "1"  # increased when the same parts give a different stage
+# Why a stage is built again, by the part that differs; only the first is reported.
 _WHY = {
     "before": "the stage before it changed",
     "base": "its base changed",
@@ -32,12 +32,12 @@ _WHY = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeclaredStages:
-    """The stages of an image as its project's files declare them, without this machine's part.
+    """The stages of an image as declared in the project's files, independent of this machine.
 
-    `base` is how specs name the base; `made_here` whether it comes from this machine's store, and
-    has a digest there. `native` names the native tools that steps are lent where they are emulated:
-    a release and an architecture; empty if there are none. `stages` are the names in the
-    Dockerfile and across images, and the parts of the key.
+    `base` is the base's name in specs; `made_here` is true if the base comes from this machine's
+    store and has a digest there. `native` names the native tools for emulated steps, a release and
+    an architecture; empty if there are none. `stages` are the names in the Dockerfile and across
+    images, and the parts of the key.
     """
 
     image: str
@@ -48,10 +48,10 @@ class DeclaredStages:
     stages: Sequence[tuple[str, str, Mapping[str, str]]]
 
     def keyed(self, *, base: str, engine: str, native: str = "") -> tuple[KeyedStage, ...]:
-        """The stages with their keys: `base` is the digest of the base.
+        """Return the stages with their keys; `base` is the digest of the base.
 
-        `engine` says which engine builds, its version and the options that matter; `native` is the
-        digest of the native tools that steps are lent, empty for none.
+        `engine` is the name, version and relevant options of the engine; `native` is the digest of
+        the native tools that steps use, empty for none.
         """
         keyed: list[KeyedStage] = []
         here = {"base": base if self.made_here else self.base, "engine": engine}
@@ -64,12 +64,12 @@ class DeclaredStages:
 
 
 def declared_stages(image: PlannedImage, compiler: str) -> DeclaredStages:
-    """Return a stage for each recipe of the chain, then the one that becomes the image."""
+    """Return a stage for each recipe of the chain, and the final stage, the image."""
     cell, base, cuda = image.cell, image.base, image.cuda
     about: list[object] = [cell.arch, cell.cpu]
     about += [base.hpccm_distro, base.distribution, base.version]
     about += [cell.cuda != NONE, cuda.route if cuda else "", image.prepare]
-    about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks name its folder
+    about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks use its folder
     return DeclaredStages(
         image=image.identifier,
         base=image.base_image if image.is_bootstrapped else image.base_reference,
@@ -106,5 +106,5 @@ def _stages(image: PlannedImage) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def why_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """In a few words, what made a stage's key another one."""
+    """Return in a few words why a stage's key changed."""
     return next((text for part, text in _WHY.items() if before.get(part) != now.get(part)), "")

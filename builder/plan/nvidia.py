@@ -1,6 +1,6 @@
-"""NVIDIA's images, package repositories and packages, as they are named for one CUDA release.
+"""The names of NVIDIA's images, package repositories and packages for one CUDA release.
 
-Where nothing else is named, the source is how NVIDIA builds its own images of that release:
+Unless another source is given, the source is the build of NVIDIA's own images of that release:
 https://gitlab.com/nvidia/container-images/cuda, folder dist/.
 """
 
@@ -18,60 +18,60 @@ _IMAGE = "docker.io/nvidia/cuda"
 _PUBLIC = "docker.io"
 
 # https://developer.download.nvidia.com/compute/cuda/repos/ has a folder for each distribution,
-# and in it one for each architecture. `sbsa` are Arm servers.
+# and in it a folder for each architecture. `sbsa` is for Arm servers.
 _DOWNLOADS = "https://developer.download.nvidia.com/compute"
 _DEBIAN_ARCHS = {"ppc64le": "ppc64el", "aarch64": "sbsa"}
 _RPM_ARCHS = {"aarch64": "sbsa"}
 
-# The keys that sign the repositories since April 2022, which older images and keyrings do not know:
-# https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/. Debian 13 takes no
-# SHA-1 in signatures, and has a key of its own: https://github.com/NVIDIA/cuda-repo-management
+# The keys that sign the repositories since April 2022; older images and keyrings lack them:
+# https://developer.nvidia.com/blog/updating-the-cuda-linux-gpg-repository-key/. Debian 13 rejects
+# SHA-1 in signatures, and has its own key: https://github.com/NVIDIA/cuda-repo-management
 _DEBIAN_KEY = "3bf863cc"
 _DEBIAN_KEYS = {"debian13": "8793F200"}
 _RPM_KEY = "D42D0685"
 
-# cuDNN and NCCL were in a repository of their own until 2021. It gets nothing new, its releases
-# stayed there, and it is signed with the key of its time.
+# cuDNN and NCCL were in a separate repository until 2021. It gets no new releases, keeps the old
+# ones, and is still signed with the old key.
 _LIBRARIES = (facts.CUDNN, facts.NCCL)
 _OLD_LIBRARIES = "machine-learning"
 _OLD_KEY = "7fa2af80"
 _JOINED = (10, 2)  # packages built for this release and later ones moved
 _JOINED_LATER = ("11.0", "11.1")  # but not those for ppc64le and aarch64
-# For these there is an archive, which NVIDIA's images unpack, and no package.
+# These have no package, only an archive, which NVIDIA's images unpack.
 _NO_PACKAGE = {("rhel7", "10.1", facts.NCCL), *(("rhel8", "10.1", name) for name in _LIBRARIES)}
 
 _DEBIAN_LIKE = ("debian", "ubuntu")
 _RPM_DEVEL_SINCE = (11, 0)  # cuda-libraries-dev-10-2 and cuda-libraries-devel-11-0, as RPMs
-# Since 11.0 the packages link /usr/local/cuda and tell the loader; before, NVIDIA's images did.
+# Since 11.0 the packages link /usr/local/cuda and configure the loader; before, the images did.
 _SETS_ITSELF_UP_SINCE = (11, 0)
-# In these, cuBLAS has a name without the release, and a newer one would be installed with it:
+# In these, cuBLAS's name lacks the release, so that a newer cuBLAS would be installed:
 # https://gitlab.com/nvidia/container-images/cuda/-/issues/88
 _CUBLAS = {"10.1": "10.2.1.243-1", "10.2": "10.2.2.89-1"}
 _KEEPS_OBSOLETE = "10.1"
 
 
 def image_names(release: CudaRelease, base: BaseImage, arch: str) -> tuple[str, str]:
-    """NVIDIA's images for the development and the run-time stage."""
+    """Return NVIDIA's images for the development and the run-time stage."""
     name = release.image_names.get(arch, _IMAGE)
     tag = f"{name}:{release.image_tag or release.version}"
     return f"{tag}-devel-{base.cuda.image}", f"{tag}-runtime-{base.cuda.image}"
 
 
 def mirror_of_namespace(image: str, site: Site) -> str:
-    """The site's mirror that was set up for an image's own namespace; empty if there is none.
+    """Return the site's mirror for an image's namespace; empty if there is none.
 
-    A mirror of the whole registry passes on what is there, and says nothing of what was deleted.
+    A mirror of the whole registry only passes on existing images, not deleted ones.
     """
     part = mirrored_part(image, site.registries)
     return site.registries[part] if part not in {"", _PUBLIC} else ""
 
 
 def first_steps(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
-    """Commands before any other in NVIDIA's images: their package lists name the old key.
+    """Return the first commands in NVIDIA's images, whose package lists use the old key.
 
-    The first update would fail on it. Where packages of NVIDIA's are needed, the repository comes
-    back with the key of today. The images also hold cuda-compat, a driver's library, which hides
-    the host's.
+    With the old key the first update would fail. If NVIDIA's packages are needed, the repository
+    is added again with today's key. The images also contain cuda-compat, a driver library, which
+    hides the host's.
     """
     compat = f"cuda-compat-{release.version.replace('.', '-')}"
     if is_debian_like(base):
@@ -85,12 +85,12 @@ def first_steps(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
 
 
 def is_debian_like(base: BaseImage) -> bool:
-    """True if the base installs Debian packages, False if RPMs."""
+    """Return whether the base installs Debian packages; otherwise it installs RPMs."""
     return base.distribution in _DEBIAN_LIKE
 
 
 def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
-    """The URL of NVIDIA's package repository for a base."""
+    """Return the URL of NVIDIA's package repository for a base."""
     archs = _DEBIAN_ARCHS if is_debian_like(base) else _RPM_ARCHS
     return f"{_DOWNLOADS}/{kind}/repos/{base.cuda.repository}/{archs.get(arch, arch)}"
 
@@ -98,9 +98,9 @@ def repository(base: BaseImage, arch: str, kind: str = "cuda") -> str:
 def install_arguments(
     version: str, base: BaseImage, arch: str, *, libraries: bool
 ) -> Mapping[str, object]:
-    """The arguments of hpccm's `packages` that add NVIDIA's repository, its signing key first.
+    """Return the arguments of hpccm's `packages` that add NVIDIA's repository and signing key.
 
-    `libraries` says whether cuDNN or NCCL are among the packages.
+    `libraries` is true if cuDNN or NCCL are among the packages.
     """
     debian, name = is_debian_like(base), base.cuda.repository
     key = _DEBIAN_KEYS.get(name, _DEBIAN_KEY) if debian else _RPM_KEY
@@ -123,9 +123,9 @@ def _in_old_repository(version: str, arch: str) -> bool:
 
 
 def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
-    """Compiler, headers and libraries for the development stage, libraries for run time.
+    """Return the packages of the toolkit: compiler, headers and libraries; libraries for run time.
 
-    The names are NVIDIA's meta packages:
+    They are NVIDIA's meta packages:
     https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages
     """
     home = f"/usr/local/cuda-{release.version}"
@@ -144,7 +144,7 @@ def toolkit_packages(release: CudaRelease, base: BaseImage) -> PackagedCuda:
 
 
 def _cublas(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
-    """The release's own cuBLAS, for run time and for development, where another could come."""
+    """Return the release's own cuBLAS, for run time and development, if it must be pinned."""
     if release.version not in _CUBLAS:
         return ()
     pin = _CUBLAS[release.version]
@@ -167,9 +167,9 @@ def _set_up(release: CudaRelease) -> tuple[str, ...]:
 def extras(
     known: Facts, release: CudaRelease, base: BaseImage, arch: str, *, by_image: bool
 ) -> Mapping[str, PackagedExtra]:
-    """cuDNN and NCCL for a release, as packages of NVIDIA's repositories.
+    """Return cuDNN and NCCL for a release, as packages from NVIDIA's repositories.
 
-    NVIDIA's images have NCCL in them.
+    NVIDIA's images already contain NCCL.
     """
     packages: dict[str, PackagedExtra] = {}
     packaging = facts.DEB if is_debian_like(base) else facts.RPM
@@ -188,19 +188,19 @@ def extras(
 SDK_ROUTE = "sdk"
 _PREFIX = "/opt/nvidia/hpc_sdk"  # hpccm's default
 _LOADER = "/etc/ld.so.conf.d/nvhpc.conf"
-# Where hpccm's block nccl puts NCCL, too.
+# hpccm's block nccl uses the same folder.
 _NCCL = "/usr/local/nccl"
-# NVIDIA's names of the targets, which folders of a toolkit are called by; `sbsa` are Arm servers.
+# NVIDIA's target names, used as folder names in a toolkit; `sbsa` is for Arm servers.
 _TARGETS = {"x86_64": "x86_64-linux", "ppc64le": "ppc64le-linux", "aarch64": "sbsa-linux"}
 
 
 def home(sdk: str, arch: str) -> str:
-    """The folder of a release of the SDK."""
+    """Return the folder of an SDK release."""
     return f"{_PREFIX}/Linux_{arch}/{sdk}"
 
 
 def toolkit(sdk: str, cuda: str, arch: str) -> PackagedCuda:
-    """The toolkit `cuda` of a release of the SDK. NCCL is in every release, cuDNN in none."""
+    """Return the toolkit `cuda` of an SDK release. Every release has NCCL, none has cuDNN."""
     folder = home(sdk, arch)
     places = [f"{folder}/{place}" for place in _libraries(cuda, arch)]
     return PackagedCuda(
@@ -214,11 +214,11 @@ def toolkit(sdk: str, cuda: str, arch: str) -> PackagedCuda:
 
 
 def block_arguments(arguments: Mapping[str, object], cuda: str, arch: str) -> dict[str, object]:
-    """The arguments of hpccm's block nvhpc: the archive with `cuda` as its default.
+    """Return the arguments of hpccm's block nvhpc: the archive with `cuda` as its default.
 
-    Its repository would be Ubuntu's on Debian, and has no choice of CUDA. The MPIs in it stay out:
-    a cell has one of its own. The stubs of the driver's libraries are in a folder beside the
-    libraries, so that each pattern names files.
+    The package repository is not used: it is Ubuntu's on Debian, and offers no choice of CUDA. The
+    SDK's MPIs are left out, since a cell has its own. The stubs of the driver libraries are in
+    their own folder, so that each pattern matches only files.
     """
     libraries = [f"{place}/lib*.so*" for place in _libraries(cuda, arch)]
     return {**arguments, "cuda": cuda, "tarball": True, "mpi": False, "redist": libraries}
@@ -231,12 +231,12 @@ def development_environment(sdk: str, cuda: str, arch: str) -> dict[str, str]:
 
 
 def nccl_link(sdk: str, cuda: str, arch: str) -> str:
-    """The command by which NCCL is found without knowing the SDK's folders."""
+    """Return the command that links the SDK's NCCL to a folder independent of the SDK."""
     return f"ln -s {home(sdk, arch)}/comm_libs/{cuda}/nccl {_NCCL}"
 
 
 def _libraries(cuda: str, arch: str) -> tuple[str, ...]:
-    """The folders of libraries, below the SDK's own folder as below REDIST."""
+    """Return the library folders, relative to the SDK's folder or to REDIST."""
     target = _TARGETS[arch]
     return (
         f"cuda/{cuda}/targets/{target}/lib",

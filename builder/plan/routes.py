@@ -1,4 +1,4 @@
-"""By which route a cell comes to its CUDA toolkit and to its MPI, or why by none."""
+"""Choose the routes by which a cell gets its CUDA toolkit and its MPI, or say why there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from builder.model import (
 from builder.model.versions import matches, split_mpi, version_order
 from builder.plan import nvidia
 
-# Debian names MPICH's library itself: https://sources.debian.org/src/mpich/ (debian/rules)
+# Debian has its own name for MPICH's library: https://sources.debian.org/src/mpich/ (debian/rules)
 _OWN_MPICH = ("debian", "ubuntu")
 _MPICH_OF_DEBIAN = "libmpich.so.12"
 _FULL = 3  # parts of a release's version: 5.0.7
@@ -31,7 +31,7 @@ Reasons = tuple[Reason, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """The CUDA release that a route is to provide, and for which base and architecture."""
+    """The CUDA release that a route must provide, with the base and the architecture."""
 
     project: Project
     release: CudaRelease
@@ -43,16 +43,16 @@ class _Request:
 def choose_cuda(
     project: Project, base_name: str, version: str, arch: str, sdk: str
 ) -> tuple[PlannedCuda | None, Reasons]:
-    """Choose the first of the site's routes by which a base comes to a CUDA release.
+    """Choose the first of the site's routes that provides a CUDA release on a base.
 
-    Without one, return every reason against it. `sdk` is the release of the HPC SDK that the recipe
-    takes its toolkit from, if it names one.
+    If there is none, return all reasons. `sdk` is the release of the HPC SDK whose toolkit the
+    recipe uses, empty if it names none.
     """
     if version == NONE:
         return None, ()
     base, release = project.bases[base_name], project.facts.cuda.get(version)
     if release is None:
-        text = f"CUDA {version} is in no table of releases (docs/matrix.md says how to add one)"
+        text = f"unknown CUDA release: {version} (docs/matrix.md says how to add one)"
         return None, (Reason(layer=WORLD, text=text),)
     request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
     reasons: list[Reason] = []
@@ -81,12 +81,12 @@ def _no_way(request: _Request, missing: list[str]) -> Reason:
     if request.sdk:
         return Reason(layer=WORLD, text="; ".join(missing))
     base = request.base
-    text = f"{base.name} has no way to CUDA {request.release.version} for {request.arch}: "
+    text = f"{base.name} has no route to CUDA {request.release.version} for {request.arch}: "
     return Reason(layer=BASE, text=f"{text}{'; '.join(missing)} ({base.where.file}: cuda)")
 
 
 def _routes(request: _Request) -> tuple[str, ...]:
-    """The site's order of routes; by default, images that are to be deleted come last."""
+    """Return the routes in the site's order; by default, images to be deleted soon come last."""
     if request.sdk:
         return (nvidia.SDK_ROUTE,)
     if ordered := request.project.site.cuda_routes:
@@ -97,8 +97,8 @@ def _routes(request: _Request) -> tuple[str, ...]:
 
 def _planned(request: _Request, route: str, packages: PackagedCuda, *notes: str) -> PlannedCuda:
     release = request.release
-    # The newest update, or that of NVIDIA's images, whose older tags name none (`10.1`). Which
-    # update is in an SDK is not known.
+    # The newest update, or the update of NVIDIA's images, whose older tags name none (`10.1`). The
+    # update in an SDK is not known.
     of_images = release.image_tag if release.image_tag != release.version else ""
     update = (of_images if route == "image" else "") or release.update
     return PlannedCuda(
@@ -125,9 +125,9 @@ def _no_toolkit(release: CudaRelease, arch: str, known: Facts) -> Reason:
 
 
 def source_of(release: CudaRelease, *about: str) -> str:
-    """The source of a release that says something: its URL has one of `about` in it.
+    """Return the first source of a release whose URL contains one of `about`.
 
-    Its first source where none does; its place in the tables where it names no source.
+    If none does, return its first source; without any source, its place in the tables.
     """
     sources = (url for part in about for url in release.sources if part in url)
     return next(sources, release.sources[0] if release.sources else str(release.where))
@@ -137,10 +137,10 @@ def _by_image(request: _Request) -> PlannedCuda | str:
     release, base, arch = request.release, request.base, request.arch
     exist = release.images.get(arch, ())
     if not base.cuda.image:
-        return "its file names none of NVIDIA's images"
+        return "the base's file names no NVIDIA image"
     if base.cuda.image not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
-        return f"NVIDIA made images of it for {arch} on {where}"
+        return f"NVIDIA has images of this release for {arch} on {where}"
     images = nvidia.image_names(release, base, arch)
     notes: list[str] = []
     if deletion := release.deleted_by(base.cuda.image):
@@ -148,10 +148,10 @@ def _by_image(request: _Request) -> PlannedCuda | str:
         mirror = nvidia.mirror_of_namespace(images[0], request.project.site)
         if not mirror:
             return f"{text}, and site.yaml names no mirror that still has it"
-        notes = [f"{text}; it comes from {mirror} (site.yaml: registries)"]
+        notes = [f"{text}; it is pulled from {mirror} (site.yaml: registries)"]
     packages = PackagedCuda(
         version=release.version,
-        development=(),  # the images have it, and libraries alone for run time
+        development=(),  # the images contain it; the run-time image has only libraries
         runtime=(),
         environment={"CUDA_HOME": "/usr/local/cuda"},
         extras=nvidia.extras(request.project.facts, release, base, arch, by_image=True),
@@ -164,10 +164,10 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
     release, base, arch = request.release, request.base, request.arch
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository:
-        return "its file names none of NVIDIA's repositories"
+        return "the base's file names no NVIDIA repository"
     if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
-        return f"NVIDIA has packages of it for {arch} on {where}"
+        return f"NVIDIA has packages of this release for {arch} on {where}"
     extras = nvidia.extras(request.project.facts, release, base, arch, by_image=False)
     packages = dataclasses.replace(nvidia.toolkit_packages(release, base), extras=extras)
     notes: list[str] = []
@@ -193,12 +193,12 @@ def _by_sdk(request: _Request) -> PlannedCuda | str:
     sdk, cuda, arch = known.sdk(request.sdk), request.release.version, request.arch
     if sdk is None:
         names = ", ".join(release.version for release in known.sdks)
-        return f"HPC SDK {request.sdk} is in no table of releases ({names} are: nvhpc.yaml)"
+        return f"unknown HPC SDK release: {request.sdk}; valid: {names} (nvhpc.yaml)"
     if cuda not in sdk.cuda.get(arch, ()):
         has = ", ".join(sdk.cuda.get(arch, ())) or "none"
         others = [release.version for release in known.sdks if cuda in release.cuda.get(arch, ())]
         more = f"; HPC SDK {', '.join(others)} has it" if others else ""
-        return f"HPC SDK {sdk.version} brings no CUDA {cuda} for {arch}, but {has}{more}"
+        return f"HPC SDK {sdk.version} has no CUDA {cuda} for {arch}; available: {has}{more}"
     return _planned(request, nvidia.SDK_ROUTE, nvidia.toolkit(sdk.version, cuda, arch))
 
 
@@ -211,7 +211,7 @@ _WAYS = {
 
 
 def _host_compiler(release: CudaRelease, base: BaseImage) -> str | None:
-    """The gcc for nvcc: empty for the base's own, None if each is too new for it."""
+    """Return the gcc for nvcc: empty for the base's default, None if each gcc is too new."""
     if not release.gcc or not base.gcc:
         return ""
     fitting = [gcc for gcc in base.gcc if version_order(gcc) <= version_order(release.gcc)]
@@ -223,7 +223,7 @@ def _host_compiler(release: CudaRelease, base: BaseImage) -> str | None:
 def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
     source = source_of(release, "systems/cuda.py", "installation-guide")
     text = (
-        f"nvcc of CUDA {release.version} takes gcc up to {release.gcc}, and "
+        f"nvcc of CUDA {release.version} supports gcc up to {release.gcc}, but "
         f"{base.name} packages gcc {', '.join(base.gcc)} ({source})"
     )
     return Reason(layer=WORLD, text=text)
@@ -232,10 +232,10 @@ def _too_new(release: CudaRelease, base: BaseImage) -> Reason:
 def choose_mpi(
     project: Project, base_name: str, mpi: str, routes: Iterable[str], release: str
 ) -> tuple[PlannedMpi | None, Reasons]:
-    """Choose the first of `routes` by which a base comes to an axis value such as `openmpi5.0`.
+    """Choose the first of `routes` that provides an axis value such as `openmpi5.0` on a base.
 
-    Without one, return the reason. `release` is the one that the recipe builds from source, if it
-    names one: `5.0.7`.
+    If there is none, return the reason. `release` is the release that the recipe builds from
+    source (`5.0.7`), empty if it names none.
     """
     if mpi == NONE:
         return None, ()
@@ -245,14 +245,14 @@ def choose_mpi(
         if isinstance(planned, PlannedMpi):
             return planned, ()
         missing += [planned] if planned else []
-    text = "; ".join(missing) or f"no route leads to {mpi}: the recipe does not use the host's MPI"
+    text = "; ".join(missing) or f"no route to {mpi}: the recipe does not use the host's MPI"
     return None, (Reason(layer=BASE, text=text),)
 
 
 def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
     family, version = split_mpi(mpi)
     answers = (own for own in base.mpi if matches("mpi", mpi, own.family + own.version))
-    package = next(answers, None)  # 5.0.7 answers openmpi5.0
+    package = next(answers, None)  # 5.0.7 matches openmpi5.0
     if package is None:
         title = facts.MPI_FAMILIES[family].title
         carried = [packaged.version for packaged in base.mpi if packaged.family == family]
@@ -271,7 +271,7 @@ def _by_package(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedM
 
 
 def _library(known: Facts, base: BaseImage, family: str, version: str) -> str:
-    """The name of the library of a packaged MPI; empty if the series is not known."""
+    """Return the library name of a packaged MPI; empty if the series is not known."""
     if family == "mpich" and base.distribution in _OWN_MPICH:
         return _MPICH_OF_DEBIAN
     series = known.mpi_series(family, version)
@@ -283,7 +283,7 @@ def _from_source(project: Project, _: BaseImage, mpi: str, release: str) -> Plan
     if facts.MPI_FAMILIES[family].host_only:
         return ""
     if release and not matches("mpi", mpi, family + release):
-        return f"the recipe builds {release} from source, which is not {mpi}"
+        return f"the recipe builds {release} from source, not {mpi}"
     if len(version_order(release or version)) < _FULL:
         return (
             f"to build {mpi} from source, the recipe (mpi.source.version) or the axis value must "
@@ -301,11 +301,11 @@ def _from_source(project: Project, _: BaseImage, mpi: str, release: str) -> Plan
 
 
 def _from_host(project: Project, base: BaseImage, mpi: str, _: str) -> PlannedMpi | str:
-    """An MPI whose library a site binds in; programs are made with one of the same ABI."""
+    """Plan an MPI that a site binds in; programs are built with an MPI of the same ABI."""
     family, version = split_mpi(mpi)
     known = facts.MPI_FAMILIES[family]
     if not known.host_only:
-        return ""  # it comes with the image: the other routes say why it cannot
+        return ""  # it must be in the image; the other routes give the reasons
     twin = next((own for own in base.mpi if facts.MPI_FAMILIES[own.family].abi == known.abi), None)
     if twin is None:
         return f"{base.name} packages no MPI with the ABI of {known.title}"

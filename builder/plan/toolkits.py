@@ -1,4 +1,4 @@
-"""The blocks `cuda` and `mpi` of a recipe, as the hpccm blocks of the route that was chosen."""
+"""Expand the blocks `cuda` and `mpi` of a recipe to the hpccm blocks of the chosen route."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from builder.plan import nvidia
 
 CUDA, MPI = TOOLKITS
 
-# Releases before 11.0 need the driver of their own release, later ones any of their major's:
+# Releases before 11.0 need their own driver or newer, later ones any driver of their major version:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 _COMPATIBLE_SINCE = (11, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expansion:
-    """The blocks and variables of a toolkit, in both stages and in the image's environment."""
+    """A toolkit's blocks in both stages, and its variables in the image's environment."""
 
     development: tuple[BlockUse, ...] = ()
     runtime: tuple[BlockUse, ...] = ()
@@ -34,7 +34,7 @@ class Expansion:
 
 
 def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
-    """The MPI's packages, or hpccm's block that builds it, or what its host's twin is made with."""
+    """Return the MPI's packages, or hpccm's block that builds it, or packages of the same ABI."""
     if mpi.route == "source":
         arguments = {"version": mpi.version, **(part(use.arguments, "source") or {})}
         return Expansion(development=(_block(use, mpi.family, arguments),))
@@ -46,7 +46,7 @@ def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
 
 
 def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
-    """The toolkit's packages with what has to come before and after them."""
+    """Return the toolkit's packages, and the commands before and after them."""
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
     extras, packaged = _extras(use, cuda), cuda.packages
@@ -66,7 +66,7 @@ def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
 
 
 def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
-    """hpccm's block of the HPC SDK; each stage then tells its loader of the libraries."""
+    """Return hpccm's block of the HPC SDK; each stage then configures its loader."""
     if "sdk" not in use.arguments:
         return Expansion()  # an earlier block has brought it
     release = cuda.sdk, cuda.version, arch
@@ -88,13 +88,13 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
 
 
 def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:
-    """Return the extras that the recipe wants and the chosen route does not have."""
+    """Return the extras that the recipe needs and the chosen route does not have."""
     requested = [name for name in ("cudnn", "nccl") if use.arguments.get(name) is True]
     return [name for name in requested if name not in cuda.packages.extras]
 
 
 def _extras(use: BlockUse, cuda: PlannedCuda) -> list[PackagedExtra]:
-    """The extras that the recipe takes, of those that the route has."""
+    """Return the extras of the route that the recipe uses."""
     return [extra for name, extra in cuda.packages.extras.items() if use.arguments.get(name)]
 
 
@@ -107,7 +107,7 @@ def _compilers(cuda: PlannedCuda, base: BaseImage) -> tuple[str, ...]:
 
 
 def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str, str]:
-    """Variables to compile with nvcc in later steps; Red Hat's other compilers are in /opt."""
+    """Return variables to compile with nvcc in later steps; Red Hat has other gccs in /opt."""
     if not cuda.gcc:
         return cuda.packages.environment
     toolset = f"/opt/rh/gcc-toolset-{cuda.gcc}/root/usr/bin/g++"
@@ -116,7 +116,7 @@ def _development_environment(cuda: PlannedCuda, base: BaseImage) -> Mapping[str,
 
 
 def _host_environment(cuda: PlannedCuda) -> dict[str, str]:
-    """Variables for container runtimes: devices, driver libraries, and the least driver.
+    """Return variables for container runtimes: devices, driver libraries, minimum driver.
 
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
     libnvidia-container compares versions number by number; the toolkit's own parser, for CDI,

@@ -264,7 +264,7 @@ def described(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
-        return f"the truth value {str(value).lower()}"
+        return f"the boolean {str(value).lower()}"
     if _is_number(value):
         return f"the number {value}"
     if isinstance(value, str):

@@ -177,7 +177,7 @@ def test_a_lock_for_a_recipe_that_is_gone_is_a_fault_that_lock_mends(
     new.write_text(old.read_text().replace("recipe: library", "recipe: other"))
     old.unlink()
     assert run(project, "plan") == 2
-    assert 'is locked for the unknown recipe "library"' in capsys.readouterr().err
+    assert 'is locked for an unknown recipe: "library"' in capsys.readouterr().err
     assert run(project, "lock", "--quiet") == 0
     assert run(project, "plan") == 0
 

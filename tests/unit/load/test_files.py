@@ -66,10 +66,10 @@ def test_the_files_that_a_block_names_are_read(
         ("sub/../../secret", "is not below"),
         ("/etc/passwd", '"/etc/passwd" is not below'),
         ("./app.conf", '"./app.conf" is not below'),
-        ("out.conf", "files/out.conf is a link to outside of files/"),
+        ("out.conf", "files/out.conf is a link that leaves files/"),
         ("sub", "files/sub cannot be read: Is a directory"),
         ("binary", "files/binary is not UTF-8 text"),
-        ("{{ arch }}.conf", "the name of a file cannot be a template"),
+        ("{{ arch }}.conf", "a file name cannot be a template"),
         ("", '"" is not below'),
     ],
 )

@@ -88,7 +88,7 @@ def test_faults_of_all_files_come_together(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_matrix_is_no_project(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"not a project: there is no matrix\.yaml") as caught:
+    with pytest.raises(BadInput, match=r"not a project: matrix\.yaml is missing") as caught:
         load_project(tmp_path)
     assert "--project DIR" in caught.value.hint
 

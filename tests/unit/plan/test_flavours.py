@@ -65,7 +65,7 @@ def test_a_target_of_another_architecture_is_left_out_with_the_reason(tmp_path: 
     assert [one.identifier for one in plan.images] == ["core-1.0-debian13-power9le-ppc64le"]
     [left] = plan.left_out
     assert str(left.reasons[0]).startswith(
-        "world: unknown CPU target of x86_64: power9le; valid: generic, "
+        "world: unknown CPU target for x86_64: power9le; valid: generic, "
     )
 
 

@@ -213,13 +213,13 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
             "(https://docs.example.org/cuda)"
         ),
         (
-            "base image: debian13 has no way to CUDA 12.2 for ppc64le: NVIDIA made images of it "
-            "for ppc64le on no distribution; its file names none of NVIDIA's repositories; "
-            "the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
+            "base image: debian13 has no route to CUDA 12.2 for ppc64le: NVIDIA has images of "
+            "this release for ppc64le on no distribution; the base's file names no NVIDIA "
+            "repository; the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
         ),
         "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
-        "base image: debian13 exists for x86_64 (base-images/debian13.yaml)",
-        "maintainer: recipe core puts no CUDA into its images: use cuda none",
+        "base image: debian13 is available only for x86_64 (base-images/debian13.yaml)",
+        "maintainer: recipe core does not install CUDA: use cuda none",
         "maintainer: recipe core allows only arch x86_64 (recipes/core.yaml: axes.arch)",
         "maintainer: recipe core allows only cuda none (recipes/core.yaml: axes.cuda)",
         "maintainer: nobody has the machine (matrix.yaml:9)",

@@ -111,7 +111,7 @@ def test_an_older_compiler_where_the_bases_own_is_too_new_for_nvcc() -> None:
     image = one(project, "cuda-alone-1.0-ubuntu24.04-cuda12.2-x86_64")
     assert image.cuda is not None
     assert image.cuda.gcc == "12"
-    assert "cuda: nvcc compiles with gcc 12; the base's own is 13" in image.decided
+    assert "cuda: nvcc compiles with gcc 12; the base's default is 13" in image.decided
     text = compiled(image).dockerfile
     assert "        g++-12 \\\n" in text
     assert 'NVCC_PREPEND_FLAGS="-ccbin g++-12"' in text
@@ -120,7 +120,7 @@ def test_an_older_compiler_where_the_bases_own_is_too_new_for_nvcc() -> None:
 def test_a_release_in_no_table_is_refused() -> None:
     project = with_axes(golden_project(), cuda=("12.7",))
     [out] = planned(project, "cuda-alone-1.0-ubi8-cuda12.7-x86_64").left_out
-    assert str(out.reasons[0]).startswith("world: CUDA 12.7 is in no table of releases")
+    assert str(out.reasons[0]).startswith("world: unknown CUDA release: 12.7")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_mirror_of_nvidias_own_images_does() -> None:
     assert image.cuda.route == "image"
     assert image.base_image == "site.example/nvidia/cuda-ppc64le:10.1-devel-centos7"
     assert image.runtime_image == "site.example/nvidia/cuda-ppc64le:10.1-runtime-centos7"
-    assert "it comes from site.example/nvidia (site.yaml: registries)" in image.cuda.notes[0]
+    assert "it is pulled from site.example/nvidia (site.yaml: registries)" in image.cuda.notes[0]
     text = compiled(image).dockerfile
     assert text.count("RUN rm -f /etc/yum.repos.d/cuda*.repo ") == 2
     assert text.index("rm -f /etc/yum.repos.d/cuda") < text.index("yum install")
@@ -252,8 +252,8 @@ def test_debian_13_has_a_key_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("mpi", "reason"),
     [
-        ("intelmpi2021.13", "world: Intel MPI is for x86_64 only, not ppc64le"),
-        ("craympich8.1", "world: Cray MPICH is for x86_64, aarch64 only, not ppc64le"),
+        ("intelmpi2021.13", "world: Intel MPI exists only for x86_64, not ppc64le"),
+        ("craympich8.1", "world: Cray MPICH exists only for x86_64, aarch64, not ppc64le"),
     ],
 )
 def test_hosts_mpis_are_for_their_architectures_alone(mpi: str, reason: str) -> None:

@@ -127,7 +127,7 @@ def test_it_lies_below_the_projects_folder(path: str, tmp_path: Path) -> None:
     assert node is not None
     source_url(node, faults)
     [fault] = faults.found
-    assert "local:PATH of a file in the project's folder" in fault.valid
+    assert "local:PATH for a file in the project's folder" in fault.valid
 
 
 def test_the_bill_of_materials_names_no_place_to_fetch_it_from() -> None:
