@@ -158,7 +158,11 @@ def test_sources_that_no_lock_names(
         put(home.sources / "sha256" / (letter * 64))
     put(home.sources / "sha256" / ("d" * 64), old=False)
     put(home.sources / f".{'e' * 64}.partial")
-    assert found(capsys, project)["source"] == ["c" * 12, f".{'e' * 64}.partial"]
+    os.link(home.sources / "sha256" / ("c" * 64), tmp_path / "c")  # removal frees no byte of it
+    _, out, _ = said(capsys, f"--project={project}", "--json")
+    listed = [(one["name"], one["bytes"]) for one in json.loads(out)["garbage"]]
+    blocks = (home.sources / f".{'e' * 64}.partial").stat().st_blocks
+    assert listed == [("c" * 12, 0), (f".{'e' * 64}.partial", blocks * 512)]
     (other / "lock.yaml").write_text("sources: [1]\n")  # may name any of them
     assert "source" not in found(capsys, project)
 

@@ -71,8 +71,7 @@ def test_deb822_stanzas_are_parted_by_blank_lines(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"Enabled": "no"},
-        {"Enabled": "false"},
+        *({"Enabled": word} for word in ("no", "false", "without", "Off", "disable")),
         {"Types": "deb-src"},
         {"Components": "contrib"},
         {"Suites": "bookworm"},
@@ -91,15 +90,14 @@ def test_deb822_stanzas_that_do_not_count(fields: dict[str, str], tmp_path: Path
         f"deb {MAIN}/ trixie main contrib non-free-firmware  # comment",
         f"deb [signed-by=/usr/share/keyrings/x.gpg] {MAIN} trixie main",
         f"deb [ arch=amd64,ppc64el trusted=yes ] {MAIN} trixie main",
-        f"deb\t{MAIN}\tstable\tmain",
+        *(f"deb\t{MAIN}\t{suite}\tmain" for suite in ("stable", "testing", "unstable", "sid")),
         f"deb-src http://other.example.org/ trixie main\ndeb {MAIN} trixie main",
     ],
 )
 def test_one_line_entries(line: str, tmp_path: Path) -> None:
     security = f"deb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=f"# first\n\n{security}{line}\n") == DebianMirror(
-        main=MAIN, security=SECURITY
-    )
+    mirror = found(tmp_path, sources_list=f"# first\n\n{line}\n", other_list=security)
+    assert mirror == DebianMirror(main=MAIN, security=SECURITY)
 
 
 @pytest.mark.parametrize(
