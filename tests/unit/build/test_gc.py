@@ -133,13 +133,7 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
 
 def write_lock(project: Path, *sums: str) -> None:
     sources = [
-        {
-            "url": f"https://e.org/f{n}",
-            "file": f"f{n}",
-            "sha256": one,
-            "size": 1,
-            "recipes": [RECIPE],
-        }
+        {"url": f"https://e.org/{n}", "file": f"{n}", "sha256": one, "size": 1, "recipes": [RECIPE]}
         for n, one in enumerate(sums)
     ]
     lock = {"schema": "build-images/lock/v1", "sources": sources, "references": []}

@@ -125,10 +125,7 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
     other = "deb https://packages.example.org/apt any-version main\n"
     text = stanza("https://tool.example.org/linux", "nodistro")
     assert found(
-        tmp_path,
-        sources_list=f"{other}deb {MAIN} trixie main\n",
-        deb822=text,
-        other_list=other,
+        tmp_path, sources_list=f"{other}deb {MAIN} trixie main\n", deb822=text, other_list=other
     ) == DebianMirror(main=MAIN, security=None)
 
 
@@ -138,9 +135,6 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
 def test_machines_that_are_not_debian_have_no_mirror(os_release: str, tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisite):
         found(tmp_path, os_release=os_release, sources_list=f"deb {MAIN} trixie main\n")
-
-
-def test_machines_without_apt_have_no_mirror(tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisite):
         find_mirror(apt=tmp_path / "no", os_release=tmp_path / "neither")
 

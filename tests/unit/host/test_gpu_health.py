@@ -295,9 +295,7 @@ def test_a_host_as_it_was_read(changes: dict[str, Any], verdict: str, text: str)
 def test_a_lost_gpu_is_the_one_that_is_missing() -> None:
     lost = NvmlFault(call="nvmlDeviceGetHandleByIndex", number=15, name="NVML_ERROR_GPU_IS_LOST")
     reading = dataclasses.replace(
-        HOST,
-        gpus=(V100, Gpu(index=1, fault=lost)),
-        pci_gpus=("0004:04:00.0", "0004:05:00.0"),
+        HOST, gpus=(V100, Gpu(index=1, fault=lost)), pci_gpus=("0004:04:00.0", "0004:05:00.0")
     )
     texts = [one.text for one in judged(reading, RELEASES)]
     assert any(text.endswith("HandleByIndex) [0004:05:00.0]") for text in texts)
@@ -508,11 +506,10 @@ def test_the_text_of_it(
     monkeypatch.setenv("FAKE_NVML", "count=4,handle1=15,vuncorrected2=3,slowdown3=-3")
     assert main(["doctor", "--gpu"]) == 1
     told = capsys.readouterr().out
-    titles = ["GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG"]
     v100, end = ["Tesla V100-SXM2-32GB", "7.0", "32 GiB"], ["3 x16", "6 of 6"]
     same = ["38 of 300", "135 of 1530"]
     assert [re.split(" {2,}", line.strip()) for line in told.splitlines()[:5]] == [
-        titles,
+        ["GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG"],
         ["0", *v100, "34 of 87", *same, "on 0/0", *end],
         ["1"],
         ["2", *v100, "34 of 87", *same, "on 3/0", *end],
