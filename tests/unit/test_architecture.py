@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,11 @@ def test_rooms_import_earlier_rooms_alone(shape: Structure) -> None:
     assert shape.loose() == []
 
 
-def test_unit_tests_are_in_the_same_rooms() -> None:
+def test_unit_tests_are_in_the_same_rooms(pytestconfig: pytest.Config) -> None:
     folders = {path.parent.name for path in (ROOT / "tests/unit").rglob("test_*.py")}
     assert folders == {*ROOMS, "unit"}
+    passed_over = pytestconfig.getini("norecursedirs")
+    assert not [one for one in folders if any(fnmatch(one, way) for way in passed_over)]
 
 
 def test_no_figure_grows(shape: Structure) -> None:

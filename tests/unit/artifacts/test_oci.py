@@ -58,8 +58,15 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     digest = write(tmp_path)
     layout = read_layout(unpacked(tmp_path))
     assert layout.digest == digest
-    assert layout.architecture == "ppc64le"
-    assert layout.environment == {"PATH": "/bin", "A": "b=c"}
+    made = "1970-01-01T00:00:00Z"
+    assert layout.config == {
+        "architecture": "ppc64le",
+        "os": "linux",
+        "created": made,
+        "config": {"Env": ["PATH=/bin", "A=b=c"], "Cmd": ["/bin/bash"]},
+        "rootfs": {"type": "layers", "diff_ids": list(layout.diff_ids)},
+        "history": [{"created": made, "created_by": "mmdebstrap debian13"}],
+    }
     found = {one.path: one.content for one in entries_of_layout(layout)}
     assert found == {"d": "", "d/f": hashlib.sha256(b"text").hexdigest()}
 

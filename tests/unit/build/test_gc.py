@@ -133,13 +133,7 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
 
 def write_lock(project: Path, *sums: str) -> None:
     sources = [
-        {
-            "url": f"https://e.org/f{n}",
-            "file": f"f{n}",
-            "sha256": one,
-            "size": 1,
-            "recipes": [RECIPE],
-        }
+        {"url": f"https://e.org/{n}", "file": f"{n}", "sha256": one, "size": 1, "recipes": [RECIPE]}
         for n, one in enumerate(sums)
     ]
     lock = {"schema": "build-images/lock/v1", "sources": sources, "references": []}
@@ -158,7 +152,11 @@ def test_sources_that_no_lock_names(
         put(home.sources / "sha256" / (letter * 64))
     put(home.sources / "sha256" / ("d" * 64), old=False)
     put(home.sources / f".{'e' * 64}.partial")
-    assert found(capsys, project)["source"] == ["c" * 12, f".{'e' * 64}.partial"]
+    os.link(home.sources / "sha256" / ("c" * 64), tmp_path / "c")  # removal frees no byte of it
+    _, out, _ = said(capsys, f"--project={project}", "--json")
+    listed = [(one["name"], one["bytes"]) for one in json.loads(out)["garbage"]]
+    blocks = (home.sources / f".{'e' * 64}.partial").stat().st_blocks
+    assert listed == [("c" * 12, 0), (f".{'e' * 64}.partial", blocks * 512)]
     (other / "lock.yaml").write_text("sources: [1]\n")  # may name any of them
     assert "source" not in found(capsys, project)
 

@@ -71,8 +71,7 @@ def test_deb822_stanzas_are_parted_by_blank_lines(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"Enabled": "no"},
-        {"Enabled": "false"},
+        *({"Enabled": word} for word in ("no", "false", "without", "Off", "disable")),
         {"Types": "deb-src"},
         {"Components": "contrib"},
         {"Suites": "bookworm"},
@@ -91,15 +90,14 @@ def test_deb822_stanzas_that_do_not_count(fields: dict[str, str], tmp_path: Path
         f"deb {MAIN}/ trixie main contrib non-free-firmware  # comment",
         f"deb [signed-by=/usr/share/keyrings/x.gpg] {MAIN} trixie main",
         f"deb [ arch=amd64,ppc64el trusted=yes ] {MAIN} trixie main",
-        f"deb\t{MAIN}\tstable\tmain",
+        *(f"deb\t{MAIN}\t{suite}\tmain" for suite in ("stable", "testing", "unstable", "sid")),
         f"deb-src http://other.example.org/ trixie main\ndeb {MAIN} trixie main",
     ],
 )
 def test_one_line_entries(line: str, tmp_path: Path) -> None:
     security = f"deb {SECURITY} trixie-security main\n"
-    assert found(tmp_path, sources_list=f"# first\n\n{security}{line}\n") == DebianMirror(
-        main=MAIN, security=SECURITY
-    )
+    mirror = found(tmp_path, sources_list=f"# first\n\n{line}\n", other_list=security)
+    assert mirror == DebianMirror(main=MAIN, security=SECURITY)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +125,7 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
     other = "deb https://packages.example.org/apt any-version main\n"
     text = stanza("https://tool.example.org/linux", "nodistro")
     assert found(
-        tmp_path,
-        sources_list=f"{other}deb {MAIN} trixie main\n",
-        deb822=text,
-        other_list=other,
+        tmp_path, sources_list=f"{other}deb {MAIN} trixie main\n", deb822=text, other_list=other
     ) == DebianMirror(main=MAIN, security=None)
 
 
@@ -140,9 +135,6 @@ def test_third_parties_do_not_count(tmp_path: Path) -> None:
 def test_machines_that_are_not_debian_have_no_mirror(os_release: str, tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisite):
         found(tmp_path, os_release=os_release, sources_list=f"deb {MAIN} trixie main\n")
-
-
-def test_machines_without_apt_have_no_mirror(tmp_path: Path) -> None:
     with pytest.raises(MissingPrerequisite):
         find_mirror(apt=tmp_path / "no", os_release=tmp_path / "neither")
 

@@ -254,7 +254,7 @@ SYNTAX = {
         "git clone https://a.org/x && ls",
         "unseen-failure",
     ),
-    "setup": ("singularity", "%runscript", "%setup\n    ls\n%runscript", "runs-on-host"),
+    "setup": ("singularity", "%runscript", "%setup\n    curl a | sh\n%runscript", "runs-on-host"),
 }
 
 
@@ -311,7 +311,7 @@ def test_spython_reads_what_we_read(
         ("cd /var/tmp/x && make install", "/usr/local"),
         ("cd /var/tmp/x && ./configure --prefix=/opt/x && make -j4 install", "/opt/x"),
         ("/opt/scif/bin/scif install /src/a.scif", "/scif"),
-        ("cp -r build /usr/local/bin/tool", "/usr/local/bin/tool"),
+        *((f"{word} a /usr/b", "/usr/b") for word in ("cp -r", "cp", "mv", "ln", "install")),
         ("cp -r build /src/more", ""),
         ("pip3 install --target /src/python a==1", ""),
         ("cd /var/tmp/x && make", ""),

@@ -193,6 +193,7 @@ EPERM = {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}
         ({"syscalls": [AS_ROOT, NO_SUCH_CALL]}, True),
         ({"syscalls": [AS_ROOT, EPERM]}, False),
         ({"syscalls": []}, False),
+        ({"syscalls": [{**EPERM, "errno": "ENOSYS"}]}, True),
         ({"defaultErrnoRet": 38, "syscalls": []}, True),
         ({"defaultErrno": "ENOSYS", "syscalls": []}, True),
         ([], None),

@@ -106,9 +106,9 @@ def test_a_healthy_v100(doctor: Doctor) -> None:
             "a row of memory will be replaced by a spare one at the next reset",
         ),
         (
-            "throttle=0x40,sm=900,temp=90",
+            "throttle=0x40,sm=900,temp=90,slowdown=-3",
             SICK,
-            "slowed down: hardware thermal slowdown: much too hot; 900 of 1530 MHz; 90 of 87 °C",
+            "slowed down: hardware thermal slowdown: much too hot; 900 of 1530 MHz; 90 °C",
         ),
         (
             "throttle=0x80",
@@ -295,9 +295,7 @@ def test_a_host_as_it_was_read(changes: dict[str, Any], verdict: str, text: str)
 def test_a_lost_gpu_is_the_one_that_is_missing() -> None:
     lost = NvmlFault(call="nvmlDeviceGetHandleByIndex", number=15, name="NVML_ERROR_GPU_IS_LOST")
     reading = dataclasses.replace(
-        HOST,
-        gpus=(V100, Gpu(index=1, fault=lost)),
-        pci_gpus=("0004:04:00.0", "0004:05:00.0"),
+        HOST, gpus=(V100, Gpu(index=1, fault=lost)), pci_gpus=("0004:04:00.0", "0004:05:00.0")
     )
     texts = [one.text for one in judged(reading, RELEASES)]
     assert any(text.endswith("HandleByIndex) [0004:05:00.0]") for text in texts)
@@ -505,10 +503,18 @@ def test_the_text_of_it(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     doctor()
-    monkeypatch.setenv("FAKE_NVML", "count=4,handle1=15,vuncorrected2=3")
+    monkeypatch.setenv("FAKE_NVML", "count=4,handle1=15,vuncorrected2=3,slowdown3=-3")
     assert main(["doctor", "--gpu"]) == 1
     told = capsys.readouterr().out
-    assert re.search(r"2 +Tesla V100-SXM2-32GB +7\.0 +32 GiB +34 of 87 .* on 3/0 +3 x16", told)
+    v100, end = ["Tesla V100-SXM2-32GB", "7.0", "32 GiB"], ["3 x16", "6 of 6"]
+    same = ["38 of 300", "135 of 1530"]
+    assert [re.split(" {2,}", line.strip()) for line in told.splitlines()[:5]] == [
+        ["GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG"],
+        ["0", *v100, "34 of 87", *same, "on 0/0", *end],
+        ["1"],
+        ["2", *v100, "34 of 87", *same, "on 3/0", *end],
+        ["3", *v100, "34", *same, "on 0/0", *end],
+    ]
     assert "  0-2 0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
     assert "caused by the host: drain the node, look for Xid 79" in told
     assert told.splitlines()[-1].startswith("A fault was found")

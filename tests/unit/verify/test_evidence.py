@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,9 +230,10 @@ def test_the_driver_and_its_gpus_are_read(version: str, tmp_path: Path) -> None:
 def test_gpus_that_disappeared_are_named() -> None:
     assert lost_gpus(GPU_HOST, GPU_HOST) == ""
     assert lost_gpus(HOST, GPU_HOST) == ""
-    assert lost_gpus(GPU_HOST, HOST) == (
-        f"a GPU disappeared during the run: {', '.join([V100] * 4)} before, none after"
-    )
+    begin = f"a GPU disappeared during the run: {', '.join([V100] * 4)} before"
+    assert lost_gpus(GPU_HOST, HOST) == f"{begin}, none after"
+    two = replace(GPU_HOST, gpus=(V100,) * 2)
+    assert lost_gpus(GPU_HOST, two) == f"{begin}, {V100}, {V100} after"
 
 
 @pytest.mark.parametrize(
