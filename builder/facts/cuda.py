@@ -49,9 +49,9 @@ class CudaRelease:
     leaving: str = ""
 
     def deleted_by(self, system: str) -> str:
-        """The source of that the image for a system left the public registry; empty if it did not.
+        """Return the source for the deletion of a system's public image; empty if it exists.
 
-        What was deleted since the tables were written is not known here.
+        Deletions after the tables were written are unknown here.
         """
         return self.deleted.get(_EVERY_SYSTEM) or self.deleted.get(system, "")
 
@@ -95,7 +95,7 @@ class LibraryRelease:
         return {DEB: self.deb, RPM: self.rpm}
 
     def pairs_with(self, cuda: str) -> bool:
-        """Return whether it works with a CUDA release."""
+        """Return whether the library works with a CUDA release."""
         return self.build in {cuda, cuda.partition(".")[0]}
 
     def packages(self, packaging: str) -> tuple[str, str]:
@@ -123,7 +123,7 @@ class LibraryRelease:
         return f"{separator}cuda{self.build}"
 
     def _names_its_build(self) -> bool:
-        """libcudnn9-cuda-12: cuDNN 9 is built for a major version, and says so in its name."""
+        """Return whether the name has the CUDA version: cuDNN 9 is `libcudnn9-cuda-12`."""
         return "." not in self.build
 
 
@@ -157,7 +157,7 @@ _DESKTOP = ("GeForce", "TITAN")
 
 
 def capability_of(model: str) -> int | None:
-    """The compute capability (70 for 7.0) of a GPU by its model, `Tesla V100-SXM2-32GB`.
+    """Return the compute capability (70 for 7.0) of a GPU by its model, `Tesla V100-SXM2-32GB`.
 
     None for one that is not in the table.
     """
@@ -178,7 +178,7 @@ def is_desktop(model: str) -> bool:
 
 
 def code_for(capability: int, codes: Iterable[int]) -> int | None:
-    """The code that runs on a capability: of its major version, and of no newer minor one.
+    """Return the code that runs on a capability: the same major version, and no newer minor one.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
     """
@@ -192,7 +192,7 @@ def code_for(capability: int, codes: Iterable[int]) -> int | None:
 
 
 def last_branch(capability: int) -> int | None:
-    """The last driver branch (580) that drives GPUs of a capability; None if there is none yet."""
+    """Return the last driver branch (580) for GPUs of a capability; None if there is none yet."""
     return next((branch for below, branch in LAST_BRANCHES if capability < below), None)
 
 

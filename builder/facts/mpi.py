@@ -75,5 +75,5 @@ MPI_FAMILIES: Mapping[str, MpiFamily] = {
 
 
 def launcher_family(output: str) -> str:
-    """The family whose programs a launcher starts, by what it prints; empty if that is none's."""
+    """Return the family of a launcher by its version text; empty if it is unknown."""
     return next((name for name, mark in _LAUNCHER_MARKS if mark.search(output)), "")

@@ -11,7 +11,7 @@ from builder.facts.tables import rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompilerFlag:
-    """An option and the first release that takes it under this name."""
+    """An option and the first release that accepts it under this name."""
 
     name: str
     since: str

@@ -1,4 +1,4 @@
-"""Agreement of all that is known of an image: its manifest, its evidence and its artifacts.
+"""Find contradictions between an image's manifest, its evidence and its artifacts.
 
 A summary is never believed where the details are there. Main job, report, publish and pull judge by
 the functions here, and by nothing of their own.
@@ -32,12 +32,12 @@ Statement = Mapping[str, object]
 
 
 def required_checks(declared: Collection[str], mpi: str) -> set[str]:
-    """The checks that each run of an image's has to have, by those declared and by its MPI."""
+    """Return the checks that every run must have: those declared, and `mpi` if there is an MPI."""
     return {*ALWAYS, *declared, *([MPI] if mpi != NONE else [])}
 
 
 def outcomes_of(result: TestResult) -> dict[str, str]:
-    """Each check's outcome in a test result: the worst that a list or its details say."""
+    """Return each check's outcome in a test result: the worst in its lists and details."""
     outcomes = _listed(result)
     for check, outcome in _details(result):
         ranked = (outcome, outcomes.get(check, outcome))
@@ -46,7 +46,7 @@ def outcomes_of(result: TestResult) -> dict[str, str]:
 
 
 def wrong_numbers(data: Mapping[str, object]) -> list[int]:
-    """The numbers that ranks reported, where they are not 0 to `ranks` - 1; else none."""
+    """Return the numbers that ranks reported, unless they are 0 to `ranks` - 1."""
     numbers: list[int] = part(data, "rank_numbers") or []  # earlier programs report none
     return numbers if numbers and numbers != [*range(member(data, "ranks"))] else []
 
@@ -91,7 +91,7 @@ def faults_of(
 
 
 def formats_not_run(manifest: ProvenImage) -> list[str]:
-    """The formats in which no run of the checks is in a manifest; runs are `oci`, `oci-podman`."""
+    """Return a manifest's formats without a run of the checks; a run is `oci` or `oci-podman`."""
     run = {name.partition("-")[0] for name in manifest.checks}
     return sorted(manifest.artifacts.keys() - run)
 
@@ -99,7 +99,7 @@ def formats_not_run(manifest: ProvenImage) -> list[str]:
 def checked_outcomes(
     manifest: Manifest, run: str, statements: Mapping[str, Statement | None]
 ) -> tuple[Outcome, ...]:
-    """The outcomes that a manifest has of a run; one more that failed, if evidence contradicts."""
+    """Return a manifest's outcomes of a run, and a failed one if evidence contradicts them."""
     ran = run.partition("-")[0]
     is_emulated = manifest.emulated
     if manifest.emulated_runs is not None:
@@ -117,7 +117,7 @@ def checked_outcomes(
 
 
 def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
-    """A manifest whose image failed, since something contradicts it; as it is without faults."""
+    """Return the manifest, marked as failed if there are faults."""
     if not faults:
         return manifest
     failure = Outcome(check=CHECK, outcome=FAILED, reason="; ".join(faults))
@@ -133,7 +133,7 @@ def as_judged(manifest: Manifest, faults: Sequence[str]) -> Manifest:
 
 
 def _listed(result: TestResult) -> dict[str, str]:
-    """The outcome that lists have of each check, the worst where several have it."""
+    """Return each check's outcome in the lists, the worst if it is in several."""
     lists = result.lists
     listed = {PASSED: lists.passed, SKIPPED: lists.skipped, FAILED: lists.failed}
     return {check: outcome for outcome in _WORST_LAST for check in listed[outcome]}
@@ -165,7 +165,7 @@ def _wrong_times(started: str, finished: str) -> Iterator[str]:
 
 
 def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterator[str]:
-    """Times at which an image cannot have run; `pull` leaves these to the policy's rule of age."""
+    """Yield impossible times of a run; `pull` leaves these to the policy's rule on age."""
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
     if time_of(started) < _EARLIEST or time_of(finished) > latest:
         yield f"impossible times: it ran from {started} to {finished}"
@@ -200,7 +200,7 @@ def _wrong_summary(manifest: Manifest) -> Iterator[str]:
 
 
 def _unproven(manifest: Manifest) -> set[str]:
-    """The checks of a GPU that passed in no run of some format."""
+    """Return the GPU checks that passed in no run of some format."""
     passed = {
         (run.partition("-")[0], outcome.check)
         for run, outcomes in manifest.checks.items()
@@ -247,7 +247,7 @@ def _wrong_harness(
     statements: Mapping[str, Statement | None],
     harness: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield runs whose checks other scripts and programs ran than the builder's own."""
+    """Yield runs whose scripts or programs differ from the builder's own."""
     programs = manifest.inputs.programs.items()
     expected = {name.removeprefix("files/"): digest[len("sha256:") :] for name, digest in programs}
     expected |= harness
@@ -267,7 +267,7 @@ def _wrong_harness(
 
 
 def _runs(manifest: Manifest) -> dict[str, dict[str, str]]:
-    """The outcomes that a manifest has of each run, by the names of their evidence."""
+    """Return a manifest's outcomes of each run, by the name of its evidence."""
     runs = {
         name: {outcome.check: outcome.outcome for outcome in outcomes if outcome.check != CHECK}
         for name, outcomes in manifest.checks.items()
@@ -289,7 +289,7 @@ def _wrong_run(
     outcomes: Mapping[str, str] | None,
     required: set[str],
 ) -> Iterator[str]:
-    """Yield contradictions of a statement and the manifest, whose `outcomes` of that run these are.
+    """Yield contradictions between a statement and the manifest's `outcomes` of that run.
 
     They are None where a manifest has none of such a run.
     """
@@ -316,7 +316,7 @@ def _wrong_run(
 
 
 def _wrong_ranks(result: TestResult) -> Iterator[str]:
-    """Ranks of a check that passed which are not numbered from 0, each once."""
+    """Yield passed checks whose ranks are not numbered from 0, each once."""
     for name, finding in result.checks:
         if finding.outcome == PASSED and (numbers := wrong_numbers(finding.data or {})):
             yield f"{name} passed, but its ranks are numbered {numbers}"
@@ -325,7 +325,7 @@ def _wrong_ranks(result: TestResult) -> Iterator[str]:
 def _wrong_subjects(
     manifest: Manifest, subjects: Mapping[str, str], *, of_all: bool
 ) -> Iterator[str]:
-    """Launched ranks may speak for the artifact alone that they ran in."""
+    """Yield digests in a statement's subjects that are missing or differ from the manifest's."""
     identifier = manifest.image
     for name, artifact in manifest.artifacts.items():
         subject = subjects.get(f"{identifier}/{name}")

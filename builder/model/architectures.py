@@ -116,7 +116,7 @@ CPU_TARGETS: Mapping[str, tuple[str, ...]] = {
 
 
 def architecture(name: str) -> Architecture | None:
-    """An architecture by any of its names; None if there is none of that name."""
+    """Return the architecture with this name or alias; None if the name is unknown."""
     return ARCHITECTURES.get(ARCHITECTURE_ALIASES.get(name, name))
 
 
@@ -201,13 +201,13 @@ _FIRST_POWER = 8  # the first that ppc64le exists for: the ELF V2 ABI's hardware
 
 
 def cpu_features(target: str) -> tuple[str, ...]:
-    """The features that code for a CPU target may use, sorted; none for `generic`."""
+    """Return the features that code for a CPU target may use, sorted; none for `generic`."""
     before, added = _ADDED.get(target, ("", ""))
     return tuple(sorted({*(cpu_features(before) if before else ()), *added.split()}))
 
 
 def power_levels(model: str) -> tuple[str, ...]:
-    """The features of a POWER processor by its name in /proc/cpuinfo: `POWER9, altivec supported`.
+    """Return a POWER processor's features by /proc/cpuinfo's name: `POWER9, altivec supported`.
 
     Empty if the name tells no level.
     """
@@ -217,6 +217,6 @@ def power_levels(model: str) -> tuple[str, ...]:
 
 
 def level_of(arch: str, features: tuple[str, ...]) -> str:
-    """The highest generic CPU target that a processor's features make up; empty below the first."""
+    """Return the highest generic CPU target whose features are there; empty below the first."""
     levels = _LEVELS.get(arch, ())
     return next((level for level in levels if {*cpu_features(level)} <= {*features}), "")

@@ -41,7 +41,7 @@ OPTIONAL = "optional"
 
 
 def merged_environment(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Two sets of variables, set one after the other: a value of `more` wins over one of `known`.
+    """Return the variables of `known`, overridden by those of `more`.
 
     One that goes on from the value before it keeps that: `/cuda/bin:$PATH` after `/mpi/bin:$PATH`
     is `/cuda/bin:/mpi/bin:$PATH`.
@@ -58,22 +58,22 @@ OWN = "localhost/build-images/"  # of no registry, so no engine looks for one el
 
 
 def base_tag(digest: str) -> str:
-    """That of the base of a digest (`sha256:...`)."""
+    """Return the tag of a base by its digest (`sha256:...`)."""
     return f"{OWN}base:{digest.removeprefix('sha256:')[:32]}"
 
 
 def stage_tag(key: str) -> str:
-    """That of the stage of a content key."""
+    """Return the tag of a stage by its content key."""
     return f"{OWN}stage:{key[:32]}"
 
 
 def rehearsal_tag(identifier: str, stage: str) -> str:
-    """That of a stage of an image, as far as its steps ran on a stand-in for its base."""
+    """Return the tag of a stage whose steps ran on a substitute for its base."""
     return f"{OWN}rehearsal-{identifier}:{stage}"
 
 
 def image_tag(identifier: str, content_key: str) -> str:
-    """That of the image of a cell."""
+    """Return the tag of a cell's image."""
     return f"{OWN}{identifier}:{content_key[:12]}"
 
 

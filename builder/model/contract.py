@@ -107,7 +107,7 @@ def _cpu(target: str, baseline: str) -> NeededCpu:
 
 
 def _cuda(cuda: PlannedCuda) -> NeededCuda:
-    """The PTX is of the last capability, as `cuda.gencode` in recipes has it."""
+    """Return the requirements of CUDA; the PTX is of the last capability, as in `cuda.gencode`."""
     return NeededCuda(
         version=cuda.version,
         update=cuda.update,
@@ -135,22 +135,22 @@ LABEL = "build-images.host."
 
 
 def as_document(contract: HostContract) -> dict[str, object]:
-    """The contract as JSON values; what is empty is left out."""
+    """Return the contract as JSON values, without empty ones."""
     return {"schema": SCHEMA, **_without_empty(asdict(contract))}
 
 
 def as_text(contract: HostContract) -> str:
-    """The text of the file in the image."""
+    """Return the text of the file in the image."""
     return json.dumps(as_document(contract), indent=1) + "\n"
 
 
 def as_labels(contract: HostContract) -> dict[str, str]:
-    """The same as labels: `build-images.host.cuda.driver`. A list is its words."""
+    """Return the contract as labels, such as `build-images.host.cuda.driver`; lists as words."""
     return labels_of_document(as_document(contract))
 
 
 def labels_of_document(document: Mapping[str, object]) -> dict[str, str]:
-    """The labels of a contract as JSON values."""
+    """Return the labels of a contract that is given as JSON values."""
     return {f"{LABEL}{key}": value for key, value in _flat(document)}
 
 

@@ -1,4 +1,4 @@
-"""SHA-256 of what there is in memory, in streams and in files, in one place."""
+"""SHA-256 of bytes in memory, in streams and in files."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _CHUNK = 1 << 20
 
 
 class HashedWriter:
-    """A file that is written from start to end, counted and hashed meanwhile."""
+    """Write a file from start to end; count and hash the bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._hash, self.size = file, hashlib.sha256(), 0
 
     @property
     def digest(self) -> str:
-        """`sha256:...` of what was written."""
+        """The digest `sha256:...` of the bytes written so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def write(self, data: bytes) -> None:
-        """Write bytes after those that were written."""
+        """Append bytes."""
         self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
 
 
 class HashedReader(io.RawIOBase):
-    """A file that is read from start to end, counted and hashed meanwhile."""
+    """Read a file from start to end; count and hash the bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class HashedReader(io.RawIOBase):
 
     @property
     def digest(self) -> str:
-        """`sha256:...` of what was read."""
+        """The digest `sha256:...` of the bytes read so far."""
         return f"sha256:{self._hash.hexdigest()}"
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Read the next bytes."""
         data = self._file.read(size)
         self._hash.update(data)
         self.size += len(data)
@@ -53,12 +53,12 @@ class HashedReader(io.RawIOBase):
 
 
 def digest_of(data: bytes) -> str:
-    """`sha256:...` of some bytes."""
+    """Return the digest `sha256:...` of bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def sha256_of(data: IO[bytes]) -> str:
-    """The SHA-256 of the rest of a stream, in hexadecimal."""
+    """Return the SHA-256 of the rest of a stream, in hexadecimal."""
     digest = hashlib.sha256()
     while chunk := data.read(_CHUNK):
         digest.update(chunk)
@@ -66,7 +66,7 @@ def sha256_of(data: IO[bytes]) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return sha256_of(file)
 

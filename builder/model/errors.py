@@ -32,12 +32,12 @@ class Fault:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things in words: 1 fault, 2 faults."""
+    """Return a number with its noun: 1 fault, 2 faults."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class BuildImagesError(Exception):
-    """Base of all errors that a user is shown without a traceback."""
+    """Base of all errors that are shown without a traceback."""
 
     exit_code = 1
 
@@ -85,7 +85,7 @@ class StepFailed(BuildImagesError):
 
 
 class LintFailed(BuildImagesError):
-    """Lint found errors in the specs that recipes became."""
+    """Lint found errors in the compiled specs."""
 
 
 class BadInput(BuildImagesError):

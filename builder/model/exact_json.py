@@ -1,4 +1,4 @@
-"""JSON of somebody else's that all readers understand alike.
+"""Read other programs' JSON strictly, so that all readers get the same values.
 
 Of a key that is there twice one reader takes the first and another the last, so that one could be
 checked and the other be used. NaN and infinities are no JSON, however they are written. How many
@@ -17,7 +17,7 @@ MOST_VALUES = 200_000  # of a manifest, a configuration or a list; the largest h
 
 
 def parsed(text: bytes | str, *, most: int | None = MOST_VALUES) -> Any:
-    """The value of a JSON text in UTF-8 that holds at most so many values.
+    """Return the value of a JSON text in UTF-8, with a limit on the number of values.
 
     Raises `ValueError` for what is none, holds a key twice, NaN, an infinity or a number that is
     too large (1e999), or is nested too deeply. Commas and brackets count, also those within texts.
@@ -34,14 +34,14 @@ def parsed(text: bytes | str, *, most: int | None = MOST_VALUES) -> Any:
 
 
 def member(value: Any, *path: str | int) -> Any:
-    """Return what stands at a path of keys and indices; raises `LookupError` or `TypeError`."""
+    """Return the value at a path of keys and indices; raises `LookupError` or `TypeError`."""
     for key in path:
         value = value[key]
     return value
 
 
 def part(value: object, *keys: str) -> Any:
-    """Return what lies below some keys; None where something else is on the way."""
+    """Return the value below some keys; None if the path does not exist."""
     inner: Any = value
     for key in keys:
         inner = inner.get(key) if isinstance(inner, Mapping) else None
@@ -60,7 +60,7 @@ def time_of(text: object) -> dt.datetime:
 
 
 def _values_in(text: bytes | str) -> int:
-    """At least the number of values in a JSON text."""
+    """Return an upper limit of the number of values in a JSON text."""
     if isinstance(text, bytes):
         return 1 + sum(map(text.count, (b",", b"[", b"{")))
     return 1 + sum(map(text.count, (",", "[", "{")))

@@ -18,17 +18,17 @@ LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that ma
 
 
 def source_folder(recipe: str) -> str:
-    """Return an image's folder of the files that a recipe's steps use, until they are used."""
+    """Return the folder in an image for a recipe's source files, which its steps remove."""
     return f"/opt/build-images/sources/{recipe}"
 
 
 def locked_url(asked: str) -> str:
-    """The URL by which a source is locked, of one that a block was given."""
+    """Return the URL by which a source is locked, for a URL in a block."""
     return asked.rpartition("/")[0] if asked.startswith(DEBIAN_SOURCE) else asked
 
 
 def _with_file(url: str) -> str:
-    """A URL as blocks can be given it before it is locked: Debian's file names are guessed."""
+    """Return a URL for a block before it is locked; file names of Debian's are guessed."""
     if not url.startswith(DEBIAN_SOURCE):
         return url
     package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
@@ -56,12 +56,12 @@ class LockedSource:
 
     @property
     def asked(self) -> str:
-        """The URL as blocks are given it: its last part is the name of the file, always."""
+        """The URL for blocks; its last part is always the file's name."""
         return f"{self.url}/{self.file}" if self.path else self.url
 
     @property
     def in_context(self) -> str:
-        """Its path in a spec's folder, from where the specs copy it in."""
+        """The file's path in a spec's folder, from which the specs copy it."""
         return f"files/sources/{self.sha256[:12]}/{self.file}"
 
 
@@ -73,19 +73,19 @@ class Lock:
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
-        """The sources that any of these recipes asks for, by URL."""
+        """Return the sources that these recipes use, by URL."""
         sources = [
             source for source in self.sources.values() if not set(names).isdisjoint(source.recipes)
         ]
         return tuple(sorted(sources, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
-        """Of some alternatives the one that is locked, as blocks are given it; else the first."""
+        """Return the locked one of several alternatives as a URL for blocks; else the first."""
         locked = next((self.sources[url].asked for url in urls if url in self.sources), "")
         return locked or _with_file(urls[0])
 
     def pinned(self, reference: str, arch: str) -> str:
-        """`name@sha256:...` where it is locked, else the reference as it is.
+        """Return `name@sha256:...` for a locked reference, and any other unchanged.
 
         The tag is left out: not every engine takes a reference that has both.
         """
@@ -210,7 +210,7 @@ class PackagedExtra:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaSupport:
-    """The ways in which a base comes to CUDA.
+    """The routes by which a base gets CUDA.
 
     `image` ends the tags of NVIDIA's images (`ubuntu18.04`), `repository` names NVIDIA's package
     repository (`ubuntu1804`): builder.facts says for which releases and architectures they exist.
@@ -224,7 +224,7 @@ class CudaSupport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndOfLife:
-    """That a distribution gets no more updates: since when (ISO date), where its packages are."""
+    """End of a distribution's updates: since when (ISO date), and where its packages are now."""
 
     since: str
     about: str
@@ -328,7 +328,7 @@ class Site:
 
 
 def mirrored_part(reference: str, registries: Iterable[str]) -> str:
-    """Of what a site has mirrors for, the part that an image reference is in; empty if none.
+    """Return the registry or namespace of an image reference that the site mirrors; empty if none.
 
     A namespace (`docker.io/nvidia`) comes before its whole registry.
     """
@@ -338,7 +338,7 @@ def mirrored_part(reference: str, registries: Iterable[str]) -> str:
 
 
 def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
-    """An image reference, its registry or namespace replaced by the mirror for it."""
+    """Return an image reference with its registry or namespace replaced by its mirror."""
     part = mirrored_part(reference, registries)
     return registries[part] + reference.removeprefix(part) if part else reference
 
@@ -357,7 +357,7 @@ class Project:
     lock: Lock = field(default_factory=Lock)
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
-        """A recipe's ancestors and itself, the oldest first."""
+        """Return a recipe's ancestors and the recipe itself, the oldest first."""
         recipes: list[Recipe] = []
         name: str | None = recipe
         while name is not None:

@@ -1,4 +1,4 @@
-"""The manifest of an image, `out/IDENTIFIER/manifest.json`: what it is, is made of, and came to."""
+"""The manifest of an image, `out/IDENTIFIER/manifest.json`: its cell, inputs and results."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ImageInputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProvenImage:
-    """Results of an image's verification; of one that is only built, nothing yet.
+    """Results of an image's verification; empty for one that is only built.
 
     `artifacts` have paths relative to the image's folder; so have the files of `evidence`. `checks`
     are outcomes by the names of runs. `emulated_runs` are the names of the runs that were,
@@ -131,7 +131,7 @@ class ProvenImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest(ProvenImage):
-    """All that is known of an image. What an earlier version did not note has its default.
+    """All data about an image. Fields that an earlier version did not write have their defaults.
 
     `digests` are those of the files that it binds, `launched` the outcomes of the ranks that a
     launcher started, by format. `measured` is a measurement.
@@ -156,7 +156,7 @@ class Manifest(ProvenImage):
 
     @property
     def was_built_emulated(self) -> bool:
-        """True if its build was emulated; earlier versions said one thing of build and checks."""
+        """True if the build was emulated; earlier versions had one value for build and checks."""
         return self.emulated if self.emulated_build is None else self.emulated_build
 
     @property
@@ -165,7 +165,7 @@ class Manifest(ProvenImage):
         return [self.sbom, *self.evidence]
 
     def with_proof(self, proven: ProvenImage) -> Manifest:
-        """It with what was proven now in the place of what was known before."""
+        """Return the manifest with new results in place of the earlier ones."""
         proof = {
             field.name: getattr(proven, field.name) for field in dataclasses.fields(ProvenImage)
         }
@@ -181,7 +181,7 @@ class Manifest(ProvenImage):
 
 
 def manifest_from(value: object) -> Manifest:
-    """Return the manifest that parsed JSON holds; raises `ValueError` if it is none.
+    """Return the manifest in parsed JSON; raises `ValueError` if it is malformed.
 
     It has an OCI layout, and neither artifacts nor runs of formats that are not known.
     """
@@ -201,7 +201,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def required_runs(runs: Collection[str]) -> set[str]:
-    """Return those of a manifest's runs that an image has to pass: the usual one of each format.
+    """Return the runs of a manifest that an image must pass: the usual one of each format.
 
     Where a format was not run by its usual program, by whichever it was. `oci`, `sif` and
     `charliecloud` are by the usual program. The others are optional: `oci-docker` is by a further
@@ -251,5 +251,5 @@ class Outcome:
 
     @property
     def applies(self) -> bool:
-        """True if the image promises what the check is for; one that was skipped may deny it."""
+        """True if the check applies to the image; the reason of a skipped one may deny that."""
         return self.outcome != SKIPPED or self.data.get("applies") is not False

@@ -52,7 +52,7 @@ class Quantity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuUse:
-    """The use of a GPU: `busy` is the share of the time, 0 to 1. None is what it does not say."""
+    """The use of a GPU: `busy` is the share of the time, 0 to 1. Unknown values are None."""
 
     index: int
     busy: float | None = None
@@ -219,12 +219,12 @@ class Measured:
 
     @property
     def is_disturbed(self) -> bool:
-        """True if others took the machine's cores in half of the rounds or more."""
+        """True if other programs used the machine's cores in at least half of the rounds."""
         return bool(self.others) and statistics.median(self.others) > _BUSY
 
     @property
     def completions(self) -> tuple[Completion, ...]:
-        """Times to completion, and the use of the machine meanwhile, of what ran."""
+        """Return times to completion and use of the machine, of the programs that ran."""
         groups: dict[tuple[str, str], list[Use]] = {}
         for run in self.runs:
             if not run.problem:
@@ -272,7 +272,7 @@ class Measured:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """That check, by the name of each place but bare."""
+        """Return the outcome of that check by place, without bare."""
         names = [place.name for place in self.places if place.name != BARE]
         return {name: self.collapse_in(name) for name in names}
 

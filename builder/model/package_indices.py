@@ -26,7 +26,7 @@ MOST_BYTES = 10 << 20  # of a Release file; that of Debian's sid has 0.3 MB
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class IndexState:
-    """The state of a suite of an archive, `debian` or `debian-security`, whichever mirror's.
+    """The state of a suite of an archive (`debian`, `debian-security`), on any mirror.
 
     `date` is that of the Release file as ISO 8601, empty without one, `sha256` its digest in
     hexadecimal. It was `taken_as` that name of the suite, and is `behind_days` older than the state
@@ -42,7 +42,7 @@ class IndexState:
 
 
 def is_release(url: str) -> bool:
-    """Return whether a URL is that of a suite's Release file."""
+    """Return whether a URL is of a suite's Release file."""
     return _RELEASE.fullmatch(url) is not None
 
 

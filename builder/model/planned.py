@@ -132,12 +132,12 @@ class PlannedImage:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words that it runs where none are given: its recipe's or the nearest ancestor's."""
+        """The default command: the recipe's or its nearest ancestor's."""
         return next((stage.command for stage in reversed(self.stages) if stage.command), ())
 
     @property
     def entrypoint(self) -> tuple[str, ...]:
-        """The words that stand before every command, of the same recipe or ancestor."""
+        """The entry point, of the same recipe or ancestor."""
         return next((stage.entrypoint for stage in reversed(self.stages) if stage.entrypoint), ())
 
     @property
@@ -181,7 +181,7 @@ class KeyedStage:
 
     @property
     def tag(self) -> str:
-        """The name under which an engine keeps it."""
+        """The engine's name for the stage's image."""
         return stage_tag(self.key)
 
 
@@ -235,7 +235,7 @@ Values = Mapping[str, tuple[str, ...]]
 
 
 def by_reason(left_out: Sequence[LeftOut]) -> Iterator[tuple[str, list[str]]]:
-    """Each reason with lines that name its cells; an axis with all its values is not named."""
+    """Yield each reason with lines that name its cells; an axis with all its values is omitted."""
     cells: dict[str, list[Cell]] = {}
     for excluded in left_out:
         for reason in excluded.reasons:
@@ -246,7 +246,7 @@ def by_reason(left_out: Sequence[LeftOut]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _products(cells: Iterable[Cell]) -> list[Values]:
-    """Products of axis values that hold each of the cells once, and no other."""
+    """Return products of axis values that contain each of the cells once, and no other cell."""
     products: list[Values] = [{axis: (cell.axis(axis),) for axis in _AXES} for cell in cells]
     for axis in _MERGED:
         merged: dict[tuple[tuple[str, ...], ...], dict[str, tuple[str, ...]]] = {}

@@ -1,4 +1,4 @@
-"""Records as JSON: frozen dataclasses are read from parsed JSON, and written as what JSON holds.
+"""Records as JSON: frozen dataclasses are read from parsed JSON, and written as JSON values.
 
 A key is a field's name, or the `key` of `named`. Keys that a record does not know are ignored, or
 kept in its field `unknown()`. A field may be a text, a number, a record, None, a `Path`,
@@ -30,17 +30,17 @@ def optional() -> Any:
 
 
 def named(key: str, *, default: object = MISSING) -> Any:
-    """Return a field whose key is no name of Python."""
+    """Return a field whose key is not a Python name."""
     return field(default=default, metadata={"key": key})
 
 
 def unknown() -> Any:
-    """Return the field for the keys that a record does not know; they are written as they came."""
+    """Return the field for unknown keys, which are written back unchanged."""
     return field(default_factory=dict, metadata={"unknown": True})
 
 
 def read(kind: Callable[..., T], value: object, where: str = "") -> T:
-    """Return a record that parsed JSON holds.
+    """Return the record in parsed JSON.
 
     Raises `ValueError` that says which key is missing, or of another kind than its field.
     """
@@ -60,7 +60,7 @@ def write(record: object) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """Return what JSON holds of a value with records in it."""
+    """Return a value with records in it as JSON values."""
     if is_dataclass(value):
         return write(value)
     if isinstance(value, Mapping):

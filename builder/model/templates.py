@@ -40,13 +40,13 @@ class MpiNames:
 
     @property
     def library(self) -> str:
-        """The name that this version of the library gives itself."""
+        """Return the name that this version of the library gives itself."""
         if self.family == NONE:
             return ""
         return facts.MPI_FAMILIES[self.family].library.format(version=self.version)
 
     def launch(self, ranks: int) -> str:
-        """The command prefix that starts `ranks` ranks on one node."""
+        """Return the command prefix that starts `ranks` ranks on one node."""
         if self.family == NONE:
             return ""
         return facts.MPI_FAMILIES[self.family].launch.format(ranks=ranks)
@@ -108,7 +108,7 @@ class SourceNames:
 
 
 class _AnySource(dict[str, SourceNames]):
-    """Every name, to try templates before the recipe's own sources are known."""
+    """A source for every name, to test templates before the recipe's own sources are known."""
 
     def __missing__(self, key: str) -> SourceNames:
         return SourceNames(url=f"https://sample.example/{key}.tar.gz", file=f"/sample/{key}.tar.gz")
@@ -180,7 +180,7 @@ VALID_NAMES = (
 
 
 def render(value: object, context: Mapping[str, object]) -> Any:
-    """`value` with every string in it rendered; raises `TemplateError`."""
+    """Return `value` with every string in it rendered; raises `TemplateError`."""
     if isinstance(value, str):
         return _render_text(value, context)
     if isinstance(value, Mapping):
