@@ -221,7 +221,7 @@ def _pyc(data: bytes, epoch: int) -> bytes:
 
 
 def _shadow_line(line: bytes, epoch: int) -> bytes:
-    """The third field of shadow(5) is the day of the last change, in days since 1970."""
+    """Limit the third field of a line of shadow(5), the day of the last change, to `epoch`."""
     fields = line.split(b":")
     if len(fields) > 2 and fields[2].isdigit():  # noqa: PLR2004 - name, password, day
         fields[2] = str(min(int(fields[2]), epoch // _DAY_S)).encode()

@@ -129,7 +129,7 @@ def unpack(layout: Layout, plain: Path) -> PlainLayout:
 
 
 def _exported(folder: Path) -> tuple[dict[str, object], list[Path]]:
-    """The config and the layers' blobs of an exported image."""
+    """Return the config and the layers' blobs of an exported image."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         config = json.loads((folder / _file_name(manifest["config"])).read_text())
@@ -180,7 +180,7 @@ _COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")
 
 
 def _config(config: Mapping[str, object], diff_ids: Sequence[str], epoch: int) -> dict[str, object]:
-    """An image's config without what the engine knows of itself and of the day."""
+    """Return an image's config without what the engine knows of itself and of the day."""
     created = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     container = part(config, "config")
     settings = {name: value for name in _CONTAINER if (value := part(container, name))}

@@ -81,7 +81,7 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
 
 
 def projects(home: Home) -> list[str]:
-    """The folders of the projects that use a store."""
+    """Return the folders of the projects that use a store."""
     try:
         folders = json.loads((home.path / _PROJECTS).read_text())
     except (OSError, ValueError):

@@ -88,7 +88,7 @@ class StoredBase:
             raise self.changed()
 
     def changed(self, log: Path | None = None) -> StepFailed:
-        """The error where another base lies in its place."""
+        """Return the error where another base lies in its place."""
         return StepFailed(
             f"{self.archive}: not the base that this run began with ({self.digest})",
             log=log,
@@ -174,7 +174,7 @@ def ensure_base(
     native: Path | None = None,
     indices: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
-    """The base from the store; made first if it is not there, or too old.
+    """Return the base from the store; made first if it is not there, or too old.
 
     `native` is a folder of native tools for an emulated architecture; the base is the same without
     them. `indices` says afterwards which indices it used.
@@ -244,7 +244,7 @@ def kept_base(name: str, *, store: Path) -> StoredBase | None:
 
 
 def bootstrap_of(base: BaseImage) -> Bootstrap:
-    """The bootstrap of a base that is made here."""
+    """Return the bootstrap of a base that is made here."""
     assert base.bootstrap is not None
     return base.bootstrap
 
@@ -256,7 +256,7 @@ def base_key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
 
 
 def _read(record: Path, name: str) -> StoredBase:
-    """The base of a record; specs may name it anew, though nothing in it changed."""
+    """Return the base of a record; specs may name it anew, though nothing in it changed."""
     stored = read(StoredBase, json.loads(record.read_text()))
     return replace(stored, archive=record.parent / stored.archive.name, name=name)
 
@@ -293,7 +293,7 @@ def _lending(native: Path) -> list[str]:
 
 
 def _source_lines(base: BaseImage, mirror: DebianMirror) -> list[str]:
-    """The lines of sources.list(5), which the image keeps."""
+    """Return the lines of sources.list(5), which the image keeps."""
     declared = bootstrap_of(base)
     keyring, components = KEYRINGS / declared.keyring, " ".join(declared.components)
     if not keyring.exists():
@@ -308,7 +308,7 @@ def _source_lines(base: BaseImage, mirror: DebianMirror) -> list[str]:
 
 
 def sources(base: BaseImage, mirror: DebianMirror) -> list[tuple[str, str]]:
-    """The archives that a base's packages come from, each with its suite.
+    """Return the archives that a base's packages come from, each with its suite.
 
     The pocket security is left out where the user said so.
     """

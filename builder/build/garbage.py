@@ -117,7 +117,7 @@ def _built(
 
 
 def _unused_storage(tools: Tools, since: float) -> Iterator[Garbage]:
-    """The folders of another storage driver than the one in use."""
+    """Yield the folders of another storage driver than the one in use."""
     driver = Buildah(tools).driver.name
     folders = left_by_vfs(tools.home.storage, driver)
     if folders and folders[0].stat().st_mtime < since:
@@ -137,7 +137,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
 
 
 def _base_folders(images: Sequence[PlannedImage]) -> set[str] | None:
-    """The folders of bases that are made here; None if no base can be told from another."""
+    """Return the folders of bases that are made here; None if no base can be told from another."""
     try:
         mirror = find_mirror()
     except MissingPrerequisite:
@@ -149,7 +149,7 @@ def _base_folders(images: Sequence[PlannedImage]) -> set[str] | None:
 
 
 def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
-    """The names of the bases that stay, in specs and in the engine."""
+    """Return the names of the bases that stay, in specs and in the engine."""
     folders = {path for base in gone for path in base.paths}
     paths = [path for path in home.bases.glob("*/base.json") if path.parent not in folders]
     return {
@@ -220,7 +220,7 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
 
 
 def _unused(paths: Iterable[Path], since: float) -> list[Path]:
-    """The paths that were not used since, in order; links to shared things are not ours."""
+    """Return the paths that were not used since, in order; links to shared things are not ours."""
     own = (path for path in paths if not path.is_symlink() and not path.parent.is_symlink())
     return sorted(path for path in own if path.stat().st_mtime < since)
 

@@ -46,7 +46,7 @@ _LARGE = 20_000_000  # bytes; of such a file each quarter is told
 
 
 def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
-    """The files that some specs copy in, each once."""
+    """Return the files that some specs copy in, each once."""
     sources = {source.url: source for spec in specs for source in spec.sources}
     return tuple(sources[url] for url in sorted(sources))
 
@@ -125,7 +125,7 @@ def program_digest(program: Path = _PROGRAM) -> str:
 def files_of(
     declared: Mapping[str, str], recipes: Sequence[str], bases: Sequence[str]
 ) -> dict[str, str]:
-    """The files of a project that declare one image, by the names of its recipes and bases.
+    """Return the files of a project that declare one image, by the names of its recipes and bases.
 
     A file has the name of what it declares. In a project that has it otherwise, all are kept.
     """
@@ -156,7 +156,7 @@ class UnreachableBases:
         }
 
     def error(self, out: Path) -> MissingPrerequisite:
-        """The error: which registry, what was not built, how to name a mirror."""
+        """Return the error: which registry, what was not built, how to name a mirror."""
         count = "1 image was" if len(self.specs) == 1 else f"{len(self.specs)} images were"
         lines = [str(one) for one in self.registries]
         lines += [f"{count} not built for that reason; their specs are in:"]
@@ -277,7 +277,7 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:
-    """The requests of blocks, each file once, with all of the recipes that ask."""
+    """Return the requests of blocks, each file once, with all of the recipes that ask."""
     recipes: dict[tuple[str, ...], set[str]] = {}
     for asked in downloads.asked:
         recipes.setdefault(asked.urls, set()).add(asked.recipe)
@@ -286,7 +286,7 @@ def _requests(downloads: Downloads) -> list[SourceRequest]:
 
 
 def _references(images: Iterable[PlannedImage]) -> list[Key]:
-    """The images in registries that some images are made from, as the project names them."""
+    """Return the images in registries that some images are made from, as the project names them."""
     keys: set[Key] = set()
     for image in images:
         arch = image.cell.arch

@@ -36,7 +36,7 @@ _Entry = tuple[str, str]  # the URI of an archive, and a suite
 def find_mirror(
     *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
 ) -> DebianMirror:
-    """The mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
+    """Return the mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
 
     What is not named there is taken from apt's own sources.
     """
@@ -61,7 +61,7 @@ def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tu
 
 
 def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
-    """The security archive, as `DebianMirror` holds it."""
+    """Return the security archive, as `DebianMirror` holds it."""
     if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
         return "" if named == NONE else named
     archives = (

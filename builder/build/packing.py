@@ -42,7 +42,7 @@ class ImagePacker:
     sources: tuple[LockedSource, ...] = ()
 
     def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, PlainLayout | None]:
-        """The OCI layout, built first, and its plain form if it was made now.
+        """Return the OCI layout, built first, and its plain form if it was made now.
 
         `bases` are those that the engine is given to start from.
         """
@@ -62,7 +62,7 @@ class ImagePacker:
         return artifact, plain
 
     def artifacts(self, packed: Artifact, plain: PlainLayout | None) -> dict[str, Artifact]:
-        """The artifacts by format, in the run's order, packed from the OCI layout.
+        """Return the artifacts by format, in the run's order, packed from the OCI layout.
 
         The SIF takes one core where it unpacks, so the tarball is written at the same time.
         """
@@ -151,7 +151,7 @@ def append(log: Path, to: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """A file's SHA-256, as `sha256:…`."""
+    """Return a file's SHA-256, as `sha256:…`."""
     return f"sha256:{sha256_of_file(path)}"
 
 

@@ -111,14 +111,14 @@ class Records:
         return next((record.parts for path in paths if (record := read_record(path))), None)
 
     def all(self) -> Iterator[tuple[Path, StageRecord]]:
-        """Every record that can be read, with its path."""
+        """Yield every record that can be read, with its path."""
         for path in sorted(self.folder.glob("*/*.json")):
             if record := read_record(path):
                 yield path, record
 
 
 def read_record(path: Path) -> StageRecord | None:
-    """A stage's record; None if it is not one."""
+    """Return a stage's record; None if it is not one."""
     try:
         return read(StageRecord, read_json(path))
     except ValueError:
@@ -177,14 +177,14 @@ def _is_lent(image: DeclaredStages) -> bool:
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:
-    """The digests of what is in a store, by name; the newest counts."""
+    """Return the digests of what is in a store, by name; the newest counts."""
     known = [about for about in map(read_json, records) if about.keys() >= _MADE]
     known.sort(key=lambda about: str(about["made"]))
     return {str(about["name"]): str(about["digest"]) for about in known}
 
 
 def noted_engine(home: Home, name: str) -> str:
-    """An engine with its version and options, as the last build noted it.
+    """Return an engine with its version and options, as the last build noted it.
 
     Empty if the program is another one now, or was never run.
     """
@@ -208,12 +208,12 @@ def _noted(home: Home, name: str) -> NotedEngine:
 
 
 def noted_engines(home: Home) -> dict[str, object]:
-    """All notes of engines, by name."""
+    """Return all notes of engines, by name."""
     return read_json(home.stages / ENGINES)
 
 
 def _program(home: Home, name: str) -> tuple[object, ...]:
-    """A program's path, size and time, which tell it from another version of it."""
+    """Return a program's path, size and time, which tell it from another version of it."""
     path = shutil.which(name, path=home.search_path())
     if path is None:
         return ()

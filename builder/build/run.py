@@ -32,7 +32,7 @@ from builder.system.terminal import Progress
 
 
 def now() -> str:
-    """The time in UTC, to the second, as ISO 8601."""
+    """Return the time in UTC, to the second, as ISO 8601."""
     return dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
 
 
@@ -185,7 +185,7 @@ def _most_behind(days: int | None) -> dt.timedelta:
 
 
 def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
-    """The architectures whose packages are downloaded, those of native tools included."""
+    """Return the architectures whose packages are downloaded, those of native tools included."""
     archs = {image.cell.arch for image in images}
     if archs - {HOST}:
         archs.add(HOST)
@@ -217,7 +217,7 @@ def uses_pip(image: PlannedImage) -> bool:
 
 
 def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | None:
-    """The native tools for an image that is emulated; brought first if need be.
+    """Return the native tools for an image that is emulated; brought first if need be.
 
     Offline, they are those that the store has, from whichever mirror.
     """

@@ -84,7 +84,7 @@ class Schedule:
         return not self._pending and not self._running
 
     def start(self, *, free_disk: int = 0) -> list[Task]:
-        """The tasks to start now, which count as running from here on.
+        """Return the tasks to start now, which count as running from here on.
 
         `free_disk` is what is free now, in bytes; zero is no limit. A task for which there is no
         room at all starts when nothing else runs.
@@ -114,7 +114,7 @@ class Schedule:
             self._open.discard(task.group)
 
     def failed(self, name: str) -> list[Task]:
-        """A task failed; return the tasks that are dropped, since they need it."""
+        """Note that a task failed; return the tasks that are dropped, since they need it."""
         dropped: dict[str, Task] = {}
         lost = {name}
         while lost:

@@ -44,21 +44,21 @@ class RunStages:
         return Records(folder=self.run.tools.home.stages)
 
     def declared(self, images: Sequence[PlannedImage]) -> list[tuple[KeyedStage, ...]]:
-        """The stages of images whose bases may not be made yet: equal keys, equal stages."""
+        """Return the stages of images whose bases may not be made yet: equal keys, equal stages."""
         declared = ((image, declared_stages(image, COMPILER)) for image in images)
         return [
             stages.keyed(base=image.base_image, engine=self.engine) for image, stages in declared
         ]
 
     def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
-        """The stages of an image whose base is made."""
+        """Return the stages of an image whose base is made."""
         base = self.base(image)
         return declared_stages(image, COMPILER).keyed(
             base=base.digest if base else "", engine=self.engine, native=self.native_of(image)
         )
 
     def base(self, image: PlannedImage) -> StoredBase | None:
-        """The base that an image starts from, if it was made here."""
+        """Return the base that an image starts from, if it was made here."""
         return self.bases.get(image.base_image)
 
     def bases_of(self, image: PlannedImage) -> tuple[StoredBase, ...]:
@@ -202,7 +202,7 @@ class RunStages:
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
-    """The bases of registries that an image starts from and that the store has."""
+    """Return the bases of registries that an image starts from and that the store has."""
     bases = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
     return tuple(base for base in bases if base)
 
@@ -225,7 +225,7 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
 
 
 def _digest(text: str) -> str:
-    """A SHA-256 over a Dockerfile without its comments, in hexadecimal."""
+    """Return a SHA-256 over a Dockerfile without its comments, in hexadecimal."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -234,7 +234,7 @@ _FROM = re.compile(r"^FROM (?P<source>\S+) AS (?P<name>\S+)$", re.MULTILINE)
 
 
 def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, native: str = "") -> str:
-    """The stage named `target`; `built` maps the names of earlier stages to images.
+    """Return the stage named `target`; `built` maps the names of earlier stages to images.
 
     `native` is the digest of the native tools that its steps are lent. Its label keeps the engine
     from taking steps up again that ran with others; packing leaves it out.
@@ -256,7 +256,7 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, nativ
 
 
 def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
-    """A Dockerfile whose stages start from images under other names."""
+    """Return a Dockerfile whose stages start from images under other names."""
     return _FROM.sub(
         lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
         dockerfile,

@@ -49,7 +49,7 @@ class ImageWorkspace:
         return self.path / "spec"
 
     def artifact(self, artifact_format: str, make: Callable[[Path], str]) -> Artifact:
-        """The artifact of a format: kept from an earlier run, or made now.
+        """Return the artifact of a format: kept from an earlier run, or made now.
 
         `make` writes it to the path that it is given, and returns its digest if it knows it. The
         artifact is recorded once it is whole; only what is recorded is ever taken up again.
@@ -76,7 +76,7 @@ class ImageWorkspace:
         return artifact
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """A JSON value from an earlier run, or made and kept now."""
+        """Return a JSON value from an earlier run, or made and kept now."""
         if name not in self._steps():
             self._record(name, make())
         return cast("T", self._steps()[name])
@@ -175,7 +175,7 @@ def output_folder(folder: Path) -> None:
 
 
 def stored_sources(spec: Spec) -> dict[str, Path]:
-    """The sources of a spec that are in the store already, by URL."""
+    """Return the sources of a spec that are in the store already, by URL."""
     if not spec.sources:
         return {}
     from builder.sources.store import SourceStore  # noqa: PLC0415 - most specs need none, and no HTTP client

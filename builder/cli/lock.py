@@ -95,7 +95,7 @@ def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) ->
 
 
 def lock_json(written: Lock) -> str:
-    """The lock for programs."""
+    """Return the lock for programs."""
     sources = [dataclasses.asdict(source) for _, source in sorted(written.sources.items())]
     references = [
         {"reference": reference, "arch": arch, "digest": digest}

@@ -114,7 +114,7 @@ class Cell:
         return "-".join(parts)
 
     def axis(self, name: str) -> str:
-        """The value of an axis, or of `recipe`."""
+        """Return the value of an axis, or of `recipe`."""
         return str(getattr(self, name))
 
 

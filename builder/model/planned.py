@@ -277,7 +277,7 @@ OWN_RUNSCRIPT = f'exec {OWN_RUN} "$@"'
 
 
 def environment_text(environment: Mapping[str, str]) -> str:
-    """The file with an image's variables, a line each.
+    """Return the file with an image's variables, a line each.
 
     ch-run takes single quotes away that stand around a value: https://hpc.github.io/charliecloud/ch-run.html
     """

@@ -94,7 +94,7 @@ def is_specifier(text: str) -> bool:
 
 
 def version_order(version: str) -> tuple[int, ...]:
-    """A key that sorts versions of digits and dots: 10.1 after 9.2, 4.1 before 4.1.4."""
+    """Return a key that sorts versions of digits and dots: 10.1 after 9.2, 4.1 before 4.1.4."""
     return tuple(int(digits) for digits in re.findall(r"\d+", version))
 
 

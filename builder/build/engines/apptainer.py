@@ -145,7 +145,7 @@ def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
 
 
 def spoiled(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose values Apptainer's script does not hand on as they are.
+    """Return the variables whose values Apptainer's script does not hand on as they are.
 
     It leaves out those whose names are none of a shell.
     """
@@ -169,12 +169,12 @@ def variable_commands(variables: Mapping[str, str]) -> list[str]:
 
 
 def environment_section(variables: Mapping[str, str]) -> str:
-    """The definition's section that sets them."""
+    """Return the definition's section that sets them."""
     return "\n".join(["%environment", *(f"    {line}" for line in variable_commands(variables))])
 
 
 def environment_script(environment: Mapping[str, str]) -> list[str]:
-    """The lines of Apptainer's script for an image's variables, without comments.
+    """Return the lines of Apptainer's script for an image's variables, without comments.
 
     `environment` has none that are spoiled.
     """

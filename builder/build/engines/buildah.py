@@ -37,7 +37,7 @@ class Buildah:
         return self._tools.version("buildah")
 
     def command(self, *arguments: str) -> list[str]:
-        """A buildah command on the builder's own storage."""
+        """Return a buildah command on the builder's own storage."""
         home = self._tools.home
         storage = ("--root", str(home.storage), "--runroot", str(home.path / "run"))
         return [self._tools.program("buildah"), *storage, *self.driver.options, *arguments]

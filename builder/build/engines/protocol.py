@@ -40,7 +40,7 @@ class Tools:
     journals: Journals | None = None  # where it is noted what builds are given, if it is
 
     def which(self, name: str) -> str | None:
-        """The path of a program; None if it is not on this machine."""
+        """Return the path of a program; None if it is not on this machine."""
         return shutil.which(name, path=self.home.search_path())
 
     def has(self, name: str) -> bool:
@@ -68,17 +68,17 @@ class Tools:
         return {"http_proxy": self.packages.url} if self.packages else {}
 
     def installing(self) -> AbstractContextManager[None]:
-        """The time of a step that may install packages: `PackageCache.step`."""
+        """Return the time of a step that may install packages: `PackageCache.step`."""
         return self.packages.step() if self.packages else contextlib.nullcontext()
 
     def downloading_for(self, name: str) -> dict[str, str]:
-        """The same for a build: its downloads are noted under the name of what is built."""
+        """Return the same for a build: its downloads are noted under the name of what is built."""
         if not self.journals:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
 
     def index_states(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
-        """The states of package indices that a build was told of, or its cached layers were.
+        """Return the states of package indices that a build was told of, or its cached layers were.
 
         Without `earlier` those of this run alone: nothing was taken from a build before it.
         """
@@ -87,7 +87,7 @@ class Tools:
         return self.packages.index_states(build_id(name)) if self.packages else ()
 
     def pip_for(self, name: str) -> Path | None:
-        """The folder with pip's configuration for a build; None if there is none."""
+        """Return the folder with pip's configuration for a build; None if there is none."""
         if self.pip and self.journals:
             return pip_as_build(self.pip, build_id(name))
         return Path(self.pip) if self.pip else None
@@ -169,7 +169,7 @@ class Engine(Protocol):
     options: str  # in words, what of the engine's options has a part in the result
 
     def version(self) -> str:
-        """The engine's version."""
+        """Return the engine's version."""
 
     def has(self, name: str) -> bool:
         """Return whether it has an image of that name."""
@@ -188,7 +188,7 @@ class Engine(Protocol):
 
 
 def tag(image: PlannedImage) -> str:
-    """The name under which an engine keeps a built image."""
+    """Return the name under which an engine keeps a built image."""
     return image_tag(image.identifier, image.content_key)
 
 
@@ -211,7 +211,7 @@ class Instructions:
             self._on_line(match[0].strip())
 
     def failed(self, error: StepFailed) -> StepFailed:
-        """The error of a build that failed, naming the instruction."""
+        """Return the error of a build that failed, naming the instruction."""
         return StepFailed(
             f"the build failed at: {shortened(self.current) or 'its start'}",
             tail=error.tail,
@@ -221,6 +221,6 @@ class Instructions:
 
 
 def shortened(text: str, limit: int = 300) -> str:
-    """One line of at most `limit` characters."""
+    """Return one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 4]} ..."

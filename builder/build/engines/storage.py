@@ -55,7 +55,7 @@ def driver_of(folder: Path, search_path: str) -> Driver:
 
 @functools.lru_cache
 def tried(folder: Path, search_path: str) -> Driver:
-    """The first driver that works in a folder."""
+    """Return the first driver that works in a folder."""
     reasons: list[str] = []
     for program, mount in _ways(search_path):
         if reason := _refusal(folder, mount):
@@ -76,7 +76,7 @@ def _ways(search_path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _refusal(folder: Path, mount: tuple[str, ...]) -> str:
-    """The reason why an overlay cannot be mounted in a folder; empty if it can."""
+    """Return the reason why an overlay cannot be mounted in a folder; empty if it can."""
     with _scratch(folder, ".overlay-") as scratch:
         argv = [*as_root_of_own(), "sh", "-c", _TRY, str(scratch), *mount]
         lines = _complaint(Processes(), argv, timeout_s=_TIMEOUT_S)
@@ -134,7 +134,7 @@ def try_storage(folder: Path, *, arch: str, search_path: str, processes: Process
 
 
 def _small_image(folder: Path, arch: str) -> Path:
-    """An image of few members."""
+    """Return an image of few members."""
     rootfs, archive = folder / "rootfs.tar", folder / "image.tar"
     with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
         for name, mode, owner in _MEMBERS:
@@ -172,7 +172,7 @@ class Storage:
     copied: bool = False
 
     def chain(self, image: StoredImage) -> set[str]:
-        """The layers that an image consists of."""
+        """Return the layers that an image consists of."""
         chain: set[str] = set()
         layer = image.layer
         while layer in self.layers and layer not in chain:
@@ -209,7 +209,7 @@ class Storage:
 
 
 def read_storage(folder: Path, driver: str) -> Storage:
-    """The images and layers of a storage by a driver; none, where there is no storage."""
+    """Return the images and layers of a storage by a driver; none, where there is no storage."""
     images = {
         str(entry["id"]): StoredImage(
             id=str(entry["id"]),

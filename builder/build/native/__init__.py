@@ -18,7 +18,7 @@ _SOURCES = Path(__file__).parent
 
 
 def version() -> str:
-    """The version of our QEMUs, with which their files' names end."""
+    """Return the version of our QEMUs, with which their files' names end."""
     digest = hashlib.sha256()
     for name in ("twins.c", "twins.ld", "interpreter.py"):
         digest.update((_SOURCES / name).read_bytes())

@@ -32,7 +32,7 @@ def entries_of(root: Path) -> list[Entry]:
 
 
 def digest_of(entries: Sequence[Entry]) -> str:
-    """A digest over every path, its mode, and its content or where it leads."""
+    """Return a digest over every path, its mode, and its content or where it leads."""
     digest = hashlib.sha256()
     for entry in entries:
         digest.update(json.dumps(entry).encode())

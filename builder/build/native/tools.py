@@ -70,7 +70,7 @@ def _packages_cuda(base: BaseImage) -> bool:
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
-    """The reason why builds of this base are lent no native tools; empty if they are."""
+    """Return the reason why builds of this base are lent no native tools; empty if they are."""
     if arch == host:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
@@ -126,7 +126,7 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
 
 
 def stored_tools(store: Path) -> list[NativeTools]:
-    """All tools in a store."""
+    """Return all tools in a store."""
     return [tools for path in store.glob(f"*/{RECORD}") if (tools := _read(path))]
 
 
@@ -137,7 +137,7 @@ def _read(record: Path) -> NativeTools | None:
 
 
 def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
-    """The newest tools for a base's release and an architecture; None if there are none.
+    """Return the newest tools for a base's release and an architecture; None if there are none.
 
     For where no mirror is: tools that were brought are of the mirror of those who made them.
     """
@@ -161,7 +161,7 @@ def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
 
 
 def packages(base: BaseImage, arch: str) -> list[str]:
-    """The packages of the base's release that hold the twins."""
+    """Return the packages of the base's release that hold the twins."""
     triplet = _MULTIARCH[arch]
     compilers = [
         f"{language}-{major}-{triplet}" for major in compilers_for(base) for language in _LANGUAGES

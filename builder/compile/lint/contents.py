@@ -210,7 +210,7 @@ def foreign_architecture(reading: Reading) -> Iterator[Hit]:
 
 
 def _names(command: SpecCommand) -> Iterator[str]:
-    """The files, packages, library folders and images that a command names."""
+    """Yield the files, packages, library folders and images that a command names."""
     if command.kind == SOURCE:
         yield command.text
         return

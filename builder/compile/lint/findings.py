@@ -43,7 +43,7 @@ class Hit(NamedTuple):
 
 
 def hit(command: SpecCommand, text: str, hint: str = "") -> Hit:
-    """A hit at a command."""
+    """Return a hit at a command."""
     return Hit(command.file, command.line, text, hint)
 
 
@@ -87,7 +87,7 @@ def _rule_on_commands(
     unless: str = "(?!)",
     on_host: bool = False,
 ) -> Rule:
-    """A rule of tables.yaml: a command in which its pattern is found is a hit."""
+    """Return a rule of tables.yaml: a command in which its pattern is found is a hit."""
     kinds = (SHELL, HOST) if on_host else (SHELL,)
 
     def check(reading: Reading) -> Iterator[Hit]:
@@ -123,7 +123,7 @@ class LintReport:
 
 
 def shortened(text: str, limit: int = 100) -> str:
-    """A command as a message quotes it."""
+    """Return a command as a message quotes it."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

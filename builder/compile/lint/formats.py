@@ -86,7 +86,7 @@ def _missing(reading: Reading, file: str, other: str, problem: str) -> Iterator[
 
 
 def _items(reading: Reading, file: str) -> Items:
-    """The items of a text, all in one stage if the definition has only one."""
+    """Return the items of a text, all in one stage if the definition has only one."""
     one_stage = len(reading.definition.stages) <= 1
     # The lines of each stage's %environment, which its %post repeats.
     repeated = Counter(
@@ -130,7 +130,7 @@ def _second_stages(text: SpecText, file: str) -> Iterator[Hit]:
 
 
 def _fault(instruction: SpecPart) -> tuple[str, ...]:
-    """The fault of an instruction, and a hint; empty if there is none."""
+    """Return the fault of an instruction, and a hint; empty if there is none."""
     name = instruction.name
     if name not in INSTRUCTIONS:
         return f"unknown instruction: {name}", ", ".join(sorted(INSTRUCTIONS))
@@ -237,7 +237,7 @@ _UNNAMED = "spython-base"
 
 
 def _spython_stages(text: str) -> dict[str, frozenset[str]]:
-    """The stages that spython finds, with the lines of their %post."""
+    """Return the stages that spython finds, with the lines of their %post."""
     from spython.logger import bot  # noqa: PLC0415 - only a spec that is not cached needs it
     from spython.main.parse.parsers import SingularityParser  # noqa: PLC0415
 

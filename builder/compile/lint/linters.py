@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 
 def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
-    """The texts of a spec, each with its file and the line of the file before its first."""
+    """Yield the texts of a spec, each with its file and the line of the file before its first."""
     yield from _stages(reading)
     for section in reading.definition.named(*SCRIPTS):
         if section.filled:
@@ -82,7 +82,7 @@ def _of_section(section: SpecPart) -> tuple[Text, str, int]:
 
 
 def find(search_path: str) -> dict[str, str]:
-    """The paths of the linters: wheels put them beside Python, which PATH need not hold."""
+    """Return the paths of the linters: wheels put them beside Python, which PATH need not hold."""
     folders = os.pathsep.join([sysconfig.get_path("scripts"), search_path])
     paths = {name: shutil.which(name, path=folders) for name in LINTERS}
     return {name: path for name, path in paths.items() if path}
@@ -97,7 +97,7 @@ def version(name: str, path: str, processes: Processes) -> str:
 def linter_findings(
     texts: Iterable[Text], programs: Mapping[str, str], processes: Processes, jobs: int
 ) -> dict[Text, list[LintFinding]]:
-    """The linters' findings in each text; texts for a linter without a program are left out.
+    """Return the linters' findings in each text; texts for a linter without a program are left out.
 
     Lines are those of the text; image and file are empty.
     """

@@ -133,13 +133,13 @@ class Reading:
     def matches(
         self, pattern: re.Pattern[str], *kinds: str
     ) -> Iterator[tuple[SpecCommand, re.Match[str]]]:
-        """The commands of some kinds in which a pattern is found."""
+        """Yield the commands of some kinds in which a pattern is found."""
         for command in self.of_kind(*kinds):
             if match := pattern.search(command.text):
                 yield command, match
 
     def layers(self, *kinds: str) -> list[list[SpecCommand]]:
-        """The commands of some kinds, those that end in one layer together."""
+        """Return the commands of some kinds, those that end in one layer together."""
         layers: dict[tuple[str, str, int], list[SpecCommand]] = {}
         for command in self.of_kind(*kinds):
             key = (command.kind, command.file, command.layer)
@@ -233,7 +233,7 @@ def _section(title: Line, stage: int, lines: tuple[Line, ...]) -> SpecPart:
 
 
 def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
-    """The parts of a text cut into commands, copies, variables and labels."""
+    """Yield the parts of a text cut into commands, copies, variables and labels."""
     stages = {stage.name for stage in text.stages}
     for number, part in enumerate(text.parts):
         for line, words, chained in _entries(part, stages):
@@ -269,7 +269,7 @@ def _entries(part: SpecPart, stages: set[str]) -> Iterator[_Entry]:
 
 
 def _copies(part: SpecPart, stages: set[str]) -> Iterator[Line]:
-    """Each source of a COPY, ADD or %files, with the stage or image that it is from."""
+    """Yield each source of a COPY, ADD or %files, with the stage or image that it is from."""
     if part.name == "files":
         origin = "a stage: " if part.value.startswith("from ") else ""
         for line, text in part.filled:
@@ -283,7 +283,7 @@ def _copies(part: SpecPart, stages: set[str]) -> Iterator[Line]:
 
 
 def _pairs(part: SpecPart) -> Iterator[tuple[int, str, str]]:
-    """The variables or labels of a part: line, name, value."""
+    """Yield the variables or labels of a part: line, name, value."""
     if part.name == "environment":
         for line, text in part.filled:
             assignments = (word.partition("=") for word in words_of(text))
@@ -318,7 +318,7 @@ def logical_lines(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 def _parts(lines: Sequence[Line]) -> Iterator[_Entry]:
-    """The commands of one logical line, cut at `&&`."""
+    """Yield the commands of one logical line, cut at `&&`."""
     words: list[str] = []
     begin = lines[0][0]
     for number, text in lines:

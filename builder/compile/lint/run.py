@@ -87,7 +87,7 @@ def _findings(
 
 
 def own_findings(reading: Reading) -> list[LintFinding]:
-    """The findings of our own rules in a spec."""
+    """Return the findings of our own rules in a spec."""
     image = reading.spec.image.identifier
     return [
         LintFinding(image=image, level=rule.level, rule=rule.name, **hit._asdict())
@@ -97,7 +97,7 @@ def own_findings(reading: Reading) -> list[LintFinding]:
 
 
 def _known(folder: Path | None, keys: Iterable[str]) -> dict[str, list[LintFinding]]:
-    """The stored findings of specs, by key."""
+    """Return the stored findings of specs, by key."""
     entries = read_json(folder / FILE) if folder else {}
     known: dict[str, list[LintFinding]] = {}
     for key in keys:
@@ -119,14 +119,14 @@ def _save(folder: Path | None, new: Mapping[str, Sequence[LintFinding]]) -> None
 
 
 def rules_digest() -> str:
-    """A digest of this package's own source and tables: it changes whenever a rule does."""
+    """Return a digest of this package's own source and tables: it changes whenever a rule does."""
     folder = Path(__file__).parent
     sources = sorted([*folder.glob("*.py"), *folder.glob("*.yaml")])
     return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def _key(spec: Spec, state: Sequence[str]) -> str:
-    """A SHA-256 in hexadecimal over everything that the rules look at."""
+    """Return a SHA-256 in hexadecimal over everything that the rules look at."""
     content = [
         *(*state, spec.image.identifier, spec.image.cell.arch, spec.dockerfile, spec.singularity),
         *(source.in_context for source in spec.sources),

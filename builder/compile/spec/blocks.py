@@ -42,7 +42,7 @@ class BlockNotes:
 
 @functools.cache
 def block_notes() -> Mapping[str, BlockNotes]:
-    """The notes on blocks, by name."""
+    """Return the notes on blocks, by name."""
     notes: dict[str, BlockNotes] = {}
     for name, row in table_beside(__file__, "blocks.yaml").items():
         for key in ("local_files", "keys"):
@@ -53,7 +53,7 @@ def block_notes() -> Mapping[str, BlockNotes]:
 
 
 def notes_on(name: str) -> BlockNotes:
-    """The notes on a block; those of a block without any hold nothing."""
+    """Return the notes on a block; those of a block without any hold nothing."""
     return block_notes().get(name, BlockNotes())
 
 
@@ -86,7 +86,7 @@ class Limit:
 
 @functools.cache
 def limits() -> tuple[Limit, ...]:
-    """All rows, those of several blocks once for each."""
+    """Return all rows, those of several blocks once for each."""
     rows: list[Limit] = []
     for row in table_beside(__file__, "limits.yaml"):
         architectures = tuple(row.pop("architectures", "").split()) or ARCHITECTURES
@@ -98,7 +98,7 @@ def limits() -> tuple[Limit, ...]:
 
 
 def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution: str = "") -> str:
-    """The reason why a block does not work for an architecture or a distribution, or empty.
+    """Return the reason why a block does not work for an architecture or a distribution, or empty.
 
     The arguments are those of one cell, with their templates rendered.
     """

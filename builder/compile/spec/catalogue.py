@@ -76,7 +76,7 @@ class Block:
         return feature or argument in self.kinds
 
     def kind(self, argument: str) -> str:
-        """The kind of an argument, in words; `TEXT` where nothing says more."""
+        """Return the kind of an argument, in words; `TEXT` where nothing says more."""
         return self.kinds.get(argument) or (FLAG if argument.startswith(OPEN_PREFIXES) else TEXT)
 
 
@@ -88,7 +88,7 @@ def hpccm_blocks() -> Mapping[str, Block]:
 
 
 def block_of(name: str) -> Block | None:
-    """The arguments of a block: hpccm's, or one that an installed package registers."""
+    """Return the arguments of a block: hpccm's, or one that an installed package registers."""
     if name in hpccm_blocks():
         return hpccm_blocks()[name]
     cls = registered_block(name)
@@ -114,7 +114,7 @@ def registered_block(name: str) -> type | None:
 
 
 def registered_names() -> list[str]:
-    """The names under which blocks are registered."""
+    """Return the names under which blocks are registered."""
     return sorted(_entry_points())
 
 
@@ -153,14 +153,14 @@ def read_block(cls: type) -> Block:
 
 
 def documented(cls: type) -> dict[str, str]:
-    """The arguments in a block's own documentation, each with its first words."""
+    """Return the arguments in a block's own documentation, each with its first words."""
     listed = (cls.__doc__ or "").partition("# Parameters")[2].partition("# Examples")[0]
     pairs = _PARAMETER.findall(listed)
     return {name: words for name, words in pairs if not name.endswith(("FEATURE", "AGE"))}
 
 
 def kind(cls: type, argument: str) -> str:
-    """The kind of an argument, in words; `TEXT` where nothing says more."""
+    """Return the kind of an argument, in words; `TEXT` where nothing says more."""
     if special := _special_kinds().get(f"{cls.__name__}.{argument}"):
         return special
     words = documented(cls).get(argument)
@@ -175,7 +175,7 @@ def kind(cls: type, argument: str) -> str:
 
 @functools.cache
 def _special_kinds() -> Mapping[str, str]:
-    """The kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
+    """Return the kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
     tables = table_beside(__file__, "arguments.yaml")
     kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
     kinds.update(tables["by_block"])
@@ -183,7 +183,7 @@ def _special_kinds() -> Mapping[str, str]:
 
 
 def default(cls: type, argument: str) -> str:
-    """The text that a block takes when an argument is left out, by its source; or empty."""
+    """Return the text that a block takes when an argument is left out, by its source; or empty."""
     match = re.search(_DEFAULT % argument, source_of(cls))
     return match[1] if match else ""
 
@@ -205,7 +205,7 @@ def _read(cls: type) -> tuple[set[str], set[type]]:
 
 
 def _handed_on(cls: type) -> Iterator[type]:
-    """The classes that are called with `**kwargs`."""
+    """Yield the classes that are called with `**kwargs`."""
     names = vars(sys.modules["hpccm.building_blocks"]) | vars(sys.modules[cls.__module__])
     for name in _HANDED_ON.findall(source_of(cls)):
         if inspect.isclass(value := names.get(name)):

@@ -70,7 +70,7 @@ def recorded(*, locking: bool = False) -> Iterator[Downloads]:
 def with_sources(
     use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[BlockUse], bb_base]
 ) -> list[object]:
-    """The layers of a block: its locked files copied in, then the block that `make` gives.
+    """Return the layers of a block: its locked files copied in, then the block that `make` gives.
 
     What a block copies by itself, of the project's files, it is given the place of.
 
@@ -101,7 +101,7 @@ class _Step:
         self.files: list[LockedSource] = []
 
     def path(self, source: LockedSource) -> str:
-        """The place of the copy: hpccm moves it on, to where wget would have put it."""
+        """Return the place of the copy: hpccm moves it on, to where wget would have put it."""
         return f"{self.folder}/{source.file}"
 
     def ask(self, urls: tuple[str, ...]) -> LockedSource | None:
@@ -178,7 +178,7 @@ def _verify(source: LockedSource, path: str) -> str:
 
 
 def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
-    """A block whose own copies are of locked files, by their places in the spec's folder.
+    """Return a block whose own copies are of locked files, by their places in the spec's folder.
 
     Singularity hides /var/tmp, hpccm's folder for work, while it copies.
     """

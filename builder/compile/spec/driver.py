@@ -49,7 +49,7 @@ _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
 
 
 def dockerfile(image: PlannedImage) -> str:
-    """The Dockerfile: one stage a recipe of the chain, then the run-time stage."""
+    """Return the Dockerfile: one stage a recipe of the chain, then the run-time stage."""
     with _state("docker", image):
         source = image.base_image
         stages: list[hpccm.Stage] = []
@@ -67,7 +67,7 @@ def dockerfile(image: PlannedImage) -> str:
 
 
 def singularity(image: PlannedImage) -> str:
-    """The definition: a development stage for the whole chain, then the run-time stage."""
+    """Return the definition: a development stage for the whole chain, then the run-time stage."""
     with _state("singularity", image):
         archive = scripts.base_archive(image) if image.is_bootstrapped else ""
         stage = _stage(image, archive or image.base_image, DEVELOPMENT)
@@ -139,7 +139,7 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
 
 
 def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
-    """The stage that becomes the image: of what runs, or of all that was developed, too."""
+    """Return the stage that becomes the image: of what runs, or of all that was developed, too."""
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
@@ -196,7 +196,7 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 
 def sections_of(image: PlannedImage) -> list[str]:
-    """The sections that only a Singularity definition of an image has."""
+    """Return the sections that only a Singularity definition of an image has."""
     about, runs_own = image.stages[-1].about, scripts.has_run_script(image)
     return singularity_sections(about, has_checks=bool(image.checks), runs_own=runs_own)
 
@@ -215,7 +215,7 @@ def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False
 
 
 def _quoted(value: str) -> str:
-    """A value as both formats read it: in double quotes, so that `$PATH` still expands."""
+    """Return a value as both formats read it: in double quotes, so that `$PATH` still expands."""
     return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
 
 
@@ -251,7 +251,7 @@ class BlockText:
 
 
 def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
-    """A block of a recipe as text, in the stage of that name; hpccm's state is the image's.
+    """Return a block of a recipe as text, in the stage of that name; hpccm's state is the image's.
 
     Raises `BadInput` for what hpccm refuses, or warns of.
     """

@@ -38,7 +38,7 @@ REQUIREMENTS = "/usr/local/src"  # there in every distribution, and no folder th
 
 
 def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
-    """The object of hpccm's for a block, or of a site's own.
+    """Return the object of hpccm's for a block, or of a site's own.
 
     It gets its own copy of everything: hpccm's `ucx` adds to the flags of the toolchain that it
     is given, and others to lists.
@@ -69,7 +69,7 @@ def check(image: PlannedImage) -> None:
 
 
 def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
-    """The packages that a recipe's downloads need first; None where the base has them.
+    """Return the packages that a recipe's downloads need first; None where the base has them.
 
     hpccm installs wget with each block but the generic ones, and the certificates with few of them;
     images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, and
@@ -99,7 +99,7 @@ def _uses(stages: Iterable[StageRecipe]) -> Iterator[BlockUse]:
 
 
 def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
-    """A toolchain from the variables in the recipe, or that of a block before this one.
+    """Return a toolchain from the variables in the recipe, or that of a block before this one.
 
     That block is made anew for it, so that nobody else has the same object.
     """
@@ -137,7 +137,7 @@ def _fetches_keys(use: BlockUse) -> bool:
 
 
 def _certificates(image: PlannedImage) -> set[str]:
-    """The package of certificates, where the base lacks it."""
+    """Return the package of certificates, where the base lacks it."""
     bootstrap = image.base.bootstrap
     has = bootstrap is not None and CERTIFICATES in bootstrap.packages
     return set() if has or target_of(image).family != DEBIAN else {CERTIFICATES}
@@ -172,7 +172,7 @@ def complaints() -> Iterator[list[str]]:
 
 
 def block_classes() -> dict[str, type]:
-    """The blocks and primitives that every recipe can name."""
+    """Return the blocks and primitives that every recipe can name."""
     blocks = {
         name: value
         for name, value in vars(hpccm.building_blocks).items()
@@ -204,7 +204,7 @@ class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm h
 def from_development(
     arguments: Mapping[str, object], image: PlannedImage
 ) -> hpccm.primitives.shell | hpccm.primitives.copy:
-    """The object of hpccm's that copies paths of the development stage into the last one."""
+    """Return the object of hpccm's that copies paths of the development stage into the last one."""
     src, dest = arguments["src"], arguments["dest"]
     if image.cell.flavour == DEVELOPMENT:  # the stages are one
         sources = [str(path) for path in src] if isinstance(src, list) else [str(src)]
@@ -215,7 +215,7 @@ def from_development(
 
 
 def _copied(dest: str, sources: list[str]) -> str:
-    """A command that leaves a path alone which is copied to itself."""
+    """Return a command that leaves a path alone which is copied to itself."""
     folder = dest if dest.endswith("/") else posixpath.dirname(dest)
     others = [
         source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
@@ -287,7 +287,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
             self += environment(variables=self._path)
 
     def runtime(self, _from: str = "0") -> str:
-        """The virtual environment, and the Python that it is of; nothing without one."""
+        """Return the virtual environment, and the Python that it is of; nothing without one."""
         if not self._venv:
             return ""
         self.rt += comment("pip")
@@ -297,13 +297,13 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         return str(self.rt)
 
     def _needed(self) -> list[str]:
-        """The packages of the distribution that bring the tool."""
+        """Return the packages of the distribution that bring the tool."""
         if hpccm.config.g_linux_distro == linux_distro.UBUNTU:
             return ["python3-venv"] if self._venv else ["python3-pip", "python3-setuptools"]
         return ["python3-pip"]
 
     def _install(self, kwargs: Mapping[str, Any]) -> str:
-        """The command that installs; the index's configuration is there while builds run."""
+        """Return the command that installs; the index's configuration is there while builds run."""
         tool = kwargs.get("pip", posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3")
         options = kwargs.get("args", ["--no-cache-dir"])
         install = shlex.join([tool, *options, "install", *kwargs.get("install_args", [])])

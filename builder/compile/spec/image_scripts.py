@@ -17,7 +17,7 @@ EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and what the image ru
 
 
 def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
-    """The files that the specs copy in, by path in the spec's folder."""
+    """Return the files that the specs copy in, by path in the spec's folder."""
     files = {"files/run-checks": run_checks}
     for script, check in zip(script_names(image), image.checks, strict=True):
         files[f"files/checks/{script}"] = _script(check)
@@ -32,12 +32,12 @@ def script_names(image: PlannedImage) -> tuple[str, ...]:
 
 
 def script_of(image: PlannedImage, check: StageCheck) -> str:
-    """The path in the image of the script that runs a check."""
+    """Return the path in the image of the script that runs a check."""
     return f"{SCRIPTS}/{script_names(image)[image.checks.index(check)]}"
 
 
 def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """The sources of a stage's checks, each once, as paths in the spec's folder."""
+    """Return the sources of a stage's checks, each once, as paths in the spec's folder."""
     sources = (
         f"files/src/{name}"
         for check in image.checks
@@ -48,7 +48,7 @@ def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
 
 
 def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """The commands that make a stage's checks."""
+    """Return the commands that make a stage's checks."""
     commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
     if not commands:
         return []
@@ -79,7 +79,7 @@ def has_run_script(image: PlannedImage) -> bool:
 
 
 def run_script(image: PlannedImage) -> str:
-    """A script that runs its arguments, or else the command, behind the entry point."""
+    """Return a script that runs its arguments, or else the command, behind the entry point."""
     before = shlex.join(image.entrypoint)
     alone = shlex.join([*image.entrypoint, *(image.command or (() if before else _SHELL))])
     arguments = f'{before} "$@"' if before else '"$@"'
@@ -96,5 +96,5 @@ def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> list[str]:
 
 
 def base_archive(image: PlannedImage) -> str:
-    """The name, in the spec's folder, of the OCI archive that the definition starts from."""
+    """Return the name, in the spec's folder, of the OCI archive that the definition starts from."""
     return f"{image.base.name}-{image.cell.arch}.oci.tar"

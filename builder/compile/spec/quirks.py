@@ -48,7 +48,7 @@ class QuirkTarget:
 
 
 def target_of(image: PlannedImage) -> QuirkTarget:
-    """The target of an image."""
+    """Return the target of an image."""
     base = image.base
     return QuirkTarget(
         arch=image.cell.arch,
@@ -67,7 +67,7 @@ def _toolkit_home(cuda: PlannedCuda) -> str:
 
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
-    """A block's arguments with what hpccm's defaults get wrong for this target."""
+    """Return a block's arguments with what hpccm's defaults get wrong for this target."""
     own: Arguments = {**copy.deepcopy(notes_on(name).defaults), **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
@@ -75,7 +75,7 @@ def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) ->
 
 
 def corrected(text: str, target: QuirkTarget) -> str:
-    """A spec's text with the lines that hpccm writes for other distributions."""
+    """Return a spec's text with the lines that hpccm writes for other distributions."""
     for wrong, right in (*_repositories(target), *_stub_folders(target)):
         text = text.replace(wrong, right)
     # What hpccm calls yum is dnf since RHEL 8, and dnf's metadata stay in the layer.
@@ -186,7 +186,7 @@ def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _variables(arguments: Arguments) -> Mapping[str, object]:
-    """The variables of a toolchain that a recipe spells out; none for that of a block."""
+    """Return the variables of a toolchain that a recipe spells out; none for that of a block."""
     toolchain = arguments.get("toolchain")
     return toolchain if isinstance(toolchain, Mapping) else {}
 
@@ -310,7 +310,7 @@ def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
 
 
 def step_by_step(definition: str) -> str:
-    """A definition whose git steps stand on lines of their own.
+    """Return a definition whose git steps stand on lines of their own.
 
     hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
     of the last command of && only: a clone that fails would go unseen.

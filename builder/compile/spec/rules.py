@@ -31,7 +31,7 @@ _TOOLCHAIN = (
 
 
 def block_faults(use: BlockUse) -> list[Fault]:
-    """The faults of a recipe's block, before its templates are rendered.
+    """Return the faults of a recipe's block, before its templates are rendered.
 
     An unknown block or argument, a value of another type than the argument's, a version that is
     left to hpccm, and what only one of the two formats would have.
@@ -121,7 +121,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _missing_version(use: BlockUse, block: Block) -> str:
-    """The version that hpccm would use by itself; empty where the recipe names one."""
+    """Return the version that hpccm would use by itself; empty where the recipe names one."""
     arguments, notes = use.arguments, notes_on(use.name)
     of_distribution = notes.distribution and not (
         arguments.get("upstream") or arguments.get("source")
@@ -222,7 +222,7 @@ _FITS = {
 
 
 def _mismatch(kind: str, value: object) -> str:
-    """The reason why a value does not fit; empty where it does."""
+    """Return the reason why a value does not fit; empty where it does."""
     if kind == catalogue.TOOLCHAIN:
         return _toolchain_problem(value)
     if not _FITS[kind](value):
@@ -260,7 +260,7 @@ def _valid(kind: str, value: object) -> str:
 
 
 def described(value: object) -> str:
-    """A value in the words of an error message."""
+    """Return a value in the words of an error message."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -273,7 +273,7 @@ def described(value: object) -> str:
 
 
 def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> Fault:
-    """A fault of a block, or of one argument of it."""
+    """Return a fault of a block, or of one argument of it."""
     return Fault(
         file=use.where.file,
         line=use.lines.get(argument, use.where.line),
@@ -284,7 +284,7 @@ def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> F
 
 
 def _version(use: BlockUse) -> str:
-    """The version that a recipe names; empty for none, and for a template."""
+    """Return the version that a recipe names; empty for none, and for a template."""
     version = use.arguments.get("version")
     return version if isinstance(version, str) and not _is_template(version) else ""
 

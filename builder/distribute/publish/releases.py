@@ -242,7 +242,7 @@ NARROW_HINT = "publish those architectures with it, or remove the tag from the r
 
 
 def declared_releases(project: Project, selection: Selection) -> list[Declared]:
-    """The releases that have a selected cell.
+    """Return the releases that have a selected cell.
 
     A release is of every architecture that the matrix has for it, also when globs select only one
     of them; but for those that `--arch`, or the matrix's default selection, leaves out. Raises
@@ -299,7 +299,7 @@ def ready_releases(
 
 
 def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
-    """The recipe's ancestors, the nearest first, each with the tag of the same cell."""
+    """Return the recipe's ancestors, the nearest first, each with the tag of the same cell."""
     return tuple(
         (recipe.name, dataclasses.replace(cell, recipe_version=recipe.version).tag)
         for recipe in reversed(project.chain(cell.recipe)[:-1])
@@ -307,7 +307,7 @@ def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
 
 
 def _architectures(project: Project, selection: Selection) -> tuple[str, ...]:
-    """The patterns of architectures that releases are to have; empty for all."""
+    """Return the patterns of architectures that releases are to have; empty for all."""
     default = not (selection.everything or selection.patterns or selection.images)
     return (project.matrix.default if default else selection.patterns).get("arch", ())
 

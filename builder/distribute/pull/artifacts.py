@@ -235,7 +235,7 @@ def _is_intact(path: Path, judged: Judged, receipt: PullReceipt) -> bool:
 
 
 def tree_on_disk(folder: Path) -> str:
-    """The tree digest of a folder; raises `OSError` where something cannot be read."""
+    """Return the tree digest of a folder; raises `OSError` where something cannot be read."""
     return tree_digest(comparable(_entries(folder)))
 
 

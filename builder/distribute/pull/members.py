@@ -164,7 +164,7 @@ class _Extended:
             self.texts = {name: text for name, text in _records(content) if _is_read(name)}
 
     def applied(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """The member as the extended headers have it."""
+        """Return the member as the extended headers have it."""
         for name, text in self.texts.items():
             if name in _NUMBERS:
                 setattr(member, _NUMBERS[name], _number(text))
@@ -186,7 +186,7 @@ def _is_read(name: bytes) -> bool:
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The records of a pax header, each `LENGTH NAME=VALUE` with an end of line.
+    """Yield the records of a pax header, each `LENGTH NAME=VALUE` with an end of line.
 
     Raises `Refused` unless the header consists of them, and for sparse files.
     """

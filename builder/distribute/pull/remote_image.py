@@ -178,7 +178,7 @@ def contract_of(
 
 
 def pulled_for(host: Host) -> PulledFor:
-    """A host as far as the choice of evidence needs it."""
+    """Return a host as far as the choice of evidence needs it."""
     devices = host.gpu.devices
     numbers = [None] if devices is None else [device.capability for device in devices]
     known = tuple(number for number in numbers if number is not None)
