@@ -1,4 +1,4 @@
-"""The local store of base images: made once by mmdebstrap, kept by content key."""
+"""The local store of base images: mmdebstrap makes them once, by content key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StoredBase:
 
     @property
     def tag(self) -> str:
-        """Its name in an engine, whatever else is called `name` meanwhile."""
+        """Its unique name in an engine."""
         return base_tag(self.digest)
 
     @property
@@ -78,7 +78,7 @@ class StoredBase:
         return (self.tag,) if "@" in self.name else (self.name, self.tag)
 
     def touch(self) -> None:
-        """Note that it is of use: `gc` leaves what was so lately."""
+        """Note that it was used: `gc` keeps what was used recently."""
         note_use(self.archive.parent / RECORD)
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class StoredBase:
             raise self.changed()
 
     def changed(self, log: Path | None = None) -> StepFailed:
-        """Return the error where another base lies in its place."""
+        """Return the error for another base in its place."""
         return StepFailed(
             f"{self.archive}: not the base that this run began with ({self.digest})",
             log=log,
@@ -174,7 +174,7 @@ def ensure_base(
     native: Path | None = None,
     indices: Callable[[], tuple[IndexState, ...]] = tuple,
 ) -> StoredBase:
-    """Return the base from the store; made first if it is not there, or too old.
+    """Return the base from the store; make it first if it is missing or too old.
 
     `native` is a folder of native tools for an emulated architecture; the base is the same without
     them. `indices` says afterwards which indices it used.
@@ -228,7 +228,7 @@ def ensure_base(
 
 
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
-    """The newest base that specs call by a name, from whichever mirror; None if there is none.
+    """Return the newest base of a name in specs, from any mirror; None if there is none.
 
     For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
     registry is known by the digest in its name.
@@ -250,13 +250,13 @@ def bootstrap_of(base: BaseImage) -> Bootstrap:
 
 
 def base_key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
-    """A SHA-256 over everything that decides what mmdebstrap makes, but the mirror's state."""
+    """Return a SHA-256 over all inputs of mmdebstrap except the mirror's state."""
     content = [_FORMAT, base.name, arch, asdict(bootstrap_of(base)), asdict(mirror)]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read(record: Path, name: str) -> StoredBase:
-    """Return the base of a record; specs may name it anew, though nothing in it changed."""
+    """Return the base of a record; specs may name it differently, though it is the same."""
     stored = read(StoredBase, json.loads(record.read_text()))
     return replace(stored, archive=record.parent / stored.archive.name, name=name)
 
@@ -283,7 +283,7 @@ def staging(store: Path, name: str) -> Iterator[Path]:
 
 
 def _lending(native: Path) -> list[str]:
-    """Shows the root file system native tools while it is made, and takes them away again."""
+    """Mount native tools in the root file system while it is made, and unmount them."""
     shown = f'"$1{LENT_AT}"'
     show = f"mkdir {shown} && mount --bind {shlex.quote(str(native))} {shown}"
     return [

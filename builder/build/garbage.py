@@ -1,4 +1,4 @@
-"""Things in the store that nothing refers to any more, and their removal.
+"""Unreferenced files in the store, and their removal.
 
 What counts is the project at hand: all of its matrix, in every flavour. A store can serve several
 projects, so what another one may use stays for as long as it was used lately; source files stay

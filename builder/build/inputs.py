@@ -54,7 +54,7 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 def fetched(
     project: Path, specs: Iterable[Spec], progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
-    """The files that specs copy in, by URL: verified, in the store; raises as `fetch_all` does."""
+    """Return the files that specs copy in, by URL, verified and stored; raises as `fetch_all`."""
     sources = sources_of(specs)
     if not sources:
         return {}
@@ -68,7 +68,7 @@ def fetched(
 
 
 def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
-    """The store in the builder's home; with this machine's Debian mirror if one is needed."""
+    """Return the store in the builder's home, with this machine's Debian mirror if needed."""
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
     return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
@@ -110,7 +110,7 @@ def project_digests(project: Path) -> dict[str, str]:
 
 
 def program_digest(program: Path = _PROGRAM) -> str:
-    """One `sha256:…` over all files of this program, whatever the time or the place they have.
+    """Return one `sha256:…` over all files of this program, without their times and places.
 
     Each counts with its path and its SHA-256; compiled Python does not.
     """
@@ -195,7 +195,7 @@ def _registries(spec: Spec) -> set[str]:
 
 
 def _names(spec: Spec) -> set[str]:
-    """The images that its stages start from and that the store lacks, as this site names them."""
+    """Return the images that stages start from and the store lacks, by this site's names."""
     stored = {base.name for base in brought_bases(spec.image, Home.of_environment())}
     return {*spec.image.registry_bases.values()} - stored
 
@@ -268,7 +268,7 @@ class Lockable:
 
 
 def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
-    """The plan, and whether it is of everything: without a selector a lock is of all images."""
+    """Return the plan, and whether it is complete: without a selector a lock has all images."""
     everything = not selection.patterns and not selection.images
     if everything:
         selection = dataclasses.replace(selection, everything=True)

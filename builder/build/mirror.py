@@ -55,7 +55,7 @@ def find_mirror(
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
-    """The archives of this machine's apt that have one of some suites, and no user in the URL."""
+    """Return the archives of this machine's apt with one of the suites, and no user in the URL."""
     uris = (_resolved(uri) for uri, suite in _entries(apt) if suite.partition("-")[0] in suites)
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
@@ -84,7 +84,7 @@ def _without_secrets(mirror: DebianMirror) -> DebianMirror:
 
 
 def _resolved(uri: str) -> str:
-    """The first mirror of a list of them, as cloud images name it: `mirror+file:/etc/...`."""
+    """Return the first mirror in the list of a `mirror+file:/etc/...`, as cloud images have it."""
     if not uri.startswith("mirror+file:"):
         return uri
     lines = Path(uri.removeprefix("mirror+file:").removeprefix("//")).read_text().split()
@@ -92,7 +92,7 @@ def _resolved(uri: str) -> str:
 
 
 def _own_suites(os_release: Path) -> set[str]:
-    """The suites under which a Debian machine names its own release; others are third parties'."""
+    """Return the suites of a Debian machine's own release; others are third parties'."""
     lines = os_release.read_text().splitlines() if os_release.exists() else []
     fields = dict(line.partition("=")[::2] for line in lines)
     if fields.get("ID") != "debian":

@@ -156,7 +156,7 @@ def file_digest(path: Path) -> str:
 
 
 def _base_digest(image: PlannedImage, bases: Sequence[StoredBase]) -> dict[str, str]:
-    """The annotation with the digest of the base that an image starts from, as far as it is known.
+    """Return the annotation with the digest of an image's base, if it is known.
 
     https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
     """

@@ -96,7 +96,7 @@ class Records:
         return self.path(stage).exists()
 
     def why_not(self, stage: KeyedStage) -> str:
-        """The reason to build a stage that is not recorded: the changes since the last of it."""
+        """Return why to build a stage that has no record: the changes since its last build."""
         before = self._newest(stage)
         if before is None:
             return "never built here"
@@ -184,7 +184,7 @@ def _digests(records: Iterable[Path]) -> dict[str, str]:
 
 
 def noted_engine(home: Home, name: str) -> str:
-    """Return an engine with its version and options, as the last build noted it.
+    """Return an engine's version and options, as the last build noted them.
 
     Empty if the program is another one now, or was never run.
     """

@@ -195,7 +195,7 @@ def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
 def index_states(
     run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
 ) -> tuple[IndexState, ...]:
-    """The states of package indices that a build was told of, `name` as its downloads have it.
+    """Return the states of package indices of a build, by the `name` of its downloads.
 
     `earlier` builds of that name count, too, where layers may be theirs.
 
@@ -217,7 +217,7 @@ def uses_pip(image: PlannedImage) -> bool:
 
 
 def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | None:
-    """Return the native tools for an image that is emulated; brought first if need be.
+    """Return the native tools for an emulated image; fetched first if missing.
 
     Offline, they are those that the store has, from whichever mirror.
     """

@@ -144,7 +144,7 @@ class Schedule:
 
 
 def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
-    """The seconds from the start of each task to the end of the longest path that begins with it.
+    """Return the seconds of the longest path that begins with each task.
 
     Raises `ValueError` for tasks that wait for each other.
     """

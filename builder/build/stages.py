@@ -62,7 +62,7 @@ class RunStages:
         return self.bases.get(image.base_image)
 
     def bases_of(self, image: PlannedImage) -> tuple[StoredBase, ...]:
-        """The base that was made here, or those that `load` brought, which the engine is given.
+        """Return the base that was made here, or those that `load` stored, for the engine.
 
         The engine itself has, or pulls, all others.
         """
@@ -74,7 +74,7 @@ class RunStages:
         return bases
 
     def native_of(self, image: PlannedImage) -> str:
-        """The digest of the native tools that the steps of an image are lent; empty for none."""
+        """Return the digest of the native tools for an image's steps; empty for none."""
         lent = self.native.get(image.base_image) if self.run.engine.lends else None
         return lent.digest if lent else ""
 
@@ -108,7 +108,7 @@ class RunStages:
         return stored.made >= run.started
 
     def indices(self, image: PlannedImage) -> dict[IndexState, list[str]]:
-        """The states of package indices that an image was made with: its base, and which stages."""
+        """Return the states of package indices of an image: its base's, and its stages'."""
         used: dict[IndexState, list[str]] = {}
         if base := self.base(image):
             used |= {one: [_BASE] for one in base.indices}
@@ -152,7 +152,7 @@ class RunStages:
         self._record(spec, stages[-1], text, took_s, tag)
 
     def alone(self, spec: Spec, number: int) -> str:
-        """One of a spec's stages as a Dockerfile on what the engine has: its base, its parents."""
+        """Return one stage of a spec as a Dockerfile that starts from the engine's images."""
         stages, image = self.of(spec.image), spec.image
         native = self.native_of(image)
         names = {one.target: one.tag for one in stages[:number]}

@@ -99,7 +99,7 @@ class BadInput(BuildImagesError):
 
     @classmethod
     def of(cls, faults: Sequence[Fault], rest: str = "nothing was built") -> BadInput:
-        """An error that lists `faults`, sorted by file and line. `rest` says what was not done."""
+        """Return an error that lists `faults` by file and line; `rest` says what was not done."""
         unique = sorted(set(faults))
         count = counted(len(unique), "fault")
         places = counted(len({fault.file for fault in unique}), "file")

@@ -99,7 +99,7 @@ def version_order(version: str) -> tuple[int, ...]:
 
 
 def first_version(text: str) -> str:
-    """The first version number in what a program prints, such as 5.0.7; empty if there is none."""
+    """Return the first version number in a program's output, such as 5.0.7; empty if none."""
     match = _PRINTED.search(text)
     return match[0] if match else ""
 

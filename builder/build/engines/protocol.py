@@ -48,7 +48,7 @@ class Tools:
         return self.which(name) is not None
 
     def program(self, name: str) -> str:
-        """The path of a program; raises `MissingPrerequisite` if it is not on this machine."""
+        """Return the path of a program; raises `MissingPrerequisite` if it is missing."""
         path = self.which(name)
         if path is None:
             raise MissingPrerequisite(
@@ -72,13 +72,13 @@ class Tools:
         return self.packages.step() if self.packages else contextlib.nullcontext()
 
     def downloading_for(self, name: str) -> dict[str, str]:
-        """Return the same for a build: its downloads are noted under the name of what is built."""
+        """Return the variables for a build: its downloads are noted under its name."""
         if not self.journals:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
 
     def index_states(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
-        """Return the states of package indices that a build was told of, or its cached layers were.
+        """Return the states of package indices of a build, or of its cached layers.
 
         Without `earlier` those of this run alone: nothing was taken from a build before it.
         """
@@ -94,7 +94,7 @@ class Tools:
 
     @property
     def ordinary_user(self) -> str | None:
-        """The user that runs what root must not; None if the caller is an ordinary user."""
+        """The user for programs that root must not run; None if the caller is not root."""
         return ORDINARY_USER if os.geteuid() == 0 else None
 
     def logged(
@@ -120,7 +120,7 @@ class Tools:
         )
 
     def version(self, name: str, *arguments: str) -> str:
-        """The first version number that a program prints of itself; empty if it prints none."""
+        """Return the first version number that a program prints; empty if there is none."""
         done = self.processes.capture(
             [self.program(name), *(arguments or ("--version",))],
             env={**self.environment, "USER": os.environ.get("USER", "root")},

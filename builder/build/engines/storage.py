@@ -47,7 +47,7 @@ _TRIAL_TIMEOUT_S = 60.0
 
 
 def driver_of(folder: Path, search_path: str) -> Driver:
-    """The driver for a storage in `folder`, which exists; it is tried there once in a run."""
+    """Return the driver for a storage in an existing `folder`; it is tested once in a run."""
     if named := os.environ.get(VARIABLE):
         return Driver(name=named, why=f"${VARIABLE} asks for it")
     return tried(folder, search_path)
@@ -68,7 +68,7 @@ def tried(folder: Path, search_path: str) -> Driver:
 
 
 def _ways(search_path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Ways to mount an overlay: the program that Buildah is to use, and a command that tries it."""
+    """Yield ways to mount an overlay: the program for Buildah, and a command that tests it."""
     own = "" if os.geteuid() == 0 else "userxattr,"
     yield "", ("mount", "-t", "overlay", "overlay", "-o", own + _LAYERS)
     if program := shutil.which(_FUSE, path=search_path):
@@ -134,7 +134,7 @@ def try_storage(folder: Path, *, arch: str, search_path: str, processes: Process
 
 
 def _small_image(folder: Path, arch: str) -> Path:
-    """Return an image of few members."""
+    """Return the tar of a small image."""
     rootfs, archive = folder / "rootfs.tar", folder / "image.tar"
     with tarfile.open(rootfs, "w", format=tarfile.PAX_FORMAT) as tar:
         for name, mode, owner in _MEMBERS:
@@ -181,7 +181,7 @@ class Storage:
         return chain
 
     def garbage(self, retained: Iterable[str], *, before: str) -> list[StoredImage]:
-        """The images that are needed for none of the `retained` names; the topmost ones first.
+        """Return the images that no `retained` name needs, the topmost ones first.
 
         What was made since `before` stays: steps of images that are being worked on.
         """
@@ -198,7 +198,7 @@ class Storage:
         return sorted(unneeded, key=lambda image: -len(self.chain(image)))
 
     def bytes_of(self, images: Iterable[StoredImage]) -> int:
-        """The bytes that are free when these images are gone: other images keep their layers."""
+        """Return the bytes that removing these images frees: others keep their layers."""
         gone = {image.id: self.chain(image) for image in images}
         others = [self.chain(image) for image in self.images.values() if image.id not in gone]
         return sum(map(self._bytes, set().union(*gone.values()) - set().union(*others)))
@@ -227,7 +227,7 @@ def read_storage(folder: Path, driver: str) -> Storage:
 
 
 def left_by_vfs(folder: Path, driver: str) -> list[Path]:
-    """The folders that vfs has left in a storage whose driver is overlay now, the records first.
+    """Return the folders that vfs left in a storage that now uses overlay, records first.
 
     The other way round nothing is left: overlay may work again, or on another host.
     """

@@ -59,7 +59,7 @@ class NativeTools:
 
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
-    """The major versions of gcc that images on this base use: its own, and those of its nvcc."""
+    """Return the major versions of gcc that images on this base use: its own, and its nvcc's."""
     cuda = base.cuda.distribution if base.cuda else ()
     return tuple(sorted({*base.gcc[:1], *(toolkit.gcc for toolkit in cuda if toolkit.gcc)}))
 
@@ -70,7 +70,7 @@ def _packages_cuda(base: BaseImage) -> bool:
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
-    """Return the reason why builds of this base are lent no native tools; empty if they are."""
+    """Return why builds of this base get no native tools; empty if they do."""
     if arch == host:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
@@ -83,7 +83,7 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
 
 
 def described(base: BaseImage, arch: str, host: str) -> str:
-    """The native tools for builds on this base, in words; empty where nothing is emulated."""
+    """Return the native tools for builds on this base, in words; empty without emulation."""
     if arch == host:
         return ""
     if reason := lacking(base, arch, host):
@@ -96,7 +96,7 @@ def described(base: BaseImage, arch: str, host: str) -> str:
 
 
 def emulated_compilers(image: PlannedImage) -> str:
-    """The compilers that an image's blocks install and that no tools are lent for, in words."""
+    """Return the compilers of an image's blocks without native tools, in words."""
     lent = compilers_for(image.base)
     names: list[str] = []
     for use in (use for stage in image.stages for use in (*stage.development, *stage.runtime)):
@@ -109,7 +109,7 @@ def emulated_compilers(image: PlannedImage) -> str:
 
 
 def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
-    """The tools for a base's release and an architecture, brought by mmdebstrap if need be."""
+    """Return the tools for a base's release and an architecture; fetched first if missing."""
     name = _name(base, arch)
 
     def make(folder: Path, now: str) -> dict[str, object]:
@@ -237,7 +237,7 @@ def _reduce(root: Path, triplet: str) -> None:
 
 
 def _programs(root: Path) -> Iterator[Path]:
-    """Every dynamic program of this machine's architecture below usr/bin and gcc's own folders."""
+    """Yield dynamic programs of this machine's architecture, below usr/bin and gcc's folders."""
     for name in ("bin", "libexec", "lib/apt", "lib/gcc-cross", f"lib/{_NVCC}/bin"):
         for path in sorted((root / "usr" / name).rglob("*")):
             is_program = path.is_file() and not path.is_symlink() and ".so" not in path.name

@@ -166,7 +166,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
 
 
 def _installs_into(command: SpecCommand, layer: str) -> str:
-    """The folder or file that a command writes; empty where it installs nothing of its own."""
+    """Return the folder or file that a command installs; empty if it installs none."""
     words = [word for word in words_of(command.text) if "=" not in word.split("/")[0]]
     if not words:
         return ""

@@ -55,7 +55,7 @@ def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
 
 
 def _stages(reading: Reading) -> Iterator[tuple[Text, str, int]]:
-    """Each stage of the Dockerfile alone, after empty stages that have the names before it."""
+    """Yield each stage of the Dockerfile alone, after empty stages with the earlier names."""
     lines = _UNDOTTED.sub(r"\1\2.example:", reading.spec.dockerfile).splitlines(keepends=True)
     stages = reading.docker.stages
     ends = [*(stage.line - 1 for stage in stages[1:]), len(lines)]

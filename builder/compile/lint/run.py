@@ -69,7 +69,7 @@ def lint(
 def _findings(
     readings: Mapping[str, Reading], programs: Mapping[str, str], processes: Processes, jobs: int
 ) -> dict[str, list[LintFinding]]:
-    """The findings in each spec, by our own rules and by the linters; equal texts are read once."""
+    """Return the findings in each spec, by our rules and linters; equal texts are read once."""
     texts = {key: list(texts_of(reading)) for key, reading in readings.items()}
     by_text = linter_findings(
         (text for entries in texts.values() for text, _, _ in entries), programs, processes, jobs

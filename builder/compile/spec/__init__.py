@@ -65,7 +65,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
 
 
 def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
-    """The downloads of the blocks of some images, locked or not; not safe in threads either."""
+    """Return the downloads of images' blocks, locked or not; not thread-safe either."""
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
     from builder.compile.spec.driver import dockerfile  # noqa: PLC0415
 

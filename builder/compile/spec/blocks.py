@@ -118,5 +118,5 @@ def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution:
 
 
 def family(hpccm_distro: str) -> str:
-    """The packaging family of a distribution as hpccm is told it: `ubuntu24`, `rockylinux9`."""
+    """Return a distribution's packaging family for hpccm: `ubuntu24`, `rockylinux9`."""
     return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT

@@ -96,7 +96,7 @@ def block_of(name: str) -> Block | None:
 
 
 def registered_block(name: str) -> type | None:
-    """The class that is registered under a name, or None. Raises `BadInput` for what is no block.
+    """Return the class that is registered under a name, or None; raises `BadInput` for others.
 
     Installed packages are looked through only for names that hpccm does not have: it takes
     milliseconds.
@@ -120,7 +120,7 @@ def registered_names() -> list[str]:
 
 @functools.cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """The first of each name on the path. `python -m` puts the working folder there: not that."""
+    """Return the first entry point of each name on the path, without the working folder's."""
     here = Path.cwd()
     path = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
     entries = [
@@ -190,7 +190,7 @@ def default(cls: type, argument: str) -> str:
 
 @functools.cache
 def _read(cls: type) -> tuple[set[str], set[type]]:
-    """The names that a block looks up, and the classes whose constructors see its `kwargs`."""
+    """Return the names that a block looks up, and the classes that receive its `kwargs`."""
     names: set[str] = set()
     classes: set[type] = set()
     waiting = [*cls.__mro__]
@@ -214,7 +214,7 @@ def _handed_on(cls: type) -> Iterator[type]:
 
 @functools.cache
 def source_of(cls: type) -> str:
-    """The class's own source, empty where none is at hand: a site's block can be made by code."""
+    """Return the class's source; empty if it has none, as a class made by code."""
     with warnings.catch_warnings(), contextlib.suppress(OSError, TypeError):
         warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
         return inspect.getsource(cls)

@@ -115,7 +115,7 @@ class _Step:
         return entry
 
     def alternatives(self, url: str) -> tuple[str, ...]:
-        """The URLs of the recipe's source that a block was given one of, else that URL alone."""
+        """Return the URLs of the recipe's source with this URL, else the URL alone."""
         locked = locked_url(url)
         return next((urls for urls in self.recipe.sources.values() if locked in urls), (locked,))
 

@@ -112,7 +112,7 @@ def _faults(image: PlannedImage) -> list[Fault]:
 
 
 def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> hpccm.Stage:
-    """A stage that starts from an image, its repositories prepared, or from an earlier stage."""
+    """Return a stage that starts from an image with prepared repositories, or from a stage."""
     stage = hpccm.Stage(name=name)
     stage += baseimage(
         image=source,
@@ -272,6 +272,6 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
 
 
 def _remainder(block: object, stage: str) -> str:
-    """The text that a block leaves for run time; hpccm's return None where that is nothing."""
+    """Return a block's text for run time; hpccm's blocks return None for an empty one."""
     runtime = getattr(block, "runtime", None)
     return str((callable(runtime) and runtime(_from=stage)) or "")

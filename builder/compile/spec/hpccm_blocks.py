@@ -81,13 +81,13 @@ def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
 
 
 def runtime_prerequisites(image: PlannedImage, text: str) -> bb_base | None:
-    """The same for the run-time stage, of which `text` is what the development blocks leave."""
+    """Return the packages for the run-time stage; `text` is the development blocks' part of it."""
     needed: set[str] = set().union(*(_needed(recipe.runtime, image) for recipe in image.stages))
     return _installed(needed | (_certificates(image) if fetches(text) else set()))
 
 
 def project_files(image: PlannedImage) -> dict[str, str]:
-    """The project's own files that the blocks of an image copy, by path in the spec's folder."""
+    """Return the project's files that an image's blocks copy, by path in the spec's folder."""
     return {
         f"{FILES}/{path}": text for use in _uses(image.stages) for path, text in use.files.items()
     }
@@ -117,7 +117,7 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
 
 
 def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
-    """The packages that the downloads of some blocks need. Only generic blocks bring no wget."""
+    """Return the packages for downloads of blocks; only generic blocks do not install wget."""
     needed: set[str] = set()
     for use in uses:
         if use.name.startswith("generic_") and use.arguments.get("url"):
@@ -215,7 +215,7 @@ def from_development(
 
 
 def _copied(dest: str, sources: list[str]) -> str:
-    """Return a command that leaves a path alone which is copied to itself."""
+    """Return a command that does not change a path that is copied to itself."""
     folder = dest if dest.endswith("/") else posixpath.dirname(dest)
     others = [
         source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)

@@ -329,7 +329,7 @@ _STEP = re.compile(
 
 
 def repeatable(text: str) -> str:
-    """A block's text whose steps that compile are told the same time and host whenever they run.
+    """Return a block's text whose compiling steps always get the same time and host name.
 
     Not other steps: Python would then compile modules that read their sources at each import.
     https://docs.python.org/3/library/py_compile.html#py_compile.PycInvalidationMode

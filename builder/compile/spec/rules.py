@@ -53,7 +53,7 @@ def block_faults(use: BlockUse) -> list[Fault]:
 
 
 def rendered_faults(use: BlockUse) -> list[Fault]:
-    """The faults of a block whose templates are rendered for a cell: arguments of another type."""
+    """Return the faults of a block with rendered templates: arguments of the wrong type."""
     block = block_of(use.name)
     return block_faults(use) if block is None else [*_type_faults(use, block, rendered=True)]
 

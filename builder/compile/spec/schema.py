@@ -11,7 +11,7 @@ from builder.system.files import table_beside
 
 
 def _shapes() -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]]]:
-    """The schemas in shapes.yaml: of arguments by their kinds, and of the toolkits' arguments."""
+    """Return the schemas of shapes.yaml: arguments by kind, and the toolkits' arguments."""
     shapes = table_beside(__file__, "shapes.yaml")
     names, variables, _template = shapes["kinds"][catalogue.TOOLCHAIN]["anyOf"]
     names["enum"] = [*TOOLCHAINS, "mpi"]

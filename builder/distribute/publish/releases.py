@@ -276,7 +276,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
 def ready_releases(
     releases: Sequence[Declared], out: Path, project: Path
 ) -> tuple[list[ReadyRelease], list[str]]:
-    """The releases from the output folder, and why some may not be published, a line a reason."""
+    """Return the releases in the output folder, and reasons against others, one per line."""
     complete: list[ReadyRelease] = []
     reasons: list[str] = []
     for release in releases:

@@ -98,7 +98,7 @@ def _extended_content(stream: PlainLayer, size: int) -> bytes:
 
 
 def shown(path: str) -> str:
-    """A path that somebody else chose, as it can be printed: a name may try to steer a terminal."""
+    """Return a foreign path in printable form: a name may contain terminal sequences."""
     return printable(path, most=200)
 
 

@@ -137,7 +137,7 @@ def write_json(file: Path, document: Mapping[str, object]) -> None:
 
 
 def read_receipt(folder: Path) -> PullReceipt | None:
-    """The receipt in a folder; None if there is none. Raises `ValueError` for a malformed one."""
+    """Return the receipt in a folder, or None; raises `ValueError` for a malformed one."""
     try:
         receipt = json.loads(read_regular(folder / NAME, _MOST_OF_RECEIPT))
     except (OSError, ValueError, RecursionError):
