@@ -146,7 +146,7 @@ def test_a_wrong_byte_in_what_is_sent_is_found_before_any_tag(
     flip(file)
     done = publish(project, registry.host)
     assert done.status == 5
-    assert f"{file}: it has the digest sha256:" in done.stderr
+    assert f"{file}: its digest is sha256:" in done.stderr
     assert_no_tags(registry.host)
 
 

@@ -54,7 +54,7 @@ def test_what_is_there_and_whole_is_left_alone(site: Site) -> None:
     site.publish()
     assert pull(site, "directory").status == 0
     again = passed(pull(site, "directory"))
-    assert "already there, and whole" in again.stderr
+    assert "already there, and complete" in again.stderr
     (site.place / "out/rootfs/etc/new").write_text("changed")
     changed = pull(site, "directory")
     assert changed.status == 5

@@ -393,7 +393,7 @@ def test_two_at_once_of_the_same_image(site: Site, artifact_format: str) -> None
     for ended in done:
         passed(ended)
     assert left_behind(site) == ["out"]
-    assert sum("already there, and whole" in one.stderr for one in done) == 2
+    assert sum("already there, and complete" in one.stderr for one in done) == 2
 
 
 def test_two_at_once_to_different_places(site: Site) -> None:
