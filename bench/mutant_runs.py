@@ -86,6 +86,8 @@ class MutantRuns:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        if lost := {name for mutant in self._mutants for name in mutant.tests} - set(items):
+            raise RuntimeError(f"{len(lost)} covering tests are not collected: {min(lost)}, ...")
         functions = functions_of_builder()
         gc.collect()
         gc.freeze()

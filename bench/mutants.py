@@ -50,12 +50,10 @@ class Result:
 
 
 def sample(folders: Sequence[str], count: int, seed: int) -> list[tuple[str, Mutation]]:
-    """So many mutations of the files in these folders, each as likely as any other."""
-    files = sorted(
-        str(path.relative_to(PROJECT))
-        for folder in folders
-        for path in (PROJECT / folder).rglob("*.py")
-    )
+    """Return `count` mutations of files or of the files in folders, chosen uniformly."""
+    places = [PROJECT / folder for folder in folders]
+    paths = (path for place in places for path in (place, *place.rglob("*.py")))
+    files = sorted({str(path.relative_to(PROJECT)) for path in paths if path.is_file()})
     known = [(file, one) for file in files for one in mutations((PROJECT / file).read_bytes())]
     return random.Random(seed).sample(known, min(count, len(known)))
 
@@ -133,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="+", default=["builder"], metavar="FOLDER")
+    parser.add_argument("--only", nargs="+", default=["builder"], metavar="PATH")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--engines", nargs="+", type=Path, default=[], metavar="FILE")
