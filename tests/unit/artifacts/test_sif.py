@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,19 @@ def test_any_other_partitions_are_refused(parts: list[SifPart], names: str, tmp_
         _copy_squashfs(image, tmp_path / "squashfs", None)
 
 
-def test_a_file_system_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    image = write_sif(tmp_path / "image.sif", [SifPart(content=b"hsqs", past_end=1000)])
-    with pytest.raises(StepFailed, match="it ends within its file system"):
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda data: b"X" * len(data), "not a SIF"),
+        (lambda data: data[:127], "not a SIF"),
+        (lambda data: data[:200], "it ends within its table of objects"),
+        (lambda data: data[:-1], "it ends within its file system"),
+    ],
+)
+def test_a_file_that_is_no_sif(spoil: Callable[[Any], Any], reason: str, tmp_path: Path) -> None:
+    image = write_sif(tmp_path / "image.sif", [ROOT])
+    image.write_bytes(spoil(image.read_bytes()))
+    with pytest.raises(StepFailed, match=reason):
         root_file_system(image)
 
 

@@ -111,3 +111,20 @@ def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
     limits = main_job.limits_of(jobs)
     assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
     assert (limits.groups, limits.memory) == (groups, 900)
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome", "code"),
+    [
+        ({}, "passed", 0),
+        ({}, "failed", 1),
+        ({"b": StepFailed("no")}, "passed", 1),
+        ({"b": StepFailed("no"), "c": MissingPrerequisite("full")}, "failed", 4),
+    ],
+)
+def test_the_exit_code_of_all_images(errors: dict[str, Any], outcome: str, code: int) -> None:
+    image = cast("Any", SimpleNamespace(outcome=outcome))
+    results = main_job.Results(manifests={"a": image}, errors=errors)
+    assert results.exit_code == code
+    assert set(results.reasons(lacking=True)) == set(errors) & {"c"}
+    assert set(results.reasons(lacking=False)) == set(errors) & {"b"}
