@@ -1,4 +1,4 @@
-"""From what an engine exports to an OCI layout that two builds agree on, byte for byte.
+"""Rewrite an engine's export as an OCI layout that two builds make byte for byte the same.
 
 Layers are written anew: sorted, with what counts alone (`settled`) and only what each changes of
 those below it (`changes`); plain for what is made of them next, and gzipped.
