@@ -32,7 +32,7 @@ def receipt_in(folder: Path) -> PullReceipt | None:
             return None
         if receipt.format not in FILES:
             raise BadInput(
-                f"{folder}: an image pulled as {receipt.format} cannot be verified",
+                f"{folder}: an image pulled as a {receipt.format} cannot be verified",
                 hint=f"pull it as one of {', '.join(FILES)}; or ch-run --set-env "
                 f"{folder}/rootfs -- /opt/build-images/run-checks",
             )

@@ -42,7 +42,7 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"format": "directory"}, "pulled as directory"),
+        ({"format": "directory"}, "pulled as a directory"),
         ({"format": ["sif"]}, "cannot be verified"),
         ({"run": None}, "pull the image again with this version"),
         ({"run": {"environment": ["A"], "directory": "/"}}, "the receipt is i"),
