@@ -224,7 +224,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
     if not run.settings.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
     if not is_open(image.cell.arch):
-        text = "no native tools: the kernel's handler is not the one of 'build-images setup'"
+        text = "no native tools: the kernel's handler is not from set-up: run 'build-images setup'"
         run.progress.step(image.identifier, text)
         return None
     tools = None
