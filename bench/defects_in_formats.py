@@ -172,9 +172,9 @@ _LAYER_DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a diff_id more": (
         _in_config(lambda config: config["rootfs"]["diff_ids"].append(_NO_DIGEST)),
-        "1 layers, and 2 diff_ids",
+        "1 layers, but 2 diff_ids",
     ),
-    "no diff_ids": (_in_config(lambda config: config.pop("rootfs")), "and 0 diff_ids"),
+    "no diff_ids": (_in_config(lambda config: config.pop("rootfs")), "but 0 diff_ids"),
     "another size": (
         _in_manifest(lambda manifest: manifest["layers"][0].update(size=1)),
         "bytes, but its descriptor says 1",
