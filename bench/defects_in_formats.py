@@ -168,7 +168,7 @@ _LAYER_DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda layout: _largest(layout).unlink(), "oci: "),
     "another diff_id": (
         _in_config(lambda config: config["rootfs"].update(diff_ids=[_NO_DIGEST])),
-        "this layer is not the sha256:0000",
+        "this layer differs from sha256:0000",
     ),
     "a diff_id more": (
         _in_config(lambda config: config["rootfs"]["diff_ids"].append(_NO_DIGEST)),
