@@ -168,13 +168,13 @@ _LAYER_DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda layout: _largest(layout).unlink(), "oci: "),
     "another diff_id": (
         _in_config(lambda config: config["rootfs"].update(diff_ids=[_NO_DIGEST])),
-        "this layer is not the sha256:0000",
+        "this layer differs from sha256:0000",
     ),
     "a diff_id more": (
         _in_config(lambda config: config["rootfs"]["diff_ids"].append(_NO_DIGEST)),
-        "1 layers, and 2 diff_ids",
+        "1 layers, but 2 diff_ids",
     ),
-    "no diff_ids": (_in_config(lambda config: config.pop("rootfs")), "and 0 diff_ids"),
+    "no diff_ids": (_in_config(lambda config: config.pop("rootfs")), "but 0 diff_ids"),
     "another size": (
         _in_manifest(lambda manifest: manifest["layers"][0].update(size=1)),
         "bytes, but its descriptor says 1",

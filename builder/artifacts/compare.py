@@ -1,4 +1,4 @@
-"""Differences of two builds of one image: in each layer the first path, and how it differs."""
+"""Differences between two builds of one image: the first path that differs in each layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Difference:
 
 
 class _Member(NamedTuple):
-    """A member of a layer; owners have no part in whether two entries are equal."""
+    """A member of a layer with its owner, which equality of entries leaves out, and its time."""
 
     entry: TreeEntry
     owner: str
@@ -57,7 +57,7 @@ def layout_differences(before: Layout, after: Layout) -> list[Difference]:
 
 
 def tarball_difference(before: IO[bytes], after: IO[bytes]) -> Difference:
-    """Return the first difference of two tar streams that are unlike when compressed."""
+    """Return the first difference of two tar streams whose compressed files differ."""
     return _difference("tarball", _members(before), _members(after))
 
 

@@ -1,4 +1,4 @@
-"""The layers of an OCI image laid over each other: one tree, read in place.
+"""Flatten the layers of an OCI image to one tree, which is read in place.
 
 https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md: an entry of an upper layer
 replaces that of a lower one, `.wh.NAME` removes NAME, `.wh..wh..opq` hides what lower layers have
@@ -26,8 +26,8 @@ WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _CHUNK = 1 << 16
 _DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
-_LARGEST = 1 << 20  # bytes of a file that describes an image
-_NOT_READ = b"\0"  # the content of one that is larger, or a link: equal to none that is expected
+_LARGEST = 1 << 20  # bytes of a file that describes an image, at most
+_NOT_READ = b"\0"  # stands for a larger file or a link: equals no content that is expected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ def flattened(layout: Layout) -> dict[str, TreeNode]:
 
 
 def lay(blob: Path, nodes: dict[str, TreeNode]) -> None:
-    """Lay a layer, a plain tar, over the nodes of those below it."""
+    """Lay a layer, a plain tar, over the nodes of the layers below."""
     with tarfile.open(blob, mode="r:") as archive:
         lay_nodes((placed(blob, member) for member in archive), nodes)
 
@@ -116,7 +116,7 @@ def entries_of_tar(
 ) -> Iterator[TreeEntry]:
     """Return the entries of a tar of a root file system, read once from start to end.
 
-    `retained` is given the contents of the files that describe an image (`describes`).
+    `retained` receives the contents of the files that describe an image (`describes`).
     """
     nodes: dict[str, TreeNode] = {}
     for node in _hashed(stream, retained):
@@ -128,9 +128,9 @@ def entries_of_tar(
 def entries_of_layout(
     layout: Layout, retained: dict[str, bytes] | None = None
 ) -> Iterator[TreeEntry]:
-    """Return the entries of an image, read once from its blobs, each checked against its digests.
+    """Return the entries of an image; read each blob once, and check it against its digests.
 
-    `retained` is given the contents of the files that describe an image (`describes`).
+    `retained` receives the contents of the files that describe an image (`describes`).
     """
     nodes: dict[str, TreeNode] = {}
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=False):
@@ -140,7 +140,7 @@ def entries_of_layout(
 
 
 def placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
-    """Return a member of a plain tar; a file knows where its content lies."""
+    """Return the node of a member of a plain tar, with the place of a file's content."""
     return TreeNode(
         path=clean(member.name),
         member=member,
@@ -151,7 +151,7 @@ def placed(layer: Path, member: tarfile.TarInfo) -> TreeNode:
 
 
 def _hashed(stream: IO[bytes], retained: dict[str, bytes] | None) -> Iterator[TreeNode]:
-    """Yield the members of a tar that is read once; files know their SHA-256."""
+    """Yield the nodes of a tar that is read once, with the SHA-256 of each file."""
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
         for member in archive:
             path = clean(member.name)
@@ -171,7 +171,7 @@ def describes(path: str) -> bool:
 
 
 def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
-    """Lay one layer over the nodes of those below it."""
+    """Lay one layer over the nodes of the layers below."""
     upper: dict[str, TreeNode] = {}
     for node in layer:
         folder, name = posixpath.split(node.path)
@@ -191,7 +191,7 @@ def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
 def _linked(
     link: TreeNode, upper: Mapping[str, TreeNode], lower: Mapping[str, TreeNode]
 ) -> TreeNode:
-    """Return the node of this layer, or of one below, that a hard link names; with its path."""
+    """Return the node that a hard link names, in this layer or below, with the link's path."""
     target = clean(link.member.linkname)
     node = upper.get(target) or lower.get(target)
     if node is None:
@@ -200,7 +200,7 @@ def _linked(
 
 
 def _remove(nodes: dict[str, TreeNode], path: str, *, itself: bool) -> None:
-    """Remove what is below a path, and itself if so asked."""
+    """Remove the nodes below a path; with `itself`, also the path's own."""
     node = nodes.pop(path, None) if itself else nodes.get(path)
     if node and not node.member.isdir():
         return

@@ -1,13 +1,13 @@
-"""Layers as images have them: without what two builds may differ in, and only what each changes.
+"""Reproducible layers: only the changes of each layer, without what differs between two builds.
 
-Two builds of one image may not differ in times, logs, caches, and what engines leave. All of that
-is decided from a path and its bytes alone, so that layers which images share stay shared;
-docs/reproducible.md gives the reasons at length.
+Times, logs, caches and files that engines leave must not make two builds of an image differ. The
+rules look at a path and its bytes alone, so layers that images share stay shared;
+docs/reproducible.md gives the reasons in full.
 
-Engines write down what their storage driver noticed. Overlay copies up a file that got the owner
-which it had, and the folders above it; vfs compares times and sizes, and leaves both out. The trees
-are the same all the same, and so are the layers that are written here: what is new or otherwise
-than below, the folders in which that is, and what is gone.
+Engines write the changes that their storage driver notices. If a file is given the owner that it
+has already, overlay copies it and the folders above it into the layer; vfs compares times and
+sizes, and leaves them out. The trees are equal, and so are the layers that are written here: new
+and changed paths, the folders that contain them, and removals.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ VARIABLE = "SOURCE_DATE_EPOCH"
 _LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits
 _DAY_S = 86_400
 _CHUNK = 1 << 20
-_SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # to build steps, from this machine
-# Engines put the build host's in a layer; runtimes bring their own. Those of the base stay.
+_SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # mounted in build steps
+# Engines write the build host's into a layer; runtimes bring their own. Those of the base stay.
 STUBS = frozenset(["etc/hosts", "etc/hostname", "etc/resolv.conf"])
 _VOLATILE = re.compile("|".join(map(fnmatch.translate, PATHS["volatile"])))
 _SHADOW = "etc/shadow"
 _MACHINE_ID = "etc/machine-id"
 # A .pyc: https://peps.python.org/pep-0552/; since the magic number of 3.7, flags come before the
-# source's time. Python 2's numbers are above 20000, and its time comes second, too.
+# source's time. Python 2's magic numbers are above 20000; its files have no flags.
 _PYC_MARK = b"\r\n"
 _PYC_WITH_FLAGS = range(3392, 20000)
 
@@ -46,9 +46,9 @@ _PYC_WITH_FLAGS = range(3392, 20000)
 def changes_of(
     layer: Path, below: Mapping[str, TreeNode], *, epoch: int, lowest: bool
 ) -> Iterator[TreeNode]:
-    """Yield the members of a layer in order: folders first, and in them what the layer removes.
+    """Yield the members of a layer in order: a folder before its content, removals first.
 
-    `layer` is a plain tar that an engine wrote, `below` the tree on which it lies.
+    `layer` is a plain tar that an engine wrote, `below` the tree of the layers below.
     """
     changes: dict[str, TreeNode] = {}
     tree = dict(below)
@@ -56,7 +56,7 @@ def changes_of(
         nodes = [placed(layer, member) for member in archive]
     lay_nodes((node for node in nodes if _stays(node, lowest=lowest)), tree)
     if root := next((node for node in reversed(nodes) if not node.path), None):
-        tree[""] = root  # a member of the layer, though no path of the tree
+        tree[""] = root  # a member of the layer, but not a path of the tree
     for path, node in tree.items():
         if node is not below.get(path):
             change = _settled(node, epoch)
@@ -67,7 +67,7 @@ def changes_of(
         whiteout = tarfile.TarInfo(posixpath.join(folder, WHITEOUT + name))
         whiteout.mtime = epoch
         changes[whiteout.name] = TreeNode(path=whiteout.name, member=whiteout, data=b"")
-    # A layer without a folder of the lower tree would give it another mode.
+    # Without its folder in the layer, a path would give the lower tree's folder another mode.
     for folder in {parent for path in changes for parent in _parents(path)} - changes.keys():
         if folder in tree:
             changes[folder] = _settled(tree[folder], epoch)
@@ -92,7 +92,7 @@ def _settled(node: TreeNode, epoch: int) -> TreeNode:
 
 
 def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]) -> Iterator[str]:
-    """Yield the paths of the lower tree that are gone, but not those that go with their folder."""
+    """Yield the paths removed from the lower tree, except those removed with their folder."""
     removed = below.keys() - tree.keys()
     for path in removed:
         if not any(
@@ -103,7 +103,7 @@ def _topmost_removed(tree: Mapping[str, TreeNode], below: Mapping[str, TreeNode]
 
 
 def _is_same(new: TreeNode, old: TreeNode, epoch: int) -> bool:
-    """Return whether a settled path is what it was."""
+    """Return whether a settled node equals the one below it."""
     if _header(new.member) != _header(settled(old.member, old.path, epoch)):
         return False
     if not new.member.isreg():
@@ -146,13 +146,13 @@ def _order(path: str) -> list[tuple[bool, str]]:
 
 
 def _meant(path: str) -> str:
-    """Return the path that a whiteout is about; any other as it is."""
+    """Return the path that a whiteout removes; any other path unchanged."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, name.removeprefix(WHITEOUT))
 
 
 def epoch_of(environment: Mapping[str, str]) -> int:
-    """Return the latest time that a time stamp may have: $SOURCE_DATE_EPOCH, else our own.
+    """Return the latest time that a time stamp may have: $SOURCE_DATE_EPOCH, else `EPOCH`.
 
     Seconds since 1970, https://reproducible-builds.org/specs/source-date-epoch/
     """
@@ -173,11 +173,10 @@ def is_kept(path: str, *, lowest: bool) -> bool:
 
 
 def settled(member: tarfile.TarInfo, path: str, epoch: int) -> tarfile.TarInfo:
-    """Return a member with what counts alone: type, mode, owner, content, links, attributes.
+    """Return a member with only what counts: type, mode, owner, content, links, attributes.
 
-    Times are clamped to `epoch`: what is older stays as it is, so nothing gets newer than what
-    it was made from. A folder's is `epoch`: it tells when something was made or removed in there,
-    also of what is not kept.
+    Times are clamped to `epoch`. Older times stay, so no file becomes newer than its sources. A
+    folder's time is always `epoch`: its own also reflects changes of files that are not kept.
     """
     new = tarfile.TarInfo(path or ".")
     new.type, new.size, new.linkname = member.type, member.size, member.linkname
@@ -197,7 +196,7 @@ def is_rewritten(path: str) -> bool:
 def rewritten(path: str, data: bytes, epoch: int) -> bytes:
     """Return a file's content without the time of the build.
 
-    A .pyc holds the time of its source, which is clamped here as there: it does not go stale.
+    A .pyc holds the time of its source. Both times are clamped alike, so it stays valid.
     """
     if path == _MACHINE_ID:
         return b""

@@ -1,4 +1,4 @@
-"""The manifest in an image's output folder, and the image's state by it."""
+"""The manifest in an image's output folder, and the image's state that it shows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def why_none(folder: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageGoal:
-    """The state that a run is to bring every image to. No time in one is later than `epoch`."""
+    """The state that a run is to bring every image to. Times in images are at most `epoch`."""
 
     formats: tuple[str, ...] = FORMATS
     engine: str = "buildah"
@@ -152,7 +152,7 @@ def judged_manifests(out: Path) -> list[Manifest]:
 def artifact_path(folder: Path, artifact: Artifact) -> Path:
     """Return where an artifact of a manifest lies: in its folder, whatever path the manifest says.
 
-    A manifest can be anybody's, and what it names may be sent to a registry.
+    A manifest can come from anybody, and the files that it names may be sent to a registry.
     """
     return folder / artifact.path.name
 
@@ -160,7 +160,7 @@ def artifact_path(folder: Path, artifact: Artifact) -> Path:
 def with_digests(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:
     """Return a manifest with the digests of the files that were `written` now.
 
-    Those of others stay as they are: what was put in their place since is not bound.
+    Digests of other files stay as they are, so a file that was replaced since is not bound.
     """
     new = {name: digest_of((folder / name).read_bytes()) for name in written}
     known = {**manifest.digests, **new}

@@ -76,7 +76,7 @@ class Layout:
 
 
 def read_layout(path: Path) -> Layout:
-    """Open a layout with one image, each blob that is read checked against its digest.
+    """Read a layout with one image; check its manifest and config against their digests.
 
     Layers are checked when they are read (`flatten`).
     """
@@ -105,7 +105,7 @@ def _document(layout: Path, digest: str) -> Any:
     except OSError as error:
         raise StepFailed(f"{layout}: not an OCI image layout ({error})") from error
     if (actual := digest_of(data)) != digest:
-        raise StepFailed(f"{layout}: blob {digest} holds {actual}")
+        raise StepFailed(f"{layout}: blob {digest} has the digest {actual}")
     try:
         return parsed(data)
     except ValueError as error:
@@ -120,10 +120,10 @@ def blob_path(layout: Path, digest: str) -> Path:
 
 @contextmanager
 def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
-    """Open a layer's tar, from a blob that is packed or not, to be read to its end.
+    """Open a layer's tar, from a blob that is compressed or not; it is read to its end.
 
-    Raises `StepFailed` at the end unless the blob holds what its name, a SHA-256, says, and, with a
-    `diff_id`, unless that is the digest of the tar.
+    Raises `StepFailed` at the end if the blob's SHA-256 is not its name or, with a `diff_id`, if
+    the tar has another digest.
     """
     with blob.open("rb") as file:
         packed = HashedReader(file)
@@ -134,13 +134,13 @@ def opened_layer(blob: Path, diff_id: str = "") -> Iterator[IO[bytes]]:
             while stream.read(_CHUNK):
                 pass
     if packed.digest != f"sha256:{blob.name}":
-        raise StepFailed(f"{blob}: this blob holds {packed.digest}")
+        raise StepFailed(f"{blob}: this blob has the digest {packed.digest}")
     if diff_id and plain.digest != diff_id:
-        raise StepFailed(f"{blob}: this layer is not the {diff_id} of the image's config")
+        raise StepFailed(f"{blob}: this layer differs from {diff_id} in the config")
 
 
 def is_packed(blob: Path) -> bool:
-    """Return whether a layer's blob has to be inflated."""
+    """Return whether a layer's blob is compressed."""
     return packing_of(blob) != PLAIN_LAYER
 
 
@@ -154,7 +154,7 @@ def packing_of(blob: Path) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """The plain bytes of a layer that is packed."""
+    """The plain bytes of a compressed layer."""
 
     def __init__(self, blob: Path, file: HashedReader) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Unpacked(io.RawIOBase):
         while size < 0 or len(self._ready) < size:
             packed = self._file.read(_CHUNK >> 2)
             if not packed and not self._inflater.eof:
-                raise EOFError("the compressed data break off")
+                raise EOFError("the compressed data are truncated")
             if not packed:
                 break
             self._ready += self._inflater.decompress(packed)
@@ -215,7 +215,7 @@ def write_archive(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBlob:
-    """A layer's blob; `diff_id` is the digest of its tar, and that of the blob if it is plain.
+    """A layer's blob; `diff_id` is the digest of its tar, which is that of a plain blob, too.
 
     `places` has the gzipped parts of large files, by the offset of their content in the tar.
     """
@@ -240,7 +240,7 @@ def plain_layers(layout: Path, diff_ids: Iterable[str]) -> list[LayerBlob]:
 
 
 def start_layout(layout: Path) -> None:
-    """Make an empty folder for blobs that only its owner writes; its old content is lost."""
+    """Make an empty layout that only its owner can write to; remove its old content."""
     shutil.rmtree(layout, ignore_errors=True)
     (layout / "blobs/sha256").mkdir(parents=True)
     for folder in (layout, layout / "blobs", layout / "blobs/sha256"):
@@ -253,7 +253,7 @@ def finish_layout(
     layers: Sequence[LayerBlob],
     annotations: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a folder with the layers' blobs a layout of one image; return its digest."""
+    """Complete a folder with layers' blobs to a layout of one image; return the image's digest."""
     manifest: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -294,9 +294,9 @@ _VARIANTS = {"arm64": "v8"}  # those of the platforms that images are made for
 
 
 def layout_faults(path: Path, architecture: str) -> list[str]:
-    """Return the contradictions in a layout, or its platform if it is not `architecture` (amd64).
+    """Return contradictions in a layout, and a platform other than `architecture` (amd64).
 
-    The digests of its layers are not compared here: `flatten` does that as it reads them.
+    Digests of layers are not compared here: `flatten` does that as it reads the layers.
     """
     layout = read_layout(path)
     try:
@@ -310,7 +310,7 @@ def layout_faults(path: Path, architecture: str) -> list[str]:
 
 
 def _wrong_platform(layout: Layout, architecture: str) -> Iterator[str]:
-    file = layout.path / "oci-layout"  # by which programs know a layout
+    file = layout.path / "oci-layout"  # programs recognize a layout by it
     version = json.loads(file.read_text())["imageLayoutVersion"] if file.exists() else None
     if version != _VERSION:
         yield f"its file oci-layout says version {version}, expected {_VERSION}"
@@ -344,7 +344,7 @@ def _wrong_blobs(layout: Layout) -> Iterator[str]:
 
 
 def _wrong_annotations(layout: Layout) -> Iterator[str]:
-    """Compare the annotations that are labels, too."""
+    """Yield each annotation that differs from the label of the same name."""
     labels = labels_of(layout)
     for name, text in (part(layout.manifest, "annotations") or {}).items():
         if labels.get(name, text) != text:

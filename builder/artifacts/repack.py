@@ -1,7 +1,7 @@
 """Rewrite an engine's export as an OCI layout that two builds make byte for byte the same.
 
-Layers are written anew: sorted, with what counts alone (`settled`) and only what each changes of
-those below it (`changes`); plain for what is made of them next, and gzipped.
+Layers are rewritten: sorted, with only what counts (`settled`) and only the changes to the layers
+below (`changes_of`). They are written gzipped, and plain for the formats that are made from them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from builder.model.exact_json import part
 from builder.system.files import link_or_copy
 from builder.system.home import NATIVE_LABEL
 
-ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are the manifest's, too
+ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are annotations, too
 _CHUNK = 1 << 20
 _NATIVE = f" LABEL {NATIVE_LABEL}="
 _OF_BUILD = frozenset(["io.buildah.version", NATIVE_LABEL])
@@ -56,8 +56,8 @@ _CONTAINER = (
 class PlainLayout:
     """A layout whose layers are plain tars.
 
-    `parts` has large files by the blob and the offset of their content in `layout`: the digest of
-    the blob in another layout, of the same image, that has their gzipped parts, and their places.
+    `parts` has the gzipped parts of large files, by the blob and the offset of the content in
+    `layout`: the digest of the blob in the gzipped layout of the image, and the parts' places.
     """
 
     layout: Layout
@@ -73,18 +73,18 @@ def repack(
     shared: SharedLayers | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> PlainLayout:
-    """Write the OCI layout `target`, and beside it `plain`, with layers that are not compressed.
+    """Write the OCI layout `target`, and `plain`, a layout with the same layers uncompressed.
 
-    `exported` is a folder as containers-transports(5) has it for `dir:`, and is used up. No time
-    in the layouts is later than `epoch`. Layers that are in `shared` are not written again. `notes`
-    are annotations beside those that the labels are.
+    `exported` is a folder in the format `dir:` of containers-transports(5), and is removed. Times
+    in the layouts are at most `epoch`. Layers in `shared` are not written again. `notes` are
+    annotations in addition to those from labels.
     """
     config, sources = _exported(exported)
     for folder in (target, plain):
         start_layout(folder)
     layers: list[LayerBlob] = []
     nodes: dict[str, TreeNode] = {}
-    key = hashlib.sha256(str(epoch).encode()).hexdigest()  # of all that a layer is made of
+    key = hashlib.sha256(str(epoch).encode()).hexdigest()  # of all inputs of a layer
     with threads() as pool:
         for number, source in enumerate(sources):
             key = hashlib.sha256(f"{key} {source.name}".encode()).hexdigest()
@@ -95,7 +95,7 @@ def repack(
                     shared.retain(key, layer, target=target, plain=plain)
             lay(blob_path(plain, layer.diff_id), nodes)
             layers.append(layer)
-            if source not in sources[number + 1 :]:  # two steps may have changed the same
+            if source not in sources[number + 1 :]:  # two steps may have the same blob
                 source.unlink()
     shutil.rmtree(exported)
     diff_ids = [layer.diff_id for layer in layers]
@@ -114,7 +114,7 @@ def repack(
 
 
 def unpack(layout: Layout, plain: Path) -> PlainLayout:
-    """Return the plain layout of an image that was packed before; made if it is not complete."""
+    """Return the plain layout of a packed image; write it if it is not complete."""
     with contextlib.suppress(StepFailed):
         existing = read_layout(plain)
         if existing.config == layout.config:
@@ -180,7 +180,7 @@ _COPIED = re.compile(r"(#\(nop\) (?:COPY|ADD) [a-z]+):[0-9a-f]{64}(?= )")
 
 
 def _config(config: Mapping[str, object], diff_ids: Sequence[str], epoch: int) -> dict[str, object]:
-    """Return an image's config without what the engine knows of itself and of the day."""
+    """Return an image's config without data of the engine and the date of the build."""
     created = dt.datetime.fromtimestamp(epoch, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     container = part(config, "config")
     settings = {name: value for name in _CONTAINER if (value := part(container, name))}
@@ -194,16 +194,17 @@ def _config(config: Mapping[str, object], diff_ids: Sequence[str], epoch: int) -
         "history": [
             {"created": created, **_step(step)}
             for step in part(config, "history") or []
-            # A label of the native tools that the steps after it were lent.
+            # Left out: the label with the native tools of the steps after it.
             if not (step.get("empty_layer") and _NATIVE in str(step.get("created_by")))
         ],
     }
 
 
 def _step(step: Mapping[str, object]) -> dict[str, object]:
-    """Return a step of an image's history; comments name images of the engine's own storage.
+    """Return a step of an image's history without what differs between builds.
 
-    Buildah also writes the digest of what it copied: with the times that files had then.
+    Comments name images in the engine's storage. Buildah also writes a digest of copied files
+    that covers their times.
     """
     about = {name: step[name] for name in ("author", "created_by", "empty_layer") if step.get(name)}
     if command := about.get("created_by"):
@@ -216,14 +217,14 @@ LIMIT = 2 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedLayers:
-    """The layers used last, in a folder of this run's own; safe for threads.
+    """The most recently used layers, in a folder of this run's own; safe for threads.
 
-    A key says everything that a layer is written from. No more than `limit` bytes of blobs are
-    retained: the least recently used goes first, and a layer that is larger is not retained.
+    A key covers all inputs of a layer. At most `limit` bytes of blobs are retained: the least
+    recently used layer goes first, and a layer that is larger is not retained.
 
-    Layouts of images are handed out while the run goes on, and what is changed in one must not
-    change another: packed blobs are copies. Plain ones, which stay in this run's folders, are links
-    where the file system has them.
+    Users receive layouts while the run continues, and a change in one must not change another:
+    packed blobs are copies. Plain blobs, which stay in this run's folders, are links if the file
+    system supports them.
     """
 
     folder: Path
@@ -232,7 +233,7 @@ class SharedLayers:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, key: str, *, target: Path, plain: Path) -> LayerBlob | None:
-        """Put a layer that was written before into two layouts; None if there is none."""
+        """Put a retained layer into two layouts, and return it; None if there is none."""
         with self._lock:
             layer = self._layers.pop(key, None)
             if layer is not None:
@@ -243,7 +244,7 @@ class SharedLayers:
             return layer
 
     def retain(self, key: str, layer: LayerBlob, *, target: Path, plain: Path) -> None:
-        """Retain a layer that two layouts have."""
+        """Retain a layer that is in two layouts."""
         packed, unpacked = blob_path(target, layer.digest), blob_path(plain, layer.diff_id)
         size = packed.stat().st_size + unpacked.stat().st_size
         with self._lock:
@@ -261,7 +262,7 @@ class SharedLayers:
 
 @contextlib.contextmanager
 def shared_layers(work: Path) -> Iterator[SharedLayers]:
-    """The layers that images of a run have in common, below the folder of half-made things."""
+    """Yield the store of layers that images of a run share, in a temporary folder of `work`."""
     work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="layers-", dir=work) as folder:
         yield SharedLayers(folder=Path(folder))

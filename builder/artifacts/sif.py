@@ -24,7 +24,7 @@ PARTITION, JSON = 0x4004, 0x4006
 _SQUASHFS, _PRIMARY = 1, 2
 _ARCHITECTURES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
 _KINDS = {1: "system", _PRIMARY: "primary", 3: "data", 4: "overlay"}
-LAUNCH = "#!/usr/bin/env run-singularity"  # the first line: what starts a SIF that is run as a file
+LAUNCH = "#!/usr/bin/env run-singularity"  # the first line: starts a SIF that is executed
 _MOST = 10_000  # descriptors: Apptainer makes 48
 _LARGEST = 1 << 22  # bytes of an object that is read whole
 
@@ -67,10 +67,10 @@ def objects(path: Path) -> tuple[SifObject, ...]:
 
 
 def root_file_system(path: Path) -> SifObject:
-    """Return the partition that programs see as their root: the only one, primary, in SquashFS.
+    """Return the root partition of a SIF, which must be its only one: primary, in SquashFS.
 
-    Raises `StepFailed` for a SIF with any other: Apptainer would lay an overlay above what is read
-    here, or start from another partition than the first.
+    Raises `StepFailed` for a SIF with other partitions: Apptainer would lay an overlay above the
+    tree that is read here, or start from another partition than the first.
     """
     partitions = [one for one in objects(path) if one.kind == PARTITION]
     kinds = [_PARTITION.unpack_from(one.extra) for one in partitions]
@@ -91,7 +91,7 @@ def architecture_of(path: Path) -> str:
 
 
 def launch_and_architecture(path: Path) -> tuple[str, str]:
-    """Return the first line of a SIF, and the architecture that its header has."""
+    """Return the first line of a SIF, and the architecture in its header."""
     with path.open("rb") as file:
         fields = _header(file, path)
     return fields[0].rstrip(b"\0").decode(errors="replace").strip(), _architecture(fields[3])
@@ -112,7 +112,7 @@ def _header(file: IO[bytes], path: Path) -> tuple[Any, ...]:
 def _objects(file: IO[bytes], path: Path) -> Iterator[SifObject]:
     number, start = _header(file, path)[8:10]
     if not 0 < number <= _MOST or start < _HEADER.size:
-        raise StepFailed(f"{path}: damaged SIF: its header says {number} objects")
+        raise StepFailed(f"{path}: damaged SIF: its header declares {number} objects")
     file.seek(start)
     table = file.read(number * _DESCRIPTOR.size)
     if len(table) < number * _DESCRIPTOR.size:

@@ -21,7 +21,7 @@ from typing import IO
 from builder.model.digests import HashedWriter
 
 APART = 1 << 16  # files from this size on are gzipped as parts of their own
-# Level 6 takes half as much again of processor time for 1 % less (docs/performance.md).
+# Level 6 takes 1.5 times the processor time for files 1 % smaller (docs/performance.md).
 LEVEL = 5
 PART = 1 << 20  # plain bytes of a part at most
 _BLOCK = tarfile.BLOCKSIZE
@@ -113,7 +113,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 class Gzip:
     """Writes a gzip file; `digest` is its SHA-256 and `size` its bytes, once it is closed.
 
-    `places` has those of the parts that were written under a key.
+    `places` has the places of parts, by the key under which they were written.
     """
 
     def __init__(self, sink: IO[bytes], pool: ThreadPoolExecutor) -> None:
@@ -133,7 +133,7 @@ class Gzip:
         return self._hash.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Write bytes, together in parts with those that are written next to them."""
+        """Write bytes, which share parts with the bytes before and after them."""
         self._count(data)
         self._gathered += data
         while len(self._gathered) >= PART:
@@ -193,10 +193,10 @@ def _deflated(data: bytes) -> bytes:
     return deflater.compress(data) + deflater.flush(zlib.Z_FULL_FLUSH)
 
 
-PAX = "SCHILY.xattr."  # what stands before an attribute's name in a pax header
+PAX = "SCHILY.xattr."  # the prefix of an attribute's name in a pax header
 Attributes = tuple[tuple[str, str], ...]  # names and values, sorted
-# Of the build host: its policy's label, the notes of its storage drivers, and the owners that an
-# ordinary user's Apptainer could not give.
+# Attributes of the build host: labels of its policy, records of its storage drivers, and owners
+# that an ordinary user's Apptainer could not set.
 _OF_HOST = (
     "security.selinux",
     "trusted.overlay.",  # https://docs.kernel.org/filesystems/overlayfs.html
@@ -209,19 +209,19 @@ _OF_ROOT = ("security.", "trusted.")
 
 
 def attributes_of(member: tarfile.TarInfo) -> Attributes:
-    """Return the attributes of a tar's member, without those of the host that it comes from."""
+    """Return the extended attributes of a tar's member, without those of the build host."""
     headers = sorted(member.pax_headers.items())
     pairs = ((name.removeprefix(PAX), text) for name, text in headers if name.startswith(PAX))
     return tuple(pair for pair in pairs if not pair[0].startswith(_OF_HOST))
 
 
 def users_attributes(member: tarfile.TarInfo) -> Attributes:
-    """Return those that every user may give: every format keeps them, whoever packs it."""
+    """Return the attributes that every user may set; every format keeps them."""
     return tuple(one for one in attributes_of(member) if not one[0].startswith(_OF_ROOT))
 
 
 def roots_attributes(member: tarfile.TarInfo) -> Attributes:
-    """Return those that only root may give, such as a program's capabilities."""
+    """Return the attributes that only root may set, such as a program's capabilities."""
     return tuple(one for one in attributes_of(member) if one[0].startswith(_OF_ROOT))
 
 

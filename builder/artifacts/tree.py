@@ -1,9 +1,9 @@
-"""The tree digest: one hash over an image's root file system, whatever format holds it.
+"""The tree digest: one hash over an image's root file system, the same in every format.
 
-Over the sorted entries' (path, type, mode, size, SHA-256 of the content, link target, extended
-attributes). Owners, the attributes that only root may give, and times are left out: a SIF that an
-ordinary user packs cannot keep them. All but times are compared between the formats that do
-(`owner_differences`). What a format must add or cannot keep is on the allow-list in `paths.yaml`,
+It covers the sorted entries: path, type, mode, size, SHA-256 of the content, link target, extended
+attributes. Owners, attributes that only root may set, and times are left out: a SIF that an
+ordinary user packs cannot keep them. All but times are compared between the formats that keep them
+(`owner_differences`). The allow-list in `paths.yaml` has what a format must add or cannot keep,
 each with its reason.
 """
 
@@ -26,7 +26,7 @@ from builder.system.files import table_beside
 PATHS: Mapping[str, Mapping[str, str]] = table_beside(__file__, "paths.yaml")
 # Paths that may differ between formats, and all below them, with the reason.
 ALLOWED = PATHS["format_specific"]
-_ENDS = re.compile(r"/|\Z")  # of a path's folders, and of itself
+_ENDS = re.compile(r"/|\Z")  # the ends of a path's folders, and of the path itself
 _KINDS = {
     tarfile.SYMTYPE: "link",
     tarfile.LNKTYPE: "hard link",
@@ -42,8 +42,8 @@ _text = json.encoder.encode_basestring_ascii  # a string as JSON
 class TreeEntry:
     """One path of a root file system. `mode` holds the permission bits, setuid's among them.
 
-    `owner` is `UID:GID` and what only root may give besides; it has no part in the digest, nor in
-    whether two entries are equal.
+    `owner` is `UID:GID` with the attributes that only root may set. The digest and the equality of
+    entries do not include it.
     """
 
     path: str
@@ -73,9 +73,9 @@ def is_allowed(path: str) -> bool:
 
 
 def entry_of(member: tarfile.TarInfo, path: str, content: str = "") -> TreeEntry:
-    """Return the entry of a tar's member; a regular file's content has a SHA-256.
+    """Return the entry of a tar's member; `content` is the SHA-256 of a regular file.
 
-    A link's own mode means nothing on Linux.
+    The mode of a symbolic link has no meaning on Linux.
     """
     return TreeEntry(
         path=path,
@@ -90,7 +90,7 @@ def entry_of(member: tarfile.TarInfo, path: str, content: str = "") -> TreeEntry
 
 
 def comparable(entries: Iterable[TreeEntry]) -> dict[str, TreeEntry]:
-    """Return the entries that count, by path, sorted."""
+    """Return the entries that are not on the allow-list, by path, sorted."""
     counted = {entry.path: entry for entry in entries if not is_allowed(entry.path)}
     return dict(sorted(counted.items()))
 
@@ -140,7 +140,7 @@ def first_difference(first: TreeEntry, second: TreeEntry) -> tuple[str, str]:
 
 
 def keeps_owners(entries: Mapping[str, TreeEntry]) -> bool:
-    """Return whether a tree has several owners: one that an ordinary user packed has one."""
+    """Return whether a tree has several owners; one packed by an ordinary user has only one."""
     return len({entry.owner for entry in entries.values()}) > 1
 
 

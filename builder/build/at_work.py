@@ -1,4 +1,4 @@
-"""Work on the store: beside other builders, after what builders that were killed left."""
+"""Use of the store beside other builders, and removal of what killed builders left in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.system.terminal import uninterrupted
 
 LOCK = "builder"
 _PROJECTS = "projects.json"
-WAITING = "waiting for a build-images that cleans the store"
+WAITING = "waiting for another build-images to clean the store"
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def using(
     say: Callable[[str], object],
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Turn]:
-    """Use the store, from which nobody removes anything meanwhile; the project is noted."""
+    """Keep others from removing anything from the store meanwhile; record the project."""
     with (
         _usual_modes(),
         together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn,
@@ -40,9 +40,9 @@ def using(
 
 @contextlib.contextmanager
 def _usual_modes() -> Iterator[None]:
-    """Make files with the same modes for every user: images have copies of them.
+    """Create files with the same modes for every user, since images have copies of them.
 
-    Build steps inherit the umask, too, and so do all programs that other ids are to reach.
+    Build steps inherit the umask, and so do programs whose files other user ids must reach.
     """
     before = os.umask(0o022)
     try:
@@ -55,9 +55,9 @@ def _usual_modes() -> Iterator[None]:
 def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterator[None]:
     """Work on the store beside other builders.
 
-    What builders that were killed left running is ended first. Containers and mounts that they
-    left are removed by whoever finds that nobody else is at work, at the start and, after an
-    interruption, at the end.
+    First end processes that killed builders left running. If no other builder is at work, also
+    remove containers and mounts that they left: at the start and, after an interruption, at the
+    end.
     """
     home = tools.home
     with (
@@ -97,10 +97,10 @@ def _remember(home: Home, project: Path) -> None:
 
 
 def clean(tools: Tools) -> None:
-    """Remove containers and mounts, when no builder is at work: none of them is in use.
+    """Remove containers and mounts. Call it only when no other builder is at work.
 
-    Whatever engine builds, Buildah runs the OCI images.
+    Buildah runs the OCI images, whichever engine builds.
     """
     Buildah(tools).clean()
-    if not mounted_below(tools.home.temporary.resolve()):  # else there is more in it than its files
+    if not mounted_below(tools.home.temporary.resolve()):  # files below a mount are not its own
         remove_tree(tools.home.temporary)

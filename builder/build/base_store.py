@@ -1,4 +1,4 @@
-"""The local store of base images: mmdebstrap makes them once, by content key."""
+"""The local store of base images, which mmdebstrap makes once for each content key."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ SECURITY = "security"
 RECORD = "base.json"
 _FORMAT = "3"
 
-# In the image, for the build steps: neither packages nor apt's own caches are left in a layer,
-# where they would make up a third of it. mmdebstrap itself needs the packages.
+# Kept in the image for the build steps: packages and apt's caches do not stay in a layer, where
+# they would make up a third of it. mmdebstrap itself needs the packages.
 _APT_CONF = "80build-images"
 _APT_OPTIONS = """\
 APT::Keep-Downloaded-Packages "false";
 DPkg::Post-Invoke { "rm -f /var/cache/apt/*.bin || true"; };
 """
-# Where apt's own user may not enter the root file system, apt leaves these folders to root.
+# If apt's own user may not enter the root file system, apt leaves these folders to root.
 _OF_APT = 'chroot "$1" chown _apt /var/cache/apt/archives/partial /var/lib/apt/lists/partial'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredBase:
-    """A base in the store. `name` is how specs name it; `digest` its OCI manifest's.
+    """A base in the store. `name` is its name in specs, `digest` that of its OCI manifest.
 
-    One of a registry, which `load` brought, has no `key` and no time at which it was `made`.
-    `indices` are the states of the package indices that it was made with, where that is known.
+    A base from a registry, stored by `load`, has neither a `key` nor a time in `made`. `indices`
+    are the states of the package indices that it was made with, if they are known.
     """
 
     name: str
@@ -74,11 +74,11 @@ class StoredBase:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that an engine keeps it under: none gives an image a name by digest."""
+        """All its names in an engine, which cannot name an image by digest."""
         return (self.tag,) if "@" in self.name else (self.name, self.tag)
 
     def touch(self) -> None:
-        """Note that it was used: `gc` keeps what was used recently."""
+        """Record that it was used: `gc` keeps recently used bases."""
         note_use(self.archive.parent / RECORD)
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class StoredBase:
             raise self.changed()
 
     def changed(self, log: Path | None = None) -> StepFailed:
-        """Return the error for another base in its place."""
+        """Return the error for a base that was replaced by another."""
         return StepFailed(
             f"{self.archive}: not the base that this run began with ({self.digest})",
             log=log,
@@ -98,10 +98,10 @@ class StoredBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bootstrapping:
-    """The way in which a store is filled by mmdebstrap: from which mirror, and what is noted where.
+    """How mmdebstrap fills a store: its mirror, its log and the progress listener.
 
-    What was made before `not_before`, a time in UTC in ISO 8601, is made anew. `environment` is
-    given to mmdebstrap: a proxy for packages.
+    Folders made before `not_before`, a time in UTC as ISO 8601, are made anew. `environment` has
+    further variables for mmdebstrap, such as a proxy for packages.
     """
 
     store: Path
@@ -115,9 +115,9 @@ class Bootstrapping:
     def ensure(
         self, name: str, record: str, make: Callable[[Path, str], Mapping[str, object]]
     ) -> Path:
-        """Return the store's folder of a name; filled first if that is needed.
+        """Return the store's folder of a name; fill it first if it is missing or too old.
 
-        `make` is given a folder and the time, and returns what its record says.
+        `make` receives the folder to fill and the time, and returns the content of its record.
         """
         folder = self.store / name
         with locked(self.store, name, stopped=lambda: self.processes.stopping):
@@ -143,11 +143,11 @@ class Bootstrapping:
         hint: str,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Make a tar of a base's release, signatures checked by apt.
+        """Make a tar of a base's release; apt checks the signatures.
 
-        mmdebstrap mounts in the namespace that it is started in. In one of its own, nobody who
-        walks through the file system meanwhile keeps its /proc busy, and nothing stays mounted. It
-        unpacks in a folder that only its user may enter.
+        mmdebstrap gets a mount namespace of its own: processes that walk through the file system
+        meanwhile do not keep its /proc busy, and nothing stays mounted. It unpacks in a folder
+        that only its user may enter.
         """
         argv = [
             *(*as_root_of_own(), "env", f"TMPDIR={target.parent}", "mmdebstrap", "--mode=root"),
@@ -177,7 +177,7 @@ def ensure_base(
     """Return the base from the store; make it first if it is missing or too old.
 
     `native` is a folder of native tools for an emulated architecture; the base is the same without
-    them. `indices` says afterwards which indices it used.
+    them. `indices` is called afterwards and returns the indices that were used.
     """
     key = base_key(base, arch, way.mirror)
 
@@ -194,7 +194,7 @@ def ensure_base(
             packages=bootstrap_of(base).packages,
             options=[
                 "--skip=output/dev,check/qemu",  # /dev is the runtime's; QEMU was checked
-                "--dpkgopt=force-unsafe-io",  # a killed bootstrap is thrown away: no sync
+                "--dpkgopt=force-unsafe-io",  # no sync: a killed bootstrap is discarded
                 f"--customize-hook=upload {options} /etc/apt/apt.conf.d/{_APT_CONF}",
                 f"--customize-hook={_OF_APT}",
                 *(_lending(native) if native else []),
@@ -230,8 +230,8 @@ def ensure_base(
 def kept_base(name: str, *, store: Path) -> StoredBase | None:
     """Return the newest base of a name in specs, from any mirror; None if there is none.
 
-    For where no mirror is: a base that was brought is of the mirror of those who made it. One of a
-    registry is known by the digest in its name.
+    It is for use without a mirror: a base from another machine was made with that machine's
+    mirror. A base from a registry is found by the digest in its name.
     """
     bases, digest = [], name.partition("@")[2]
     for record in store.glob(f"*/{RECORD}"):
@@ -256,16 +256,16 @@ def base_key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
 
 
 def _read(record: Path, name: str) -> StoredBase:
-    """Return the base of a record; specs may name it differently, though it is the same."""
+    """Return the base of a record under the name that specs use, which may differ."""
     stored = read(StoredBase, json.loads(record.read_text()))
     return replace(stored, archive=record.parent / stored.archive.name, name=name)
 
 
 @contextlib.contextmanager
 def staging(store: Path, name: str) -> Iterator[Path]:
-    """A folder for half-made things, fresh at the start; it becomes `name` if all went well.
+    """Yield a new folder for unfinished work; rename it to `name` if no error occurs.
 
-    Files right in it are on disk by then: a record that is there is believed.
+    Its own files are synced to disk before that, since an existing record is trusted.
     """
     partial = store / f".{name}.partial"
     remove_tree(partial)
@@ -273,7 +273,7 @@ def staging(store: Path, name: str) -> Iterator[Path]:
     try:
         yield partial
         fsync_files(partial)
-        if (store / name).is_symlink():  # to what another user shares
+        if (store / name).is_symlink():  # a link into the shared folder
             (store / name).unlink()
         remove_tree(store / name)
         partial.rename(store / name)
@@ -283,7 +283,7 @@ def staging(store: Path, name: str) -> Iterator[Path]:
 
 
 def _lending(native: Path) -> list[str]:
-    """Mount native tools in the root file system while it is made, and unmount them."""
+    """Return options that mount native tools in the root file system while it is made."""
     shown = f'"$1{LENT_AT}"'
     show = f"mkdir {shown} && mount --bind {shlex.quote(str(native))} {shown}"
     return [
@@ -298,7 +298,7 @@ def _source_lines(base: BaseImage, mirror: DebianMirror) -> list[str]:
     keyring, components = KEYRINGS / declared.keyring, " ".join(declared.components)
     if not keyring.exists():
         raise MissingPrerequisite(
-            f"{keyring}: the keyring that signs {base.name} is not on this machine",
+            f"{keyring}: the keyring for the signatures of {base.name} is missing",
             hint="apt-get install debian-archive-keyring, or: build-images setup",
         )
     return [
@@ -310,7 +310,7 @@ def _source_lines(base: BaseImage, mirror: DebianMirror) -> list[str]:
 def sources(base: BaseImage, mirror: DebianMirror) -> list[tuple[str, str]]:
     """Return the archives that a base's packages come from, each with its suite.
 
-    The pocket security is left out where the user said so.
+    The pocket `security` is left out if the user asked for that.
     """
     declared = bootstrap_of(base)
     archives = [(mirror.main, declared.suite)]

@@ -1,8 +1,8 @@
 """Unreferenced files in the store, and their removal.
 
-What counts is the project at hand: all of its matrix, in every flavour. A store can serve several
-projects, so what another one may use stays for as long as it was used lately; source files stay
-while the lock of any project that was built here names them.
+The reference is the project at hand: its full matrix, in every flavour. A store can serve several
+projects, so recently used files stay for the others. Source files stay while the lock of any
+project that was built here names them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Garbage:
-    """One thing that nothing refers to.
+    """One item in the store that nothing refers to.
 
     `kind` is base, stage, image, storage, work, source, package, native, pull or rehearsal.
 
-    `bytes` is what its removal frees; of images it stands with the first, since they share layers.
+    `bytes` is what its removal frees. Images share layers, so the first has the bytes of them all.
     """
 
     kind: str
@@ -61,9 +61,9 @@ def garbage(
     unused_for: int,
     layers: bool = False,
 ) -> list[Garbage]:
-    """Return all that nothing refers to, and that was not used for so many days.
+    """Return the items that nothing refers to and that were not used for `unused_for` days.
 
-    `images` are all of the project; with `layers`, all layers of builds count as garbage.
+    `images` are all images of the project; with `layers`, all layers of builds count as garbage.
     """
     home = tools.home
     now = time.time()
@@ -84,7 +84,7 @@ def garbage(
 def _built(
     tools: Tools, images: Sequence[PlannedImage], bases: Sequence[Garbage], since: float
 ) -> Iterator[Garbage]:
-    """Records of stages and images that builds left in the engine's storage."""
+    """Yield records of stages, and images that builds left in the engine's storage."""
     home = tools.home
     names = _base_names(home, bases) if images else set()
     names |= {name for image in images for name in (image.base_image, image.runtime_image)}
@@ -129,7 +129,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
     brought = {name.partition("@")[2] for image in images for name in image.registry_bases}
     for path in _unused(home.bases.glob("*/base.json"), since):
         folder, record = path.parent, read_json(path)
-        if record.get("key") == "":  # of a registry
+        if record.get("key") == "":  # from a registry
             if record.get("digest") not in brought:
                 yield _files("base", folder.name, [folder], "no image of the project uses it")
         elif keyed is not None and folder.name not in keyed:
@@ -137,7 +137,7 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
 
 
 def _base_folders(images: Sequence[PlannedImage]) -> set[str] | None:
-    """Return the folders of bases that are made here; None if no base can be told from another."""
+    """Return the folders of bases that are made here; None if no mirror is known for their keys."""
     try:
         mirror = find_mirror()
     except MissingPrerequisite:
@@ -160,7 +160,7 @@ def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:
 
 
 def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[Garbage]:
-    """Unfinished work; a later build continues that of a present key."""
+    """Yield unfinished work. Work of keys in the project stays: a later build continues it."""
     keys = {image.content_key[:16] for image in images}
     for folder in filter(_is_folder, home.work.glob("*")):
         if folder.name == "stages" or folder.name.startswith(_PASSING):
@@ -174,15 +174,15 @@ def _work(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator[
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether something is a folder itself, and no link to one."""
+    """Return whether a path is a folder itself, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _counted(home: Home, since: float) -> Iterator[Garbage]:
-    """Things of which there are thousands, as one thing of each kind.
+    """Yield one item for each kind of which there are thousands of files.
 
-    What `pull` keeps to go on with is among them. Its record of the last pulls stays: it is what
-    refuses an older image.
+    Among them are the files from which `pull` resumes. Its record of the last pulls stays: with it,
+    `pull` refuses an older image.
     """
     for kind, folder, pattern, noun, why in (
         ("package", home.packages, "*/*", "package", "no build downloaded it recently"),
@@ -206,7 +206,7 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
     for root in {project, *map(Path, projects(home))}:
         try:
             is_locked = (root / LOCK_FILE).exists()
-        except PermissionError:  # before Python 3.12; it may name any of them
+        except PermissionError:  # before Python 3.12; the lock may name any of them
             return
         if is_locked:
             locked |= {source.sha256 for source in read_lock(root, faults).sources.values()}
@@ -220,7 +220,7 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
 
 
 def _unused(paths: Iterable[Path], since: float) -> list[Path]:
-    """Return the paths that were not used since, in order; links to shared things are not ours."""
+    """Return the paths not used since, sorted; links into the shared folder are left out."""
     own = (path for path in paths if not path.is_symlink() and not path.parent.is_symlink())
     return sorted(path for path in own if path.stat().st_mtime < since)
 
@@ -231,7 +231,7 @@ def _files(kind: str, name: str, paths: Iterable[Path], why: str) -> Garbage:
 
 
 def _bytes(path: Path) -> int:
-    """Bytes on disk that are free when a file, or all of a folder, is gone."""
+    """Return the bytes on disk that removing a file or a folder frees."""
     files = path.rglob("*") if path.is_dir() else [path]
     states = [file.lstat() for file in files]
     single = (state for state in states if stat.S_ISREG(state.st_mode) and state.st_nlink == 1)
@@ -239,7 +239,7 @@ def _bytes(path: Path) -> int:
 
 
 def free(items: Sequence[Garbage], tools: Tools) -> None:
-    """Remove garbage; raises `BuildImagesError` at the end, with what could not be removed."""
+    """Remove garbage; raise `BuildImagesError` at the end for items that could not be removed."""
     failures: list[str] = []
     for item in items:
         reasons = {path: _remove(path, tools) for path in item.paths}
@@ -247,7 +247,7 @@ def free(items: Sequence[Garbage], tools: Tools) -> None:
         if item.image:
             argv = Buildah(tools).command("rmi", *item.image.split())
             done = tools.processes.capture(argv, check=False)
-            if done.returncode and "not known" not in done.stderr:  # gone with the one before it
+            if done.returncode and "not known" not in done.stderr:  # removed with an earlier image
                 reason = (done.stderr.splitlines() or ["no reason given"])[-1]
                 failures.append(f"{item.name}: {reason}")
     if failures:
@@ -256,18 +256,18 @@ def free(items: Sequence[Garbage], tools: Tools) -> None:
 
 
 def _remove(path: Path, tools: Tools) -> str:
-    """Remove a file or a folder; the reason if it cannot be removed, or empty.
+    """Remove a file or a folder; return the reason if it cannot be removed, else empty.
 
-    The store of a build that was killed is mounted still. With what cannot be unmounted all stays:
-    below a mount there may be other files than the folder's.
+    The storage of a killed build may still be mounted. If a mount cannot be removed, the whole
+    folder stays: files below the mount may not be the folder's own.
     """
-    for target in mounted_below(path.parent.resolve() / path.name):  # a link is no mount of ours
+    for target in mounted_below(path.parent.resolve() / path.name):  # a link is not followed
         done = tools.processes.capture(["umount", target], check=False)
         if done.returncode:
             return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
-        return "something in it stays" if path.exists() else ""
+        return "parts of it could not be removed" if path.exists() else ""
     try:
         remove(path)
     except OSError as error:

@@ -42,11 +42,11 @@ from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 
-_LARGE = 20_000_000  # bytes; of such a file each quarter is told
+_LARGE = 20_000_000  # bytes; progress shows each quarter of larger files
 
 
 def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
-    """Return the files that some specs copy in, each once."""
+    """Return the source files that specs copy in, each once, sorted by URL."""
     sources = {source.url: source for spec in specs for source in spec.sources}
     return tuple(sources[url] for url in sorted(sources))
 
@@ -54,7 +54,7 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
 def fetched(
     project: Path, specs: Iterable[Spec], progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
-    """Return the files that specs copy in, by URL, verified and stored; raises as `fetch_all`."""
+    """Return specs' source files by URL, verified and stored; raises what `fetch_all` raises."""
     sources = sources_of(specs)
     if not sources:
         return {}
@@ -94,11 +94,11 @@ class DownloadProgress:
 
 _PROGRAM = Path(__file__).parents[1]
 _FILES = ("matrix.yaml", "lock.yaml", "site.yaml", "tests/images/checks.yaml")
-_FOLDERS = ("recipes", "base-images", "facts", "files")  # the checks' scripts count with the specs
+_FOLDERS = ("recipes", "base-images", "facts", "files")  # the checks' scripts are part of specs
 
 
 def project_digests(project: Path) -> dict[str, str]:
-    """`sha256:…` of each file that declares images, by its path in the project."""
+    """Return `sha256:…` of each file that declares images, by its path in the project."""
     paths = [project / name for name in _FILES]
     for name in _FOLDERS:
         paths += sorted((project / name).rglob("*"))
@@ -110,9 +110,9 @@ def project_digests(project: Path) -> dict[str, str]:
 
 
 def program_digest(program: Path = _PROGRAM) -> str:
-    """Return one `sha256:…` over all files of this program, without their times and places.
+    """Return one `sha256:…` over all files of this program, wherever and whenever installed.
 
-    Each counts with its path and its SHA-256; compiled Python does not.
+    Each file counts with its relative path and its SHA-256; compiled Python is left out.
     """
     digest = hashlib.sha256()
     for path in sorted(program.rglob("*")):
@@ -127,7 +127,7 @@ def files_of(
 ) -> dict[str, str]:
     """Return the files of a project that declare one image, by the names of its recipes and bases.
 
-    A file has the name of what it declares. In a project that has it otherwise, all are kept.
+    Files are named after what they declare. If a project names them otherwise, all are returned.
     """
     files = dict(declared)
     for folder, names in {"recipes/": {*recipes}, "base-images/": {*bases}}.items():
@@ -141,13 +141,13 @@ def files_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnreachableBases:
-    """The registries without an answer, and the specs that cannot be built without them."""
+    """Registries that do not answer, and the specs that cannot be built without them."""
 
     registries: tuple[SilentRegistry, ...] = ()
     specs: tuple[Spec, ...] = ()
 
     def reasons(self) -> Mapping[str, str]:
-        """Return which registry each image waits for, by identifier."""
+        """Return which registries each image lacks, by identifier."""
         return {
             spec.image.identifier: "; ".join(
                 str(one) for one in self.registries if one.registry in _registries(spec)
@@ -156,7 +156,7 @@ class UnreachableBases:
         }
 
     def error(self, out: Path) -> MissingPrerequisite:
-        """Return the error: which registry, what was not built, how to name a mirror."""
+        """Return the error: the registries, the images not built, and how to name a mirror."""
         count = "1 image was" if len(self.specs) == 1 else f"{len(self.specs)} images were"
         lines = [str(one) for one in self.registries]
         lines += [f"{count} not built for that reason; their specs are in:"]
@@ -168,10 +168,10 @@ class UnreachableBases:
 def look_for_registries(
     specs: Sequence[Spec], states: Sequence[str], out: Path, *, offline: bool
 ) -> UnreachableBases:
-    """Write the specs that start from a registry and are to be built, then knock there.
+    """Write the specs to build that start from a registry, and test whether it answers.
 
-    With `offline` nobody knocks: the engine has the images, or says that it lacks them. Nobody
-    is asked for what the store has.
+    With `offline`, no registry is tested: the engine has the images or reports that it lacks them.
+    Registries of images in the store are not tested either.
     """
     remote = [
         spec
@@ -202,7 +202,7 @@ def _names(spec: Spec) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lockable:
-    """The downloads and bases of images; `everything` if they are all of the project."""
+    """The downloads and bases of images; with `everything`, those of the whole project."""
 
     images: Sequence[PlannedImage]
     everything: bool
@@ -226,7 +226,7 @@ class Lockable:
     def check(self, project: Project) -> tuple[list[str], list[str]]:
         """Return the URLs and base images that the project's lock lacks.
 
-        Raises `BadInput` for what the lock has otherwise.
+        Raises `BadInput` for entries of the lock that do not match the project.
         """
         files = {name: recipe.where.file for name, recipe in project.recipes.items()}
         faults = mismatches(
@@ -241,9 +241,9 @@ class Lockable:
     def lock(
         self, folder: Path, project: Project, progress: Progress, *, update: bool
     ) -> tuple[Lock, BuildImagesError | None]:
-        """Write the lock of a project's folder.
+        """Write the lock of a project's folder; return it, and an error if it is incomplete.
 
-        What could be locked is written also when something else could not, which the error names.
+        Entries that could be locked are written even if others failed; the error names those.
         """
         urls = [url for source in self.sources for url in source.urls]
         store = store_of(folder, project.site, urls)
@@ -268,7 +268,7 @@ class Lockable:
 
 
 def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
-    """Return the plan, and whether it is complete: without a selector a lock has all images."""
+    """Return the plan, and whether it has all images, as it does without a selector."""
     everything = not selection.patterns and not selection.images
     if everything:
         selection = dataclasses.replace(selection, everything=True)
@@ -277,7 +277,7 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:
-    """Return the requests of blocks, each file once, with all of the recipes that ask."""
+    """Return the source files that blocks request, each once, with all recipes that do."""
     recipes: dict[tuple[str, ...], set[str]] = {}
     for asked in downloads.asked:
         recipes.setdefault(asked.urls, set()).add(asked.recipe)
@@ -286,7 +286,7 @@ def _requests(downloads: Downloads) -> list[SourceRequest]:
 
 
 def _references(images: Iterable[PlannedImage]) -> list[Key]:
-    """Return the images in registries that some images are made from, as the project names them."""
+    """Return the registry images that images start from, under the project's names."""
     keys: set[Key] = set()
     for image in images:
         arch = image.cell.arch
@@ -317,7 +317,7 @@ def _locking(project: Project, store: SourceStore, progress: Progress, *, update
 
 
 def _not_locked(failures: Sequence[BuildImagesError], store: SourceStore) -> BuildImagesError:
-    """Return one error for all that could not be locked, with the gravest exit code."""
+    """Return one error for all entries that could not be locked, with the worst exit code."""
     texts = [str(failure) for failure in failures]
     count = f"{counted(len(texts), 'thing')} could not be locked; the rest is written:"
     text = "\n".join([count, *texts])

@@ -1,4 +1,4 @@
-"""The Debian mirror: the one that this machine's own apt uses, unless another is named."""
+"""The Debian mirror: the one that this machine's apt uses, unless the user names another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 class DebianMirror:
     """Base URLs of a Debian archive and of its security archive.
 
-    That is None where none is known, and empty where the user does without.
+    `security` is None if none is known, and empty if the user does without it.
     """
 
     main: str
@@ -38,7 +38,7 @@ def find_mirror(
 ) -> DebianMirror:
     """Return the mirrors named by $BUILD_IMAGES_MIRROR and $BUILD_IMAGES_SECURITY_MIRROR.
 
-    What is not named there is taken from apt's own sources.
+    A mirror that these variables do not name is taken from this machine's apt sources.
     """
     suites = _own_suites(os_release)
     entries = list(_entries(apt))
@@ -55,7 +55,7 @@ def find_mirror(
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
-    """Return the archives of this machine's apt with one of the suites, and no user in the URL."""
+    """Return the archives of this machine's apt for some suites, without URLs that name a user."""
     uris = (_resolved(uri) for uri, suite in _entries(apt) if suite.partition("-")[0] in suites)
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
@@ -92,7 +92,7 @@ def _resolved(uri: str) -> str:
 
 
 def _own_suites(os_release: Path) -> set[str]:
-    """Return the suites of a Debian machine's own release; others are third parties'."""
+    """Return the suites of this machine's Debian release; third parties use other names."""
     lines = os_release.read_text().splitlines() if os_release.exists() else []
     fields = dict(line.partition("=")[::2] for line in lines)
     if fields.get("ID") != "debian":
@@ -110,7 +110,7 @@ def _entries(apt: Path) -> Iterator[_Entry]:
 
 
 def _one_line_entries(text: str) -> Iterator[_Entry]:
-    """`deb [options] URI SUITE COMPONENT...`, see sources.list(5)."""
+    """Yield entries of lines `deb [options] URI SUITE COMPONENT...`, see sources.list(5)."""
     for line in text.splitlines():
         words = line.split("#")[0].split()
         if not words or words[0] != "deb":
@@ -123,7 +123,7 @@ def _one_line_entries(text: str) -> Iterator[_Entry]:
 
 
 def _deb822_entries(text: str) -> Iterator[_Entry]:
-    """Stanzas of `Types:`, `URIs:`, `Suites:`, `Components:`, see sources.list(5)."""
+    """Yield entries of stanzas of `Types:`, `URIs:`, `Suites:` and so on, see sources.list(5)."""
     lines = "\n".join(line.rstrip() for line in text.splitlines() if not line.startswith("#"))
     for stanza in re.split(r"\n\n+", lines.strip()):
         fields = HeaderParser().parsestr(stanza)

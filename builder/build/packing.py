@@ -1,4 +1,4 @@
-"""From a spec to artifacts: the root file system is built once, and packed once a format."""
+"""From a spec to artifacts: build the root file system once, then pack it in each format."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePacker:
-    """Builds and packs one image in its workspace; every artifact that is whole is kept.
+    """Builds and packs one image in its workspace; every complete artifact is kept.
 
-    `file` is the Dockerfile to build there; `logs` are those of the stages that it starts from,
-    `sources` the locked files that its steps are made from.
+    `file` is the Dockerfile to build there; `logs` are the logs of the stages that it starts from,
+    `sources` the locked files that its steps use.
     """
 
     run: Run
@@ -42,9 +42,9 @@ class ImagePacker:
     sources: tuple[LockedSource, ...] = ()
 
     def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, PlainLayout | None]:
-        """Return the OCI layout, built first, and its plain form if it was made now.
+        """Return the OCI layout, and its plain form if both were made now.
 
-        `bases` are those that the engine is given to start from.
+        `bases` are the stored bases to load into the engine.
         """
         plain: PlainLayout | None = None
 
@@ -54,7 +54,7 @@ class ImagePacker:
             return oci.read_layout(target).digest
 
         artifact = self.work.artifact("oci", make)
-        # A base of several architectures can resolve to the builder's own without a word.
+        # A base of several architectures can silently resolve to the builder's own.
         built = oci.read_layout(artifact.path).architecture
         if built != (arch := ARCHITECTURES[self.image.cell.arch].oci):
             name = self.image.identifier
@@ -64,7 +64,7 @@ class ImagePacker:
     def artifacts(self, packed: Artifact, plain: PlainLayout | None) -> dict[str, Artifact]:
         """Return the artifacts by format, in the run's order, packed from the OCI layout.
 
-        The SIF takes one core where it unpacks, so the tarball is written at the same time.
+        Apptainer unpacks on one core, so the tarball is written at the same time as the SIF.
         """
         artifacts = {"oci": packed}
         layout = oci.read_layout(packed.path)
@@ -133,12 +133,12 @@ class ImagePacker:
                 tools=self.run.tools,
                 log=self.work.log,
             )
-            return ""  # Apptainer wrote it: who reads it first takes its digest
+            return ""  # Apptainer wrote it: the first reader computes its digest
 
         self._tell("packing the SIF")
         with self.timer.step("sif"):
             artifact = self.work.artifact("sif", make)
-        if self.run.settings.verify:  # which reads all of it, and takes its digest on the way
+        if self.run.settings.verify:  # the verification reads all of it and computes its digest
             return artifact
         return dataclasses.replace(artifact, digest=file_digest(artifact.path))
 

@@ -35,7 +35,7 @@ def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False
 
 
 def plan_of_image(project: Path, manifest: Manifest) -> Plan:
-    """Return the plan of a manifest's image, which is of its cell; raises as `load_plan` does."""
+    """Return the plan of a manifest's image, found by its cell; raises as `load_plan` does."""
     cell = manifest.cell
     selection = Selection(
         images=(manifest.image,),
@@ -65,7 +65,7 @@ def compiled(project: Path, plan: Plan) -> list[Spec]:
 def image_states(
     out: Path, images: Sequence[PlannedImage], expected: ImageGoal | None
 ) -> list[str]:
-    """Say for each image what the main job would do with it; all of it anew without `expected`."""
+    """Return what the main job would do with each image; without `expected`, build it all again."""
     if expected is None:
         return ["to build: all of it again"] * len(images)
     return [state_of(out, image, expected).text for image in images]
@@ -74,7 +74,7 @@ def image_states(
 def states_of_stages(
     images: Sequence[PlannedImage], goal: ImageGoal
 ) -> list[tuple[StageState, ...]]:
-    """Say for each image what the main job would do with each of its stages."""
+    """Return for each image what the main job would do with each of its stages."""
     home, declared = Home.of_environment(), declared_of(images)
     return stage_states(home, goal.engine, declared, native=goal.native_tools)
 
@@ -85,7 +85,7 @@ def declared_of(images: Sequence[PlannedImage]) -> list[DeclaredStages]:
 
 
 def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
-    """Return the spec of an image; raises `BadInput` if the project would make another now."""
+    """Return the spec of an image; raise `BadInput` if the project now gives a different one."""
     name = manifest.image
     hint = f"use the project as it was then, or build the image again: build-images --image {name}"
     try:

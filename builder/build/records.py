@@ -1,8 +1,8 @@
-"""Records of stages, which tell what an engine has without asking it.
+"""Records of stages, which show what an engine has without starting it.
 
-`home/stages/NAME/KEY.json` is written once the engine has the stage, and says what its key covers,
-how long it took and when; its time stamp says when it was last used. `KEY.log` is what the build
-printed. The engine's storage may have been cleaned by hand: whoever builds asks the engine itself.
+`home/stages/NAME/KEY.json` is written once the engine has the stage. It holds what the key covers,
+and the duration and time of the build; its time stamp is that of the last use. `KEY.log` is the
+output of the build. Builds ask the engine itself: its storage may have been cleaned by hand.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from builder.system.locks import locked
 CACHED, SHARED, TO_BUILD = "cached", "shared with", "to build"
 ENGINES = "engines.json"
 _MADE = {"name", "made", "digest"}
-_NOT_HERE = "not brought"  # the digest of native tools that the next build brings first
+_NOT_HERE = "not brought"  # stands for the digest of native tools that the next build fetches first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageState:
     """The main job's plan for a stage: `state` is cached, shared with or to build.
 
-    `shared_with` is the image that has it built; `why` says why it is not cached.
+    `shared_with` is the image whose build makes it; `why` is the reason why it is not cached.
     """
 
     stage: KeyedStage
@@ -71,8 +71,8 @@ class StageRecord:
 class NotedEngine:
     """An engine with its version and options in `words`, as the last build found it.
 
-    `program` tells its program from another version of it; `lends` says whether its steps run
-    native tools.
+    `program` identifies the version of its program; `lends` says whether its steps can run native
+    tools.
     """
 
     program: tuple[object, ...] = ()
@@ -118,7 +118,7 @@ class Records:
 
 
 def read_record(path: Path) -> StageRecord | None:
-    """Return a stage's record; None if it is not one."""
+    """Return a stage's record; None if the file holds none."""
     try:
         return read(StageRecord, read_json(path))
     except ValueError:
@@ -134,9 +134,9 @@ def write_record(path: Path, record: StageRecord) -> None:
 def stage_states(
     home: Home, engine: str, images: Sequence[DeclaredStages], *, native: bool = True
 ) -> list[tuple[StageState, ...]]:
-    """For each image, what the main job would do with each stage of it, with an engine.
+    """Return for each image what the main job would do with each of its stages, with an engine.
 
-    `native` says whether emulated steps are to be lent native tools.
+    `native` says whether emulated steps are to use native tools.
     """
     records, words = Records(folder=home.stages), noted_engine(home, engine)
     bases, owners = _digests(home.bases.glob("*/base.json")), dict[str, str]()
@@ -163,7 +163,7 @@ def _state(
         if records.has(stage):
             return StageState(stage=stage, state=CACHED)
         why = records.why_not(stage)
-    # Without a digest, bases and so stages are told apart by what they are named for.
+    # Without a digest, bases differ by name alone, and so do their stages.
     owner = owners.setdefault(f"{image.base} {stage.key}", image.image)
     if owner != image.image:
         return StageState(stage=stage, state=SHARED, shared_with=owner, why=why)
@@ -171,13 +171,13 @@ def _state(
 
 
 def _is_lent(image: DeclaredStages) -> bool:
-    """Return whether the kernel would start native tools in the place of an image's programs."""
+    """Return whether the kernel would start native tools instead of an image's programs."""
     arch = image.native.rpartition("-")[2]
     return bool(arch) and platform.machine() == "x86_64" and is_open(arch)
 
 
 def _digests(records: Iterable[Path]) -> dict[str, str]:
-    """Return the digests of what is in a store, by name; the newest counts."""
+    """Return the digests of the records of a store, by name; of one name, the newest counts."""
     known = [about for about in map(read_json, records) if about.keys() >= _MADE]
     known.sort(key=lambda about: str(about["made"]))
     return {str(about["name"]): str(about["digest"]) for about in known}
@@ -186,7 +186,7 @@ def _digests(records: Iterable[Path]) -> dict[str, str]:
 def noted_engine(home: Home, name: str) -> str:
     """Return an engine's version and options, as the last build noted them.
 
-    Empty if the program is another one now, or was never run.
+    Empty if the program has changed since, or was never run.
     """
     noted = _noted(home, name)
     return noted.words if noted.program == _program(home, name) else ""
@@ -213,7 +213,7 @@ def noted_engines(home: Home) -> dict[str, object]:
 
 
 def _program(home: Home, name: str) -> tuple[object, ...]:
-    """Return a program's path, size and time, which tell it from another version of it."""
+    """Return a program's path, size and time, which identify its version."""
     path = shutil.which(name, path=home.search_path())
     if path is None:
         return ()

@@ -1,4 +1,4 @@
-"""A run of the main job: the values that its images share, and folders lent to their steps."""
+"""One run of the main job: values that its images share, and folders mounted in build steps."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def now() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildSettings(ImageGoal):
-    """The settings of a run. Without `cache`, no finished build step or artifact is taken up again.
+    """The settings of a run. Without `cache`, no finished build step or artifact is used again.
 
-    `refresh` makes everything anew, bases included; `offline`, what the home has is asked of
-    nobody. `max_index_age` is in days, None for the default. With `verbose`, all output of
-    subprocesses is shown.
+    `refresh` makes everything anew, bases included. With `offline`, whatever the home has is used
+    without asking a mirror or a registry. `max_index_age` is in days, None for the default. With
+    `verbose`, all output of subprocesses is shown.
     """
 
     project: Path
@@ -60,7 +60,7 @@ class Run:
     """One run of the main job: its settings, tools and engine.
 
     `sources` are the files of the store by URL, `declared` the digests of the project's files by
-    path, `layers` those that its images have in common.
+    path, `layers` the layers that its images share.
     """
 
     settings: BuildSettings
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def not_before(self) -> str:
-        """The time before which anything made is made anew; empty to keep all."""
+        """Stored things made before this time are made anew; empty to keep all."""
         return self.started if self.settings.refresh else ""
 
 
@@ -113,9 +113,9 @@ def build_dockerfile(
     file: str = "Dockerfile",
     bases: Sequence[StoredBase] = (),
 ) -> None:
-    """Have the engine build a Dockerfile on some bases; its steps are lent what they need.
+    """Build a Dockerfile on some bases; mount native tools and pip's configuration in its steps.
 
-    `name` is what the engine then keeps it under: the image's own name, unless one is given.
+    `name` is the name of the result in the engine, by default that of the image.
     """
     name = name or tag(image)
     for base in bases:
@@ -148,9 +148,9 @@ def downloading(
     progress: Progress,
     settings: BuildSettings,
 ) -> Iterator[Tools]:
-    """Tools whose downloads go through the cache of packages in a home, and what that saved.
+    """Yield tools that download through the package cache of a home; report what it saved.
 
-    Journals say what each build was given.
+    Their journals list what each build downloaded.
     """
     with contextlib.ExitStack() as held:
         suites = Suites(
@@ -175,7 +175,7 @@ def downloading(
 
 
 def _most_behind(days: int | None) -> dt.timedelta:
-    """Return how much older than another an index may be that replaces it."""
+    """Return how much older an index may be than the index that it replaces."""
     if days is not None:
         return dt.timedelta(days=days)
     text = os.environ.get(MAX_INDEX_AGE, "")
@@ -195,12 +195,12 @@ def _archs(images: Sequence[PlannedImage]) -> frozenset[str]:
 def index_states(
     run: Run, image: PlannedImage, name: str, *, asks: bool = True, earlier: bool = True
 ) -> tuple[IndexState, ...]:
-    """Return the states of package indices of a build, by the `name` of its downloads.
+    """Return the states of the package indices that a build used, by the `name` of its downloads.
 
-    `earlier` builds of that name count, too, where layers may be theirs.
+    With `earlier`, builds of that name in earlier runs count, too: layers may come from them.
 
-    To a mirror with https, requests go past the cache of packages: one that `asks` is taken to have
-    been told what the mirror tells of right after.
+    Requests to an https mirror bypass the package cache. A build that `asks` for indices is then
+    recorded with the state that the mirror reports right after it.
     """
     states = run.tools.index_states(name, earlier=earlier)
     if states or not asks or run.settings.offline or not image.is_bootstrapped:
@@ -217,14 +217,14 @@ def uses_pip(image: PlannedImage) -> bool:
 
 
 def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | None:
-    """Return the native tools for an emulated image; fetched first if missing.
+    """Return the native tools for an emulated image; fetch them first if they are missing.
 
-    Offline, they are those that the store has, from whichever mirror.
+    Offline, the newest tools in the store are used, whatever mirror they come from.
     """
     if not run.settings.native_tools or lacking(image.base, image.cell.arch, run.host.arch):
         return None
     if not is_open(image.cell.arch):
-        text = "no native tools: the kernel's handler is not the one of 'build-images setup'"
+        text = "no native tools: the kernel's handler is not from set-up: run 'build-images setup'"
         run.progress.step(image.identifier, text)
         return None
     tools = None
@@ -240,7 +240,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
 def bootstrapping(
     run: Run, image: PlannedImage, *, store: Path, log: Path, environment: Mapping[str, str]
 ) -> Bootstrapping:
-    """Return the way in which a store is filled for an image."""
+    """Return how mmdebstrap fills a store for an image."""
     return Bootstrapping(
         store=store,
         mirror=run.mirror or find_mirror(),

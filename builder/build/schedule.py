@@ -1,7 +1,7 @@
-"""The order of tasks: those that are ready and for which there is room, the longest path first.
+"""The order of tasks: of the ready tasks within the limits, the longest path starts first.
 
-`Schedule` has no threads and no clock: it is told which tasks ended, and selects those that start.
-`run_all` has the threads; `Durations` keeps the seconds that tasks took for the next run.
+`Schedule` has no threads and no clock: its caller reports ended tasks, and it selects the next.
+`run_all` has the threads; `Durations` stores how long tasks took, in seconds, for the next run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ BUILD_KINDS = frozenset({"base", "stage", "image"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One piece of work. `needs` names the tasks that come before it.
+    """One piece of work. `needs` names the tasks that must succeed before it.
 
-    `after` names tasks that are better over first, whatever comes of them.
-    `kind` is a word for what is done; those of `BUILD_KINDS` are builds.
-    `label` says what it is to people; a name is only ever the task's own.
-    `group` is what stays open from the start of its first task to the end of its last: an image's
-    work folder. `seconds` is how long it is expected to take, `memory` and `disk` what it takes at
-    most, in bytes.
+    `after` names tasks that must end before it, whether they succeed or fail.
+    `kind` is the kind of work; the kinds in `BUILD_KINDS` are builds.
+    `label` is its name for people, which other tasks may have, too; `name` is unique.
+    `group` is a resource that is open from the start of its first task to the end of its last, such
+    as an image's work folder. `seconds` is the expected duration; `memory` and `disk` are the most
+    that it takes, in bytes.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Task:
 
     @property
     def follows(self) -> set[str]:
-        """The tasks that have to be over before it starts."""
+        """The tasks that must have ended before it starts."""
         return {*self.needs, *self.after}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskLimits:
-    """The most that goes on at once: of all tasks, of `builds`, of emulated builds, of open groups.
+    """The most that may run at once: tasks, builds, emulated builds, and open groups.
 
     `memory` is in bytes; zero is no limit.
     """
@@ -68,7 +68,7 @@ class TaskLimits:
 
 
 class Schedule:
-    """The tasks of one run, and how far they are."""
+    """The tasks of one run, and their progress."""
 
     def __init__(self, tasks: Iterable[Task], limits: TaskLimits) -> None:
         self._limits = limits
@@ -86,11 +86,11 @@ class Schedule:
     def start(self, *, free_disk: int = 0) -> list[Task]:
         """Return the tasks to start now, which count as running from here on.
 
-        `free_disk` is what is free now, in bytes; zero is no limit. A task for which there is no
-        room at all starts when nothing else runs.
+        `free_disk` is what is free now, in bytes; zero is no limit. A task that exceeds a limit by
+        itself starts when nothing else runs.
         """
-        # What is begun is gone on with first: two builders that each held an image and waited for
-        # the other's would wait for ever.
+        # Open groups come first: two builders that each held an image and waited for the other's
+        # would wait for ever.
         ready = sorted(
             (task for task in self._pending.values() if task.follows <= self._over),
             key=lambda task: (task.group not in self._open, -self._path[task.name], task.name),
@@ -114,7 +114,7 @@ class Schedule:
             self._open.discard(task.group)
 
     def failed(self, name: str) -> list[Task]:
-        """Note that a task failed; return the tasks that are dropped, since they need it."""
+        """Note that a task failed; return the tasks that are dropped because they need it."""
         dropped: dict[str, Task] = {}
         lost = {name}
         while lost:
@@ -164,7 +164,7 @@ _POLL_S = 0.5  # how often free disk space is looked at while nothing ends
 _FILE = "durations.json"
 _MOST = 20_000  # durations that are kept, the newest
 
-# Called in the main thread when a task is over: with its error, and what will not be for that.
+# Called in the main thread when a task ends: with its error, and the tasks dropped because of it.
 OnEnd = Callable[[Task, BaseException | None, Sequence[Task]], None]
 
 
@@ -176,9 +176,9 @@ def run_all(
     stop: Callable[[], None],
     free_disk: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Run all tasks of a schedule; one that fails stops only those that come after it.
+    """Run all tasks of a schedule; if one fails, only the tasks that need it are dropped.
 
-    On Ctrl-C, and when a task raises `Interrupted`, `stop` has to make the running ones end.
+    On Ctrl-C, and when a task raises `Interrupted`, `stop` must end the running tasks.
     """
     ended: SimpleQueue[Future[object] | None] = SimpleQueue()  # None: an interruption
     running: dict[Future[object], Task] = {}
@@ -220,18 +220,18 @@ def _settle(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Durations:
-    """Seconds that tasks took, by label: `known` of earlier runs, `measured` in this one."""
+    """Seconds that tasks took, by label: `known` from earlier runs, `measured` in this one."""
 
     known: Mapping[str, float]
     measured: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, home: Path) -> Durations:
-        """Read those of earlier runs; a file that cannot be read is none."""
+        """Read the durations of earlier runs; none if the file cannot be read."""
         return cls(known=_read(home))
 
     def keep(self, home: Path) -> None:
-        """Write what was measured, beside what other builders wrote meanwhile."""
+        """Add the measured durations to those that other builders wrote meanwhile."""
         if not self.measured:
             return
         with contextlib.suppress(OSError), locked(home, "durations"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from builder.system.home import SHARED_VARIABLE, Home
 
 SITE, VARIABLE = "site.yaml", "BUILD_IMAGES_SITE"  # as builder.load.site has them
-_LINKED = ("bases", "native", "sources/sha256")  # folders of things that are whole and never change
+_LINKED = ("bases", "native", "sources/sha256")  # folders with complete entries that never change
 
 
 def name_shared(project: Path) -> None:
@@ -22,12 +22,12 @@ def name_shared(project: Path) -> None:
 
     faults = Faults()
     shared = read_site(project, faults).shared
-    if shared and not faults.found:  # whoever reads the site for its own sake tells the faults
+    if shared and not faults.found:  # its faults are reported where the site itself is read
         os.environ[SHARED_VARIABLE] = shared
 
 
 def link_shared(home: Home) -> None:
-    """Link what is shared into a home; what the home has of its own stays."""
+    """Link shared entries into a home; the home's own entries stay."""
     if home.shared is None:
         return
     for name in _LINKED:
@@ -36,7 +36,7 @@ def link_shared(home: Home) -> None:
             continue
         own.mkdir(parents=True, exist_ok=True)
         for link in [one for one in own.iterdir() if one.is_symlink() and not one.exists()]:
-            link.unlink(missing_ok=True)  # it was shared once
+            link.unlink(missing_ok=True)  # it is no longer shared
         for path in theirs.iterdir():
             if not path.name.startswith(".") and not os.path.lexists(own / path.name):
                 with contextlib.suppress(FileExistsError):  # another builder was faster

@@ -1,4 +1,4 @@
-"""The bases and stages that images are built from: each made once, whoever asks for it first."""
+"""The bases and stages that images are built from: each is made once, then shared."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from builder.plan.keys import declared_stages
 from builder.system.home import NATIVE_LABEL, Home
 from builder.system.locks import locked
 
-_ASKS = "apt-get update"  # in the text of a stage that is told of package indices
+_ASKS = "apt-get update"  # in the text of a stage that reads package indices
 _BASE = "base"
-_WAITING = "waiting for another build-images, which builds it"
+_WAITING = "waiting for another build-images that builds it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +44,14 @@ class RunStages:
         return Records(folder=self.run.tools.home.stages)
 
     def declared(self, images: Sequence[PlannedImage]) -> list[tuple[KeyedStage, ...]]:
-        """Return the stages of images whose bases may not be made yet: equal keys, equal stages."""
+        """Return the stages of images whose bases may not exist yet; equal keys: equal stages."""
         declared = ((image, declared_stages(image, COMPILER)) for image in images)
         return [
             stages.keyed(base=image.base_image, engine=self.engine) for image, stages in declared
         ]
 
     def of(self, image: PlannedImage) -> tuple[KeyedStage, ...]:
-        """Return the stages of an image whose base is made."""
+        """Return the stages of an image whose base exists."""
         base = self.base(image)
         return declared_stages(image, COMPILER).keyed(
             base=base.digest if base else "", engine=self.engine, native=self.native_of(image)
@@ -62,9 +62,9 @@ class RunStages:
         return self.bases.get(image.base_image)
 
     def bases_of(self, image: PlannedImage) -> tuple[StoredBase, ...]:
-        """Return the base that was made here, or those that `load` stored, for the engine.
+        """Return the bases to load into the engine: the one made here, or those of `load`.
 
-        The engine itself has, or pulls, all others.
+        The engine has all others, or pulls them.
         """
         if base := self.base(image):
             return (base,)
@@ -89,7 +89,7 @@ class RunStages:
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
             stored = None
-            if run.settings.offline and not run.settings.refresh:  # from whichever mirror
+            if run.settings.offline and not run.settings.refresh:  # from any mirror
                 stored = kept_base(image.base_image, store=run.tools.home.bases)
             if stored is None:
                 store, proxy = run.tools.home.bases, run.tools.downloading_for(image.base_image)
@@ -156,7 +156,7 @@ class RunStages:
         stages, image = self.of(spec.image), spec.image
         native = self.native_of(image)
         names = {one.target: one.tag for one in stages[:number]}
-        for base in self.bases_of(image):  # another builder may make it anew meanwhile
+        for base in self.bases_of(image):  # another builder may replace it under its name
             names[base.name] = base.tag
         return stage_alone(spec.dockerfile, stages[number].target, names, native=native)
 
@@ -202,7 +202,7 @@ class RunStages:
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
-    """Return the bases of registries that an image starts from and that the store has."""
+    """Return the bases from registries that an image starts from and that the store has."""
     bases = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
     return tuple(base for base in bases if base)
 
@@ -234,12 +234,12 @@ _FROM = re.compile(r"^FROM (?P<source>\S+) AS (?P<name>\S+)$", re.MULTILINE)
 
 
 def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, native: str = "") -> str:
-    """Return the stage named `target`; `built` maps the names of earlier stages to images.
+    """Return a Dockerfile of the stage `target` alone; `built` has earlier stages' images by name.
 
-    `native` is the digest of the native tools that its steps are lent. Its label keeps the engine
-    from taking steps up again that ran with others; packing leaves it out.
+    `native` is the digest of the native tools that its steps use. As a label, it keeps the engine
+    from using steps again that ran with other tools; packing leaves the label out.
 
-    Raises `LookupError` when the Dockerfile has no such stage.
+    Raises `LookupError` if the Dockerfile has no such stage.
     """
     heads = list(_FROM.finditer(dockerfile))
     ends = [*(head.start() for head in heads[1:]), len(dockerfile)]
@@ -256,7 +256,7 @@ def stage_alone(dockerfile: str, target: str, built: Mapping[str, str], *, nativ
 
 
 def on_images(dockerfile: str, names: Mapping[str, str]) -> str:
-    """Return a Dockerfile whose stages start from images under other names."""
+    """Return a Dockerfile with the images that its stages start from renamed."""
     return _FROM.sub(
         lambda head: f"FROM {names.get(head['source'], head['source'])} AS {head['name']}",
         dockerfile,

@@ -1,4 +1,4 @@
-"""The work folder of one image: finished steps are kept, and a rerun goes on after them."""
+"""The work folder of one image: finished steps are kept, and a rerun continues after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ImageWorkspace:
-    """The work folder of one image and one content key. Artifacts may be made by two threads."""
+    """The work folder of one image and content key. Two threads may make artifacts at once."""
 
     path: Path
     _recording: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
@@ -40,7 +40,7 @@ class ImageWorkspace:
 
     @property
     def plain(self) -> Path:
-        """The image's layout with layers that are not compressed, which the others are made of."""
+        """The image's layout with uncompressed layers, from which the others are made."""
         return self.path / "plain.oci"
 
     @property
@@ -51,8 +51,8 @@ class ImageWorkspace:
     def artifact(self, artifact_format: str, make: Callable[[Path], str]) -> Artifact:
         """Return the artifact of a format: kept from an earlier run, or made now.
 
-        `make` writes it to the path that it is given, and returns its digest if it knows it. The
-        artifact is recorded once it is whole; only what is recorded is ever taken up again.
+        `make` writes it to the path that it receives, and returns its digest, or empty if unknown.
+        The artifact is recorded once it is complete; only recorded artifacts are used again.
         """
         target = self.path / FILES[artifact_format]
         if artifact_format in (steps := self._steps()):
@@ -76,19 +76,19 @@ class ImageWorkspace:
         return artifact
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """Return a JSON value from an earlier run, or made and kept now."""
+        """Return a JSON value of an earlier run; if there is none, make and record it."""
         if name not in self._steps():
             self._record(name, make())
         return cast("T", self._steps()[name])
 
     def start_from(self, origin: str) -> None:
-        """Keep what is here only if it was made from `origin`, the digest of the base."""
+        """Drop all records unless they are of `origin`, the digest of the base."""
         if self._steps().get(_ORIGIN) != origin:
             (self.path / _STEPS).unlink(missing_ok=True)
             self._record(_ORIGIN, origin)
 
     def forget(self) -> None:
-        """Drop every artifact's record: none of an older image may be taken for the new one's."""
+        """Drop the records of all artifacts, so that a new image gets none of an older one."""
         origin = {name: value for name, value in self._steps().items() if name == _ORIGIN}
         write_atomically(self.path / _STEPS, json.dumps(origin))
 
@@ -112,14 +112,14 @@ def workspace(
     waiting: Callable[[], object] = lambda: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[ImageWorkspace]:
-    """The image's work folder, held by this run alone. `fresh` throws away what is in it."""
+    """Lock and yield the image's work folder; `fresh` first removes what is in it."""
     name = f"{image.identifier}-{engine}"
     with locked(home.work, name, waiting=waiting, stopped=stopped):
         path = home.work / name / image.content_key[:16]
         if fresh:
             shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True, exist_ok=True)
-        for other in path.parent.iterdir():  # for other content keys: their inputs are gone
+        for other in path.parent.iterdir():  # of other content keys, whose inputs are gone
             if other != path:
                 shutil.rmtree(other, ignore_errors=True)
         path.chmod(0o755)
@@ -138,8 +138,7 @@ def write_spec(
 ) -> None:
     """Write a spec's folder: the same spec gives the same bytes and modes.
 
-    `sources` has files of the store by URL; those that the spec copies in and that are not in it
-    are left out.
+    `sources` has stored files by URL. Source files of the spec that it does not have are left out.
     """
     shutil.rmtree(folder / "files", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +165,7 @@ def write_spec(
 
 
 def output_folder(folder: Path) -> None:
-    """Make an image's output folder with the mode of the folder above, which the user made."""
+    """Make an image's output folder with the mode of its parent, which the user made."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -185,7 +184,7 @@ def stored_sources(spec: Spec) -> dict[str, Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that is in it, if it is there."""
+    """Remove a file, or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""The bill of materials: an image's packages and sources, read from its files without starting it.
+"""The bill of materials: an image's packages and sources, read from its files, without a container.
 
 CycloneDX 1.5 JSON, https://cyclonedx.org/docs/1.5/json/. The same image gives the same bytes.
 """
@@ -94,7 +94,7 @@ def bill_of_materials(
 
 
 def _os_release(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
-    """https://www.freedesktop.org/software/systemd/man/latest/os-release.html"""
+    """Read os-release: https://www.freedesktop.org/software/systemd/man/latest/os-release.html."""
     values: dict[str, str] = {}
     text = text_of(nodes, "etc/os-release") or text_of(nodes, "usr/lib/os-release")
     for line in text.splitlines():
@@ -102,13 +102,13 @@ def _os_release(nodes: Mapping[str, TreeNode]) -> dict[str, str]:
         if sign and name.isidentifier():
             try:
                 values[name] = "".join(shlex.split(value)[:1])
-            except ValueError:  # a quotation that does not end
+            except ValueError:  # an unclosed quotation
                 continue
     return values
 
 
 def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, object]]:
-    """Yield a component for each file that the image's steps are given, in whichever stage."""
+    """Yield a component for each source file that the image's steps use, in any stage."""
     for source in sources:
         match = _NAMED.fullmatch(stem := _ENDINGS.sub("", source.file))
         name, version = (match["name"], match["version"]) if match else (stem, "")

@@ -1,6 +1,6 @@
 """Components of a bill of materials: package URLs, licences by SPDX's identifiers, and packages.
 
-Those of dpkg and Python are read from the files that their installers leave.
+Packages of dpkg and Python are read from the files that their installers leave.
 
 https://github.com/package-url/purl-spec/blob/main/PURL-SPECIFICATION.rst, https://spdx.org/licenses/,
 https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/,
@@ -71,7 +71,7 @@ def component(
     checksum_of: str = "",
     **more: object,
 ) -> dict[str, object]:
-    """Return a library as CycloneDX has it; empty values are left out.
+    """Return a CycloneDX component of the type `library`; empty values are left out.
 
     `where` is its package URL, `reference` another unique name. `checksum` is `sha256:…` of
     `checksum_of`: distributions ship no checksum of the package file with its content.
@@ -94,7 +94,7 @@ def component(
 
 
 def licence(name: str) -> dict[str, object]:
-    """Return one licence: by its SPDX identifier if the name, as Debian writes it, has one."""
+    """Return a licence by its SPDX identifier; by name if Debian's name for it has none."""
     identifier = _BY_NAME.get(name.lower(), "")
     if gnu := _GNU.fullmatch(name):
         kind, version = gnu[1].upper(), f"{gnu[2]}.{gnu[3] or '0'}"
@@ -110,7 +110,7 @@ def licences(names: Iterable[str]) -> list[dict[str, object]]:
 
 
 def of_copyright(text: str) -> list[dict[str, object]]:
-    """Return the licences that a Debian copyright file names in fields, or else in its text."""
+    """Return the licences that a Debian copyright file names in its fields, else in its text."""
     names = [name.rstrip(".-") for name in _COMMON.findall(text)]  # they may end a sentence
     if text.startswith("Format:"):  # elsewhere, lines that begin with `License:` go on in prose
         fields = _FIELD.findall(text)
@@ -119,7 +119,7 @@ def of_copyright(text: str) -> list[dict[str, object]]:
 
 
 def expression(text: str) -> list[dict[str, object]]:
-    """Return a licence as RPM and Python packages state it: in one line, perhaps an expression."""
+    """Return the licence that an RPM or Python package states: one line, perhaps an expression."""
     line = " ".join(text.split())
     return [licence(line)] if line and line.upper() != "UNKNOWN" else []
 
@@ -180,7 +180,7 @@ def _copyright(nodes: Mapping[str, TreeNode], name: str) -> str:
 
 
 def python_packages(nodes: Mapping[str, TreeNode]) -> Iterator[dict[str, object]]:
-    """Yield the packages of Python that have metadata, those of the distribution too."""
+    """Yield Python packages that have metadata, those of the distribution included."""
     for path, node in nodes.items():
         if node.source is None or not _METADATA.search(path):
             continue

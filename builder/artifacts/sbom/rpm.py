@@ -1,4 +1,4 @@
-"""Packages of RPM, out of its database, read without RPM.
+"""RPM packages in the database of an image, read without RPM.
 
 The database is SQLite (RHEL 9) or Berkeley DB's hash format (RHEL 7 and 8). Both hold a header for
 each package: https://rpm-software-management.github.io/rpm/manual/format_header.html. The pages of
@@ -57,7 +57,7 @@ def _headers(nodes: Mapping[str, TreeNode]) -> list[bytes]:
 
 
 def _of_sqlite(data: bytes, log: bytes | None) -> list[bytes]:
-    """Return the headers in a database, and in the log of what it does not contain yet."""
+    """Return the headers in a database, with those that are only in its write-ahead log."""
     with tempfile.TemporaryDirectory(prefix="build-images-rpm.") as folder:
         copy = Path(folder, _SQLITE)
         copy.write_bytes(data)

@@ -20,8 +20,8 @@ from builder.build.engines.protocol import Tools
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part
 
-# Apptainer 1.4 writes an image's variables into `10-docker2singularity.sh`, with a backslash too
-# many before quotes and backticks: with one such value, no program in the SIF has any of them.
+# Apptainer 1.4 writes an image's variables into `10-docker2singularity.sh`, with one backslash too
+# many before quotes and backticks. A single such value hides all variables from programs.
 ENVIRONMENT_SCRIPT = ".singularity.d/env/90-environment.sh"  # of the section %environment
 _SPOILED = re.compile(r"[\"`\\\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,9 +34,9 @@ def pack(
 ) -> None:
     """Pack an OCI layout as a SIF with the definition sections that OCI cannot carry.
 
-    `target`'s folder must be writable for the ordinary user, and `layout` readable. Its layers are
-    plain tars. The definition stays in the SIF, so it names the layout from that folder: nobody
-    reads whose home it was in.
+    The ordinary user must be able to write to `target`'s folder and to read `layout`, whose layers
+    are plain tars. The definition stays in the SIF, so it has a relative path to the layout, which
+    does not show whose home it was in.
     """
     own = spoiled(read_layout(layout).environment)
     with _without(layout, own, target.with_suffix(".pack.oci")) as source:
@@ -50,7 +50,7 @@ def pack(
 
 @contextlib.contextmanager
 def _without(layout: Path, variables: Collection[str], copy: Path) -> Iterator[Path]:
-    """A layout without some variables: itself, if there are none, else a copy that is gone then."""
+    """Yield a temporary copy of a layout without some variables; the layout itself for none."""
     if not variables:
         yield layout
         return
@@ -99,10 +99,10 @@ def build(
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Apptainer's folders for temporary files and its cache, below `scratch`.
+    """Return Apptainer's variables: gzip's level, and folders for temporary files and its cache.
 
-    Level 5 of gzip makes a SIF that is 1.3 % larger than mksquashfs's level 9 does, in a fifth
-    of the processor time (docs/performance.md); gzip is what every Singularity since 2.x can mount.
+    With gzip at level 5, a SIF is 1.3 % larger than at mksquashfs's level 9, and takes a fifth of
+    the processor time (docs/performance.md). Every Singularity since 2.x can mount gzip.
     """
     return {
         "APPTAINER_MKSQUASHFS_ARGS": "-Xcompression-level 5",
@@ -116,9 +116,9 @@ def environment(scratch: Path) -> dict[str, str]:
 def tree_of(
     sif: Path, *, scratch: Path, tools: Tools, seen: Seen | None = None
 ) -> Iterator[IO[bytes]]:
-    """The root file system of a SIF as a tar stream; works as any user, without mounting.
+    """Yield the root file system of a SIF as a tar stream; works as any user, without mounting.
 
-    `seen` is given the whole file piece by piece, as it is read for that.
+    `seen` receives the whole SIF in chunks, as it is read.
     """
     squashfs = scratch / f"{sif.stem}.squashfs"
     try:
@@ -130,7 +130,7 @@ def tree_of(
 
 
 def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
-    """Copy the root file system of a SIF, by its descriptor; `seen` is given all of the file."""
+    """Copy the root file system of a SIF, by its descriptor; `seen` receives the whole SIF."""
     place = root_file_system(sif)
     remaining = place.size
     with sif.open("rb") as source, target.open("wb") as sink:
@@ -145,9 +145,9 @@ def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
 
 
 def spoiled(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose values Apptainer's script does not hand on as they are.
+    """Return the variables whose values Apptainer's script would change.
 
-    It leaves out those whose names are none of a shell.
+    The script leaves out variables with names that a shell does not accept.
     """
     return {
         name: value
@@ -157,7 +157,7 @@ def spoiled(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def variable_commands(variables: Mapping[str, str]) -> list[str]:
-    """Shell commands that set variables as Apptainer's do: a value of the caller's wins."""
+    """Return shell commands that set variables as Apptainer does: the caller's values win."""
     return [
         line
         for name, value in variables.items()
@@ -169,14 +169,14 @@ def variable_commands(variables: Mapping[str, str]) -> list[str]:
 
 
 def environment_section(variables: Mapping[str, str]) -> str:
-    """Return the definition's section that sets them."""
+    """Return the section `%environment` of a definition that sets the variables."""
     return "\n".join(["%environment", *(f"    {line}" for line in variable_commands(variables))])
 
 
 def environment_script(environment: Mapping[str, str]) -> list[str]:
     """Return the lines of Apptainer's script for an image's variables, without comments.
 
-    `environment` has none that are spoiled.
+    `environment` must be without the variables that `spoiled` returns.
     """
     return [
         f'export PATH="{value}"' if name == "PATH" else f'export {name}="${{{name}:-"{value}"}}"'

@@ -51,7 +51,7 @@ class Buildah:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The folder for mounts and unpacking: a builder that was killed leaves things there."""
+        """Buildah's variables. It mounts and unpacks in $TMPDIR, which `at_work` cleans up."""
         self._tools.home.temporary.mkdir(parents=True, exist_ok=True)
         return {**self._tools.environment, "TMPDIR": str(self._tools.home.temporary)}
 
@@ -118,16 +118,16 @@ class Buildah:
         )
 
     def clean(self) -> None:
-        # The processes of an interrupted run start nothing more; cleaning needs fresh ones.
+        # `Processes` of an interrupted run starts nothing more; cleaning needs a new one.
         if self._tools.home.storage.exists():
             Processes().capture(self.command("rm", "--all"), check=False, timeout_s=60)
 
 
 def limits() -> list[str]:
-    """Limits for the build that this process may set.
+    """Return options with limits for the build that this process is allowed to set.
 
-    Newer Buildahs else try to raise them, which a container or a virtual machine may forbid.
-    32768 processes is what containers.conf(5) sets by default; it can be lowered, not raised.
+    Without them, newer Buildahs try to raise the limits, which containers and virtual machines may
+    forbid. 32768 processes is the default of containers.conf(5); it can be lowered, not raised.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]

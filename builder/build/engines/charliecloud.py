@@ -1,4 +1,4 @@
-"""Charliecloud: packing the flattened tarball, and the file with the image's variables in it."""
+"""Charliecloud: packing the flattened tarball with the file of the image's variables in it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 
 
 def pack(plain: PlainLayout, nodes: Mapping[str, TreeNode], packed: Layout, target: Path) -> str:
-    """Write an image's tree as a gzipped tarball that `ch-convert` or `tar` unpacks; its digest.
+    """Write an image's tree as a gzipped tarball for `ch-convert` or `tar`; return its digest.
 
-    Sorted, hard links kept: the same tree gives the same bytes. /dev is left empty, so that an
-    ordinary user can unpack it. The image's variables go to /ch/environment, where `ch-run
-    --set-env` looks for them. `nodes` are those of `plain`; the parts of large files are taken
-    from `packed`, where they are known.
+    Members are sorted and hard links kept: the same tree gives the same bytes. /dev is left empty,
+    so that an ordinary user can unpack it. The image's variables go to /ch/environment, where
+    `ch-run --set-env` looks for them. `nodes` are those of `plain`. Known gzipped parts of large
+    files are copied from `packed`.
     """
     with threads() as pool, target.open("wb") as sink:
         gzip = Gzip(sink, pool)

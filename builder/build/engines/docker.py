@@ -19,7 +19,7 @@ _STEP = re.compile(r"(?:#\d+ \[[^\]]*\d+/\d+\]|Step \d+/\d+ :) (?P<instruction>.
 
 
 class Docker:
-    """Builds with the Docker Engine that $DOCKER_HOST, or the default socket, leads to."""
+    """Builds with the Docker Engine at $DOCKER_HOST, or else at the default socket."""
 
     name = "docker"
     lends = False
@@ -31,7 +31,7 @@ class Docker:
     def version(self) -> str:
         done = self._tools.processes.capture(
             [self._tools.program("docker"), "version", "--format", "{{.Server.Version}}"],
-            hint="is the Docker Engine running, and DOCKER_HOST right?",
+            hint="is the Docker Engine running, and is DOCKER_HOST right?",
         )
         return done.stdout.strip()
 
@@ -45,8 +45,8 @@ class Docker:
         with locked(home.path, "docker-base"), TemporaryDirectory(dir=home.work) as scratch:
             if self.has(base.tag):
                 return
-            # An Engine before 25 cannot load an OCI archive; `docker import` makes all of its own
-            # architecture there.
+            # An Engine before 25 cannot load an OCI archive, and its `docker import` labels every
+            # image with its own architecture.
             saved = Path(scratch) / "base.docker.tar"
             first, *others = base.names
             archive = f"docker-archive:{saved}:{first}"
@@ -62,7 +62,7 @@ class Docker:
         self._tools.logged(argv, log=log, what=f"{program} {command}")
 
     def build(self, build: DockerfileBuild) -> None:
-        assert not build.lent  # it cannot show build steps a folder of this machine's
+        assert not build.lent  # it cannot mount a folder of this machine in build steps
         steps = Instructions(_STEP, build.on_line)
         home = self._tools.home
         own = [str(folder / "tools/cli-plugins") for folder in (home.path, home.shared) if folder]
@@ -102,4 +102,4 @@ class Docker:
             saved.unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """The Engine removes what a client that went away had started."""
+        """Do nothing: the Engine removes containers of a client that went away."""

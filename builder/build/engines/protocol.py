@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from builder.sources.package_cache import PackageCache
 
 OnLine = Callable[[str], None]
-_LAYER = re.compile(r"--> (?P<taken>Using cache )?(?P<id>[0-9a-f]{11})")  # Buildah says it so
+_LAYER = re.compile(r"--> (?P<taken>Using cache )?(?P<id>[0-9a-f]{11})")  # Buildah's output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tools:
-    """The way to this machine's programs: subprocesses, the builder's folders, the search path."""
+    """This machine's programs: how to run them, the builder's folders, and the search path."""
 
     processes: Processes
     home: Home
-    packages: PackageCache | None = None  # through which packages are downloaded
-    pip: str = ""  # a folder with the configuration that leads pip through the proxy
-    journals: Journals | None = None  # where it is noted what builds are given, if it is
+    packages: PackageCache | None = None  # the proxy through which packages are downloaded
+    pip: str = ""  # a folder with the configuration that makes pip use the proxy
+    journals: Journals | None = None  # lists of what each build downloads, if they are written
 
     def which(self, name: str) -> str | None:
         """Return the path of a program; None if it is not on this machine."""
@@ -48,7 +48,7 @@ class Tools:
         return self.which(name) is not None
 
     def program(self, name: str) -> str:
-        """Return the path of a program; raises `MissingPrerequisite` if it is missing."""
+        """Return the path of a program; raise `MissingPrerequisite` if it is missing."""
         path = self.which(name)
         if path is None:
             raise MissingPrerequisite(
@@ -59,20 +59,20 @@ class Tools:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of commands besides the caller's environment."""
+        """Variables of commands in addition to the caller's environment."""
         return {"PATH": self.home.search_path()}
 
     @property
     def downloading(self) -> dict[str, str]:
-        """The further variables of commands that download packages."""
+        """Further variables of commands that download packages."""
         return {"http_proxy": self.packages.url} if self.packages else {}
 
     def installing(self) -> AbstractContextManager[None]:
-        """Return the time of a step that may install packages: `PackageCache.step`."""
+        """Return the context of a step that may install packages: `PackageCache.step`."""
         return self.packages.step() if self.packages else contextlib.nullcontext()
 
     def downloading_for(self, name: str) -> dict[str, str]:
-        """Return the variables for a build: its downloads are noted under its name."""
+        """Return the variables for a build, whose downloads are then listed under its name."""
         if not self.journals:
             return self.downloading
         return {key: as_build(url, build_id(name)) for key, url in self.downloading.items()}
@@ -80,7 +80,7 @@ class Tools:
     def index_states(self, name: str, *, earlier: bool = True) -> tuple[IndexState, ...]:
         """Return the states of package indices of a build, or of its cached layers.
 
-        Without `earlier` those of this run alone: nothing was taken from a build before it.
+        Without `earlier`, only those of this run: for builds that use no layers of earlier ones.
         """
         if self.journals and earlier:
             return self.journals.states(build_id(name))
@@ -108,7 +108,7 @@ class Tools:
         user: str | None = None,
         on_line: OnLine | None = None,
     ) -> Completed:
-        """`Processes.logged`, with the tools' search path."""
+        """Run `Processes.logged` with the tools' search path."""
         return self.processes.logged(
             argv,
             log=log,
@@ -132,7 +132,7 @@ class Tools:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lent:
-    """A folder of this machine that build steps see at a path of the image."""
+    """A folder of this machine that is mounted in build steps at a path of the image."""
 
     path: Path
     at: str
@@ -142,8 +142,8 @@ class Lent:
 class DockerfileBuild:
     """A build of the Dockerfile `file` in `context`; the engine keeps its image as `name`.
 
-    Without `cache`, no step of an earlier build is taken up again. `lent` are folders that build
-    steps are shown, and that stay out of the image.
+    Without `cache`, no step of an earlier build is used again. `lent` are folders that are mounted
+    in build steps and do not become part of the image.
     """
 
     image: PlannedImage
@@ -165,17 +165,17 @@ class Engine(Protocol):
     """Builds Dockerfiles. One value serves one run; methods may be called from several threads."""
 
     name: str
-    lends: bool  # whether build steps can be shown folders of this machine
-    options: str  # in words, what of the engine's options has a part in the result
+    lends: bool  # whether folders of this machine can be mounted in build steps
+    options: str  # the engine's options that affect the result, in words
 
     def version(self) -> str:
         """Return the engine's version."""
 
     def has(self, name: str) -> bool:
-        """Return whether it has an image of that name."""
+        """Return whether the engine has an image of a name."""
 
     def provide_base(self, base: StoredBase, *, log: Path) -> None:
-        """Make a base known under its names."""
+        """Load a base into the engine under its names."""
 
     def build(self, build: DockerfileBuild) -> None:
         """Build a Dockerfile; raises `StepFailed` with the failing instruction."""
@@ -193,14 +193,14 @@ def tag(image: PlannedImage) -> str:
 
 
 class Instructions:
-    """Follows a build's output, and knows the instruction that is being run."""
+    """Follows a build's output: its current instruction, and the layers built or used again."""
 
     def __init__(self, pattern: re.Pattern[str], on_line: OnLine) -> None:
         self._pattern = pattern
         self._on_line = on_line
         self.current = ""
-        self.built: set[str] = set()  # layers, by the first digits of what engines call them
-        self.taken: set[str] = set()  # those of an earlier build
+        self.built: set[str] = set()  # layers, by the first digits of their ids in the engine
+        self.taken: set[str] = set()  # layers of an earlier build
 
     def __call__(self, line: str) -> None:
         if layer := _LAYER.search(line):
@@ -216,7 +216,7 @@ class Instructions:
             f"the build failed at: {shortened(self.current) or 'its start'}",
             tail=error.tail,
             log=error.log,
-            hint="repeat with --verbose to see all of it; what was built before is kept",
+            hint="repeat with --verbose to see all output; steps that were built are kept",
         )
 
 

@@ -1,13 +1,13 @@
 """Buildah's storage: its drivers, a trial of it, and its records of images and layers.
 
-The driver is overlay where it works, and else vfs, which copies every layer whole. Left to itself,
-Buildah takes vfs for an ordinary user whom no configuration names another one. A trial in the
-storage's file system shows which one works: kernels before 5.11 mount no overlay for ordinary
-users, and file systems such as NFS cannot hold one's upper layer.
+The driver is overlay if it works, else vfs, which copies every layer in full. By default, Buildah
+uses vfs for an ordinary user unless a configuration names another driver. A trial in the storage's
+file system shows which driver works: kernels before 5.11 mount no overlay for ordinary users, and
+file systems such as NFS cannot hold the upper layer of an overlay.
 https://docs.kernel.org/filesystems/overlayfs.html
 
 The records are those of https://github.com/containers/storage: `overlay-images/images.json` and
-`overlay-layers/layers.json`, or with `vfs` for `overlay`. Drivers may lie beside each other.
+`overlay-layers/layers.json`, or with `vfs` for `overlay`. One storage may have both.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes
 from builder.system.storage_drivers import OVERLAY, VFS, Driver, StorageTrial
 
-VARIABLE = "STORAGE_DRIVER"  # that of containers-storage, which Buildah follows, too
+VARIABLE = "STORAGE_DRIVER"  # of containers-storage; Buildah reads it, too
 _FUSE = "fuse-overlayfs"
 _LAYERS = "lowerdir=lower,upperdir=upper,workdir=work"
-# A file of a lower layer is removed, which takes more than mounting does.
+# The trial also removes a file of a lower layer, which can fail although mounting works.
 _TRY = (
     'cd "$0" && mkdir lower upper work merged && : >lower/file && "$@" merged && '
     "rm merged/file && mkdir merged/folder && umount merged"
@@ -47,9 +47,9 @@ _TRIAL_TIMEOUT_S = 60.0
 
 
 def driver_of(folder: Path, search_path: str) -> Driver:
-    """Return the driver for a storage in an existing `folder`; it is tested once in a run."""
+    """Return the driver for a storage in an existing `folder`; test it once in a run."""
     if named := os.environ.get(VARIABLE):
-        return Driver(name=named, why=f"${VARIABLE} asks for it")
+        return Driver(name=named, why=f"set by ${VARIABLE}")
     return tried(folder, search_path)
 
 
@@ -111,7 +111,7 @@ def _scratch(folder: Path, prefix: str) -> Iterator[Path]:
         remove_tree(scratch)
 
 
-# Names, modes and owners: a setuid program, and an owner that is the user's only by way of sub-ids.
+# Names, modes and owners: a setuid program, and an owner that takes subordinate ids to set.
 _MEMBERS = (("bin", 0o755, 0), ("bin/sh", 0o4755, 0), ("file", 0o600, 65534))
 
 
@@ -125,7 +125,7 @@ def try_storage(folder: Path, *, arch: str, search_path: str, processes: Process
             *driver.options,
             *("pull", "--quiet", f"oci-archive:{archive}"),
         ]
-        # Mounts of root's storage go with the namespace.
+        # Mounts of root's storage vanish with the namespace.
         argv = [*(as_root_of_own() if os.geteuid() == 0 else ()), *command]
         env = {"PATH": search_path, "TMPDIR": str(scratch)}
         lines = _complaint(processes, argv, timeout_s=_TRIAL_TIMEOUT_S, env=env)
@@ -151,7 +151,7 @@ def _small_image(folder: Path, arch: str) -> Path:
 class StoredImage:
     """An image: `layer` is its topmost layer. `created` is a time in UTC as ISO 8601.
 
-    An image without names is a step that a later build may go on from.
+    An image without names is a step from which a later build may continue.
     """
 
     id: str
@@ -162,9 +162,9 @@ class StoredImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Storage:
-    """Images by id, and layers by id: the layer below, and bytes that are its own.
+    """Images by id, and layers by id: the id of the layer below, and the layer's own bytes.
 
-    With vfs each layer takes the bytes of those below it, too: it is `copied` from them.
+    With vfs, each layer also takes the bytes of the layers below, which are `copied` into it.
     """
 
     images: Mapping[str, StoredImage]
@@ -183,7 +183,7 @@ class Storage:
     def garbage(self, retained: Iterable[str], *, before: str) -> list[StoredImage]:
         """Return the images that no `retained` name needs, the topmost ones first.
 
-        What was made since `before` stays: steps of images that are being worked on.
+        Images made since `before` stay: they may be steps of an image that is being built.
         """
         names = set(retained)
         needed: set[str] = set()
@@ -198,7 +198,7 @@ class Storage:
         return sorted(unneeded, key=lambda image: -len(self.chain(image)))
 
     def bytes_of(self, images: Iterable[StoredImage]) -> int:
-        """Return the bytes that removing these images frees: others keep their layers."""
+        """Return the bytes that removing these images frees; layers of other images stay."""
         gone = {image.id: self.chain(image) for image in images}
         others = [self.chain(image) for image in self.images.values() if image.id not in gone]
         return sum(map(self._bytes, set().union(*gone.values()) - set().union(*others)))
@@ -209,7 +209,7 @@ class Storage:
 
 
 def read_storage(folder: Path, driver: str) -> Storage:
-    """Return the images and layers of a storage by a driver; none, where there is no storage."""
+    """Return a driver's images and layers in a storage; none if there is no storage."""
     images = {
         str(entry["id"]): StoredImage(
             id=str(entry["id"]),
@@ -229,7 +229,7 @@ def read_storage(folder: Path, driver: str) -> Storage:
 def left_by_vfs(folder: Path, driver: str) -> list[Path]:
     """Return the folders that vfs left in a storage that now uses overlay, records first.
 
-    The other way round nothing is left: overlay may work again, or on another host.
+    Folders of overlay are not left over: overlay may work again, or on another host.
     """
     folders = [folder / f"{VFS}-images", folder / f"{VFS}-layers", folder / VFS]
     return [path for path in folders if path.is_dir()] if driver != VFS else []

@@ -140,7 +140,7 @@ def native_tools_item(arch: Architecture, *, is_open: bool) -> Item:
     """Return the item for native tools in build steps of an architecture."""
     text, remedy = "compilers, shell and apt run natively in its build steps", ""
     if not is_open:
-        text = "its build steps are fully emulated: the kernel's handler is not the one of set-up"
+        text = "its build steps are fully emulated: the kernel's handler is not from set-up"
         remedy = SETUP
     title = f"native tools for {arch.name}"
     return Item(f"native:{arch.name}", GROUP, title, text, remedy, optional=True)

@@ -310,7 +310,7 @@ def test_an_emulator_that_does_not_serve(
 def test_native_tools_want_the_handler_of_set_up_and_patchelf(machine: Machine) -> None:
     item = machine.examine().items["native:ppc64le"]
     assert (item.ok, item.optional) == (False, True)
-    assert "the kernel's handler is not the one of set-up" in item.text
+    assert "the kernel's handler is not from set-up" in item.text
     machine.require(lent=("ppc64le",))  # without them, builds are emulated whole
     machine.handler(name="build-images-ppc64le", flags="POCF", suffix=f".{native.version()}")
     assert machine.examine().items["native:ppc64le"].ok
