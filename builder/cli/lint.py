@@ -35,7 +35,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: LintOptions) -> int:
-    """Print every finding; 1 if any of them is an error."""
+    """Print every finding; return 1 if any of them is an error."""
     specs = compiled(options.project, load_plan(options.project, options.selection))
     report = look(options.project, specs, cached=not options.no_cache)
     print(json.dumps(as_json(report), indent=1) if options.json else as_text(report))
@@ -88,10 +88,10 @@ def as_text(report: LintReport) -> str:
 
 def summary(report: LintReport) -> list[str]:
     """Return the numbers of findings and specs, the linters that ran and those that are missing."""
-    unchanged = f", {report.cached} of them unchanged since they were" if report.cached else ""
+    unchanged = f"; {report.cached} unchanged since an earlier run" if report.cached else ""
     counts = f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}"
     lines = [
-        f"{counts} in {counted(report.specs, 'spec')}{unchanged} linted",
+        f"{counts} in {counted(report.specs, 'spec')} linted{unchanged}",
         f"linters: our own rules, {', '.join(report.ran)}",
     ]
     if report.missing:

@@ -15,10 +15,10 @@ from builder.model.planned import MANY, by_reason
 from builder.reports.report import ReportDocument, report_files
 from builder.system.files import write_atomically
 
-Decided = Callable[[PlannedImage], list[str]]  # lines on each decision for an image
-Seen = Callable[[PlannedImage], str]  # what was seen of an image, in words
+Decided = Callable[[PlannedImage], list[str]]  # returns a line for each decision on an image
+Seen = Callable[[PlannedImage], str]  # describes how far an image was tested here
 _NO_HANDLER = (
-    "native tools: none, the kernel's handler is not from set-up: run 'build-images setup'"
+    "native tools: none, set-up did not install the kernel's handler; run 'build-images setup'"
 )
 
 
@@ -151,7 +151,7 @@ def decisions(
         is_used = not lacking and opened(image.cell.arch)
         lines.append(description if lacking or is_used else _NO_HANDLER)
         if is_used and (others := tools.emulated_compilers(image)):
-            lines.append(f"emulated: {others}, which its recipes install")
+            lines.append(f"emulated compilers that its recipes install: {others}")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines
 

@@ -1,4 +1,4 @@
-"""Rules on what comes into an image, what must not stay in it, and what must not get lost."""
+"""Rules on the contents of an image: downloads, leftovers, and files lost between stages."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def cache_left(reading: Reading) -> Iterator[Hit]:
 
 @rule(ERROR)
 def secret(reading: Reading) -> Iterator[Hit]:
-    """No variable named like a token, password or key that has a value."""
+    """No variable named like a token, password or key has a value."""
     for command in reading.of_kind(VARIABLE, ARGUMENT, SHELL):
         assignments = [command.text]
-        if command.kind == SHELL:  # a definition's export the variables of %environment
+        if command.kind == SHELL:  # %post repeats the exports of %environment
             is_export = command.text.startswith("export ") and command.file == DOCKERFILE
             assignments = _ASSIGNED.findall(command.text) if is_export else []
         for name, _, value in (assignment.partition("=") for assignment in assignments):
@@ -106,7 +106,7 @@ def secret(reading: Reading) -> Iterator[Hit]:
 @rule(ERROR)
 def stub_library_path(reading: Reading) -> Iterator[Hit]:
     """No CUDA stubs on the library path of the run-time stage."""
-    hint = "stubs are for linking: LIBRARY_PATH of the development stage"
+    hint = "stubs are for linking only: use LIBRARY_PATH in the development stage"
     for command, _ in reading.matches(_STUBS, VARIABLE, ARGUMENT, SHELL):
         if not command.final:
             continue
@@ -122,7 +122,7 @@ def runs_on_host(reading: Reading) -> Iterator[Hit]:
     for section in reading.definition.named("setup", "pre"):
         if section.filled:
             text = f"%{section.name} runs on the building host, outside the image"
-            yield Hit(DEFINITION, section.line, text, "%files or %post")
+            yield Hit(DEFINITION, section.line, text, "use %files or %post")
 
 
 @rule(ERROR)
@@ -140,7 +140,7 @@ def missing_file(reading: Reading) -> Iterator[Hit]:
 
 @rule(WARNING)
 def lost_between_stages(reading: Reading) -> Iterator[Hit]:
-    """All that a development stage installs by itself is copied into the run-time stage."""
+    """Everything that only a development stage installs is copied into the run-time stage."""
     stages = reading.docker.stages
     names = {stage.name for stage in stages[:-1]}
     if not names or stages[-1].source in names:
@@ -161,7 +161,7 @@ def lost_between_stages(reading: Reading) -> Iterator[Hit]:
             target = _installs_into(command, text)
             if target and not target.startswith(_PASSING) and not _is_copied(target, copied):
                 message = f"not copied into the run-time stage: {target}: {shortened(command.text)}"
-                hint = "name a prefix (generic_build), a venv (pip), or copy {from: development} it"
+                hint = "set prefix (generic_build) or venv (pip), or add a copy {from: development}"
                 yield hit(command, message, hint)
 
 
@@ -206,7 +206,7 @@ def foreign_architecture(reading: Reading) -> Iterator[Hit]:
             archs = [arch for arch, token in _TOKENS.items() if token.search(name)]
             if archs and own not in archs:
                 text = f"{name} is for {archs[0]}, the image for {own}"
-                yield hit(command, text, "choose by {{ arch }} in the recipe")
+                yield hit(command, text, "use {{ arch }} in the recipe")
 
 
 def _names(command: SpecCommand) -> Iterator[str]:
@@ -261,11 +261,11 @@ def remote_add(reading: Reading) -> Iterator[Hit]:
 
 @rule(ERROR)
 def unpinned_base(reading: Reading) -> Iterator[Hit]:
-    """With a lock, a base from a registry is named by its digest."""
+    """If the project has a lock, bases from a registry are pinned by digest."""
     if not reading.locked:
         return
     for file, text in ((DOCKERFILE, reading.docker), (DEFINITION, reading.definition)):
-        # A stage of a definition starts from no other.
+        # In a definition, no stage starts from another.
         names = {"scratch", *(stage.name for stage in text.stages if file == DOCKERFILE)}
         for stage in text.stages:
             of_registry = stage.agent in _REGISTRIES and stage.source not in names
@@ -274,4 +274,4 @@ def unpinned_base(reading: Reading) -> Iterator[Hit]:
                 problem = (
                     f"{stage.source} is not pinned by its digest, though the project is locked"
                 )
-                yield Hit(file, stage.line, problem, "build-images lock")
+                yield Hit(file, stage.line, problem, "run: build-images lock")

@@ -16,8 +16,8 @@ ERROR, WARNING = "error", "warning"
 class LintFinding:
     """A fault in an image's spec.
 
-    `level` is error or warning; `rule` is a name of docs/lint.md, or hadolint's or ShellCheck's
-    own (DL3015, SC2164). `file` is a path in the spec's folder, `line` counts from 1.
+    `level` is error or warning; `rule` is a name in docs/lint.md, or a code of hadolint or
+    ShellCheck (DL3015, SC2164). `file` is a path in the spec's folder, `line` counts from 1.
     """
 
     image: str
@@ -34,7 +34,7 @@ class LintFinding:
 
 
 class Hit(NamedTuple):
-    """A place where a rule of our own does not hold."""
+    """A violation of one of our own rules."""
 
     file: str
     line: int
@@ -59,13 +59,13 @@ class Rule(NamedTuple):
     check: Check
 
 
-RULES: list[Rule] = []  # those of tables.yaml, then in the order of their modules' imports
+RULES: list[Rule] = []  # first those of tables.yaml, then those of each module, as imported
 
 
 def rule(level: str) -> Callable[[Check], Check]:
-    """Make a rule of a function that yields its hits; its docstring is the requirement.
+    """Register a function that yields hits as a rule; its docstring is the requirement.
 
-    `secret_key` becomes `secret-key`.
+    The function `secret_key` becomes the rule `secret-key`.
     """
 
     def register(check: Check) -> Check:
@@ -87,7 +87,7 @@ def _rule_on_commands(
     unless: str = "(?!)",
     on_host: bool = False,
 ) -> Rule:
-    """Return a rule of tables.yaml: a command in which its pattern is found is a hit."""
+    """Return a rule of tables.yaml; each command that matches its pattern is a hit."""
     kinds = (SHELL, HOST) if on_host else (SHELL,)
 
     def check(reading: Reading) -> Iterator[Hit]:
@@ -103,8 +103,8 @@ def _rule_on_commands(
 class LintReport:
     """The findings in `specs` specs, of which `cached` were unchanged since an earlier run.
 
-    `ran` are the linters with their versions; `missing` those that this machine lacks: what they
-    would have found is not known, and an absent finding of theirs is no pass.
+    `ran` are the linters that ran, with their versions; `missing` are those that this machine
+    lacks. A linter that did not run has not passed.
     """
 
     findings: tuple[LintFinding, ...]
@@ -123,7 +123,7 @@ class LintReport:
 
 
 def shortened(text: str, limit: int = 100) -> str:
-    """Return a command as a message quotes it."""
+    """Return a command as quoted in messages, with at most `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

@@ -1,9 +1,9 @@
 """Rules on the syntax of the Dockerfile and of the definition, and on their agreement.
 
-Compared are the commands, copies, variables and labels of the stages before the last one (a
-Dockerfile has one for each recipe of the chain, a definition one for all) and of the last. A
-definition with one stage is compared with the whole Dockerfile: in it, the image of the
-development flavour is a stage upon another.
+The commands, copies, variables and labels of the last stage are compared, and those of all stages
+before it (a Dockerfile has one for each recipe of the chain, a definition one for all). A
+definition with one stage is compared with the whole Dockerfile, where the image of the development
+flavour is a stage that starts from another.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from builder.compile.lint.reading import (
     words_of,
 )
 
-# Commands of a definition alone: a Dockerfile has the base's variables by itself, and a RUN begins
-# in the working directory, a %post where the one before it ended.
+# Only definitions need these commands: a Dockerfile has the base's variables anyway, and its RUN
+# begins in the working directory; a %post begins where the previous one ended.
 _SOURCED, _ROOT = ". /.singularity.d/env/10-docker*.sh", "cd /"
 _COMPARED = frozenset({"RUN", "COPY", "ADD", "ENV", "LABEL", "WORKDIR"})
 _KNOWN_FLAGS = re.compile(r"--(?:from|platform)=")
@@ -40,12 +40,12 @@ SECTIONS = frozenset(TABLES["sections"].split())
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?[A-Za-z_]")
 _BUILDKIT = re.compile(r"--mount=type=|^COPY --|--chown=\S+ \S+ \S+$")
 _TEMPLATE = re.compile(r"\{\{\s*\w+\s*\}\}")
-# Commands that do not fail where a spec uses them, so that nothing is lost if `sh -e` looks away.
+# Commands that cannot fail as specs use them, so that `sh -e` need not check them.
 _CANNOT_FAIL = re.compile(
     r"(?:cd|mkdir -p|echo|export|umask|set|:|test|\[|true|command -v)(?:\s|$)"
 )
 
-# (last stage or not, kind, text) with the lines where it is.
+# The lines of each item; its key is (in the last stage, kind, text).
 Items = dict[tuple[bool, str, str], list[int]]
 
 
@@ -118,10 +118,10 @@ def dockerfile_syntax(reading: Reading) -> Iterator[Hit]:
         yield Hit(DOCKERFILE, number, f"not an instruction: {line}")
     if not docker.stages:
         yield Hit(DOCKERFILE, 1, "no FROM instruction")
-    yield from _second_stages(docker, DOCKERFILE)
+    yield from _duplicate_stages(docker, DOCKERFILE)
 
 
-def _second_stages(text: SpecText, file: str) -> Iterator[Hit]:
+def _duplicate_stages(text: SpecText, file: str) -> Iterator[Hit]:
     names: set[str] = set()
     for stage in text.stages:
         if stage.name in names:
@@ -137,7 +137,7 @@ def _fault(instruction: SpecPart) -> tuple[str, ...]:
     if not instruction.value:
         return (f"{name} has no value",)
     if name not in {"FROM", "ARG"} and instruction.stage < 0:
-        return (f"{name} stands before the first FROM",)
+        return (f"{name} comes before the first FROM",)
     if name in {"RUN", "COPY"} and _HEREDOC.search(instruction.value):
         text = "a here-document: only BuildKit supports it, and a definition has no counterpart"
         return text, "put the text into a file under files/ and copy it"
@@ -146,7 +146,7 @@ def _fault(instruction: SpecPart) -> tuple[str, ...]:
 
 @rule(ERROR)
 def definition_syntax(reading: Reading) -> Iterator[Hit]:
-    """Headers, sections and stages of a definition are as Apptainer reads them."""
+    """Apptainer can read the headers, sections and stages of a definition."""
     definition = reading.definition
     for number, stray in definition.stray:
         yield Hit(DEFINITION, number, f"neither a header nor in a section: {stray}")
@@ -155,7 +155,7 @@ def definition_syntax(reading: Reading) -> Iterator[Hit]:
     for stage in definition.stages:
         if not stage.source:
             yield Hit(DEFINITION, stage.line, "the stage has no From: line")
-    yield from _second_stages(definition, DEFINITION)
+    yield from _duplicate_stages(definition, DEFINITION)
     yield from _section_syntax(definition)
 
 
@@ -179,7 +179,7 @@ def _section_syntax(definition: SpecText) -> Iterator[Hit]:
 
 @rule(ERROR)
 def docker_syntax(reading: Reading) -> Iterator[Hit]:
-    """No Docker instruction and no option of Docker's in a definition."""
+    """No Docker instruction and no Docker option in a definition."""
     for section in reading.definition.named(*SCRIPTS):
         for logical in logical_lines(section.lines):
             text = " ".join(part for _, part in logical)
@@ -203,12 +203,12 @@ def template_braces(reading: Reading) -> Iterator[Hit]:
 
 @rule(WARNING)
 def unseen_failure(reading: Reading) -> Iterator[Hit]:
-    """In `a && b` of a `%post`, `a` is a command that does not fail."""
+    """In `a && b` of a `%post`, `a` is a command that cannot fail."""
     for command in reading.of_kind(SHELL):
         unseen = command.file == DEFINITION and command.chained
         if unseen and not _CANNOT_FAIL.match(command.text):
             text = f"if this fails, %post goes on: {shortened(command.text)} && ..."
-            yield hit(command, text, "use a line of its own: sh -e checks only the last of &&")
+            yield hit(command, text, "use a line of its own: sh -e ignores a failure before &&")
 
 
 @rule(ERROR)
@@ -218,7 +218,7 @@ def read_by_spython(reading: Reading) -> Iterator[Hit]:
         return
     try:
         stages = _spython_stages(reading.spec.singularity)
-    except Exception as error:  # whatever ails the parser, the definition does not suit it
+    except Exception as error:  # any error means that the parser cannot read it
         yield Hit(DEFINITION, 1, f"spython cannot read it: {error}")
         return
     names = [stage.name for stage in reading.definition.stages]
@@ -230,7 +230,7 @@ def read_by_spython(reading: Reading) -> Iterator[Hit]:
         lines = stages.get(names[section.stage] or _UNNAMED, frozenset())
         for number, line in section.filled:
             if line not in lines:
-                yield Hit(DEFINITION, number, f"spython does not read: {line}")
+                yield Hit(DEFINITION, number, f"spython does not find this line: {line}")
 
 
 _UNNAMED = "spython-base"
@@ -244,7 +244,7 @@ def _spython_stages(text: str) -> dict[str, frozenset[str]]:
     parser = SingularityParser(None)
     parser._check_bootstrap = lambda _line: None  # it refuses any base that is not in a registry
     parser.lines = text.splitlines()
-    level, bot.level = bot.level, -5  # it warns of what a Dockerfile could not have
+    level, bot.level = bot.level, -5  # it warns about features that Dockerfiles lack
     try:
         return {name: frozenset(stage.install) for name, stage in parser.parse().items()}
     finally:

@@ -1,4 +1,4 @@
-"""hadolint and ShellCheck: their places on this machine, and their findings in texts of specs.
+"""Find hadolint and ShellCheck on this machine, and collect their findings in specs.
 
 hadolint reads the stages of a Dockerfile. ShellCheck reads the scripts of a definition section by
 section, and the scripts of the spec's folder; a text that many specs share is read once.
@@ -24,11 +24,11 @@ from builder.system.process import Processes
 
 HADOLINT, SHELLCHECK = "hadolint", "shellcheck"
 LINTERS = (HADOLINT, SHELLCHECK)
-BATCH = 64  # texts a process: its output stays far below what Processes keeps
+BATCH = 64  # texts per process: its output stays far below the limit of Processes
 TIMEOUT_S = 300.0
 _SHEBANG = re.compile(r"#!\s*\S*?(?:env\s+)?(?:/|\b)(sh|dash|bash|ksh)\b")
 _WITH_SHELL = re.compile(r"-c\s+\S*?(sh|dash|bash|ksh)\b")
-# hadolint takes a registry with a port for one only if there is a dot in its name.
+# hadolint recognises a registry with a port only if there is a dot in its name.
 _UNDOTTED = re.compile(r"^(FROM (?:\S+ )?)([^\s./:=-][^\s./:=]*):(?=\d+/)", re.MULTILINE)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -44,7 +44,7 @@ class Text(NamedTuple):
 
 
 def texts_of(reading: Reading) -> Iterator[tuple[Text, str, int]]:
-    """Yield the texts of a spec, each with its file and the line of the file before its first."""
+    """Yield the texts of a spec, each with its file and the number to add to its line numbers."""
     yield from _stages(reading)
     for section in reading.definition.named(*SCRIPTS):
         if section.filled:
@@ -82,14 +82,14 @@ def _of_section(section: SpecPart) -> tuple[Text, str, int]:
 
 
 def find(search_path: str) -> dict[str, str]:
-    """Return the paths of the linters: wheels put them beside Python, which PATH need not hold."""
+    """Return the linters' paths; wheels put them beside Python, in a folder that PATH may lack."""
     folders = os.pathsep.join([sysconfig.get_path("scripts"), search_path])
     paths = {name: shutil.which(name, path=folders) for name in LINTERS}
     return {name: path for name, path in paths.items() if path}
 
 
 def version(name: str, path: str, processes: Processes) -> str:
-    """`hadolint 2.14.0`."""
+    """Return a linter's name and version: `hadolint 2.14.0`."""
     number = _VERSION.search(processes.capture([path, "--version"], timeout_s=60).stdout)
     return f"{name} {number.group() if number else 'of unknown version'}"
 
@@ -97,7 +97,7 @@ def version(name: str, path: str, processes: Processes) -> str:
 def linter_findings(
     texts: Iterable[Text], programs: Mapping[str, str], processes: Processes, jobs: int
 ) -> dict[Text, list[LintFinding]]:
-    """Return the linters' findings in each text; texts for a linter without a program are left out.
+    """Return the linters' findings in each text; texts for a missing linter are left out.
 
     Lines are those of the text; image and file are empty.
     """
@@ -116,7 +116,7 @@ def linter_findings(
         try:
             for result in pool.map(lambda batch: _run(batch, programs, processes), batches):
                 results.update(result)
-        except KeyboardInterrupt:  # Ctrl-C does not reach what leads a session of its own
+        except KeyboardInterrupt:  # Ctrl-C does not reach processes in their own sessions
             processes.stop()
             raise
     return results
@@ -129,7 +129,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="build-images-lint-") as folder:
         for number, text in enumerate(texts):
             Path(folder, str(number)).write_text(text.text, encoding="utf-8")
-        # Settings of the user's own must not decide what a spec may hold: they are not in here.
+        # The linters run without the user's own settings, which must not change the findings.
         done = processes.capture(
             [programs[linter], *_options(linter, dialect), *map(str, range(len(texts)))],
             cwd=Path(folder),

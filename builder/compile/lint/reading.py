@@ -1,7 +1,7 @@
-"""A spec as the rules see it: both texts as stages, parts and single commands, of the same kinds.
+"""Split both texts of a spec into stages, parts and single commands, for the rules.
 
-dockerfile-parse cuts a Dockerfile into instructions. A definition is cut as Apptainer cuts it: the
-text at each `Bootstrap:`, each stage into sections at lines that begin with `%`. See
+dockerfile-parse splits a Dockerfile into instructions. A definition is split as in Apptainer: into
+stages at each `Bootstrap:`, and each stage into sections at lines that begin with `%`. See
 https://github.com/apptainer/apptainer/blob/main/pkg/build/types/parser/deffile.go
 """
 
@@ -18,7 +18,7 @@ from builder.model import Spec
 from builder.system.files import table_beside
 
 DOCKERFILE, DEFINITION = "Dockerfile", "Singularity.def"
-# Kinds of commands, by the use of their lines. `HOST` runs on the building host, not in the image.
+# Kinds of commands. `HOST` runs on the building host, not in the image.
 SHELL, VARIABLE, ARGUMENT, COPY = "command", "variable", "argument", "copy"
 LABEL, SOURCE, SCRIPT, HOST, OTHER = "label", "source", "script", "host", "other"
 TABLES = table_beside(__file__, "tables.yaml")
@@ -31,16 +31,16 @@ _BOOTSTRAP = re.compile(r"bootstrap:", re.IGNORECASE)
 _FROM = re.compile(r"(?:--platform=\S+\s+)?(?P<image>\S+)(?:\s+[Aa][Ss]\s+(?P<as>\S+))?")
 _FLAGS = re.compile(r"^(?:--[a-z]+(?:=\S+)?\s+)+")
 
-Line = tuple[int, str]  # a number, counted from 1, and its text
+Line = tuple[int, str]  # its number, counted from 1, and its text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecCommand:
     """One command, copy, variable or label, or one line of another kind.
 
-    `text` has single blanks and no continuation lines; where both texts say the same, it is the
-    same. `layer` numbers what ends in one layer: an instruction, or a stage of a definition. A
-    command is `chained` if `&&` follows.
+    `text` has single spaces and no continuation lines; it is the same for equal commands of both
+    formats. `layer` is the number of the layer that it belongs to: one for each instruction, or for
+    each stage of a definition. A command is `chained` if `&&` follows.
     """
 
     file: str
@@ -54,9 +54,9 @@ class SpecCommand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecStage:
-    """A FROM, or the header of a definition's stage; `name` is empty where it has none.
+    """A FROM, or the header of a definition's stage; `name` is empty if it has none.
 
-    `agent` is the way to the source, in lower case: `docker`, `oci-archive`.
+    `agent` is the bootstrap agent, in lower case: `docker`, `oci-archive`.
     """
 
     name: str
@@ -133,13 +133,13 @@ class Reading:
     def matches(
         self, pattern: re.Pattern[str], *kinds: str
     ) -> Iterator[tuple[SpecCommand, re.Match[str]]]:
-        """Yield the commands of some kinds in which a pattern is found."""
+        """Yield the commands of these kinds that match a pattern, with their matches."""
         for command in self.of_kind(*kinds):
             if match := pattern.search(command.text):
                 yield command, match
 
     def layers(self, *kinds: str) -> list[list[SpecCommand]]:
-        """Return the commands of some kinds, those that end in one layer together."""
+        """Return the commands of these kinds, grouped by layer."""
         layers: dict[tuple[str, str, int], list[SpecCommand]] = {}
         for command in self.of_kind(*kinds):
             key = (command.kind, command.file, command.layer)
@@ -158,10 +158,10 @@ def read(spec: Spec, *, locked: bool) -> Reading:
 
 def read_dockerfile(text: str) -> SpecText:
     """Read a Dockerfile; lines that are no instruction are `stray`."""
-    from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - specs in the cache need none
+    from dockerfile_parse import DockerfileParser  # noqa: PLC0415 - cached specs do not need it
 
     parser = DockerfileParser(
-        fileobj=io.BytesIO(text.encode()),  # type: ignore[arg-type]  # it reads bytes, as it says
+        fileobj=io.BytesIO(text.encode()),  # type: ignore[arg-type]  # documented: it reads bytes
         env_replace=False,
     )
     entries = [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
@@ -233,7 +233,7 @@ def _section(title: Line, stage: int, lines: tuple[Line, ...]) -> SpecPart:
 
 
 def _commands(text: SpecText, file: str) -> Iterator[SpecCommand]:
-    """Yield the parts of a text cut into commands, copies, variables and labels."""
+    """Yield the commands, copies, variables and labels of all parts of a text."""
     stages = {stage.name for stage in text.stages}
     for number, part in enumerate(text.parts):
         for line, words, chained in _entries(part, stages):
@@ -269,7 +269,7 @@ def _entries(part: SpecPart, stages: set[str]) -> Iterator[_Entry]:
 
 
 def _copies(part: SpecPart, stages: set[str]) -> Iterator[Line]:
-    """Yield each source of a COPY, ADD or %files, with the stage or image that it is from."""
+    """Yield each source of a COPY, ADD or %files, with its stage or image of origin."""
     if part.name == "files":
         origin = "a stage: " if part.value.startswith("from ") else ""
         for line, text in part.filled:
@@ -306,7 +306,7 @@ def _shell_commands(lines: Iterable[Line]) -> Iterator[_Entry]:
 
 
 def logical_lines(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Lines joined where a backslash continues them; comments and empty lines are left out."""
+    """Yield lines joined at backslashes; comments and empty lines are left out."""
     joined: list[Line] = []
     for number, text in _filled(lines):
         joined.append((number, text.removesuffix("\\").rstrip()))
@@ -318,7 +318,7 @@ def logical_lines(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 def _parts(lines: Sequence[Line]) -> Iterator[_Entry]:
-    """Yield the commands of one logical line, cut at `&&`."""
+    """Yield the commands of one logical line, split at `&&`."""
     words: list[str] = []
     begin = lines[0][0]
     for number, text in lines:
@@ -341,7 +341,7 @@ def _filled(lines: Iterable[Line]) -> list[Line]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def words_of(text: str) -> tuple[str, ...]:
-    """Words as a shell splits them; at blanks alone where the quotes are not closed."""
+    """Split a text into words like a shell; only at whitespace if its quotes are not closed."""
     try:
         return tuple(shlex.split(text))
     except ValueError:

@@ -1,7 +1,7 @@
 """Lint many specs with our own rules, hadolint and ShellCheck; unchanged specs are not read again.
 
-Results are kept by content in one JSON file. Several processes may use it at once: it is replaced
-as a whole, under a lock. A file that cannot be read, or does not hold what it should, is empty.
+Results are cached by content in one JSON file. Several processes may use it at once: it is replaced
+atomically, under a lock. A file that cannot be read or is not valid counts as empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from builder.system.process import Processes
 __all__ = ["RULES", "lint", "own_findings"]
 PARSERS = ("dockerfile-parse", "spython")
 FILE = "lint.json"
-MOST = 20_000  # results that are kept, the newest
+MOST = 20_000  # results in the file; older ones are dropped
 
 
 def lint(
@@ -39,12 +39,11 @@ def lint(
     jobs: int,
     locked: bool = False,
 ) -> LintReport:
-    """Look at every spec; the findings are sorted by image, file and line.
+    """Lint every spec; the findings are sorted by image, file and line.
 
-    `search_path` is where hadolint and ShellCheck are sought beside the folder of this Python's
-    programs; one that is missing is named in the report, and our own rules are applied all the
-    same. `cache` is a folder that keeps results by content. `locked`: the project has a lock, so
-    bases must be pinned. Raises `StepFailed` when a linter itself fails.
+    hadolint and ShellCheck are searched for beside this Python and on `search_path`; the report
+    names a missing one, and our own rules still apply. `cache` is a folder for results by content.
+    `locked`: the project has a lock; bases must be pinned. Raises `StepFailed` if a linter fails.
     """
     programs = find(search_path)
     ran = [
@@ -109,7 +108,7 @@ def _known(folder: Path | None, keys: Iterable[str]) -> dict[str, list[LintFindi
 
 
 def _save(folder: Path | None, new: Mapping[str, Sequence[LintFinding]]) -> None:
-    """Add new findings. A folder that cannot be written to costs time, and nothing else."""
+    """Add new findings to the cache; if its folder is not writable, they are not cached."""
     if folder is None or not new:
         return
     rows = {key: list(map(dataclasses.asdict, findings)) for key, findings in new.items()}

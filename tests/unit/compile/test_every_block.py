@@ -101,7 +101,7 @@ def test_a_repository_for_ubuntu_is_none_for_debian() -> None:
     reason = limit_reason(
         block("nccl", version="2.22.3-1", cuda="12.4"), "x86_64", "ubuntu24", "debian"
     )
-    assert "hpccm would add a repository for Ubuntu to Debian" in reason
+    assert "hpccm would add an Ubuntu repository to Debian" in reason
 
 
 def test_limits_have_reasons_and_sources() -> None:
