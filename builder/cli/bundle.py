@@ -1,4 +1,4 @@
-"""`build-images bundle`: proven images, and what they are built from, as one archive."""
+"""`build-images bundle`: write proven images and their inputs into one archive."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ from builder.system.terminal import ByteProgress, Progress
 
 _DESCRIPTION = """\
 Write the selected images into one archive for a machine without network: OCI images with their
-indexes, SIFs and tarballs, all proof, and what the images are built from: project files, base
-images, locked sources, native tools, and the packages that each build used. The archive is an OCI
-image layout in a tar; skopeo reads it as oci-archive:. Images that are not proven are refused, as
+indexes, SIFs and tarballs, all proof, and the inputs of the images: project files, base images,
+locked sources, native tools, and the packages that each build used. The archive is an OCI image
+layout in a tar file; skopeo reads it as oci-archive:. Images that are not proven are refused, as
 in `publish`. With --from, images and proof are copied unchanged from a registry.
 
-The same images and the same key give the same bytes. An incomplete archive never has its name.
+The same images and the same key give the same bytes. The archive gets its name only when it is
+complete.
 """
 _EXAMPLES = """\
 examples:
@@ -58,7 +59,7 @@ examples:
 
 
 class BundleOptions(SelectorOptions, ProgressOptions):
-    """The options of `bundle`; `output` is the folder of the images' folders."""
+    """The options of `bundle`; `output` is the folder that contains the images' folders."""
 
     archive: Path
     source: str | None
@@ -95,7 +96,7 @@ def declare(parser: Parser) -> None:
         dest="output",
         type=a_path,
         metavar="DIR",
-        help="where the images' folders are (default: PROJECT/out)",
+        help="output folder of the build (default: PROJECT/out)",
     )
     parser.add_argument(
         "--from",
@@ -170,7 +171,7 @@ def _repository(options: BundleOptions, reference: str) -> Source:
 
 
 def _written(options: BundleOptions, names: Sequence[str], inputs: Inputs) -> int:
-    """Write the archive, but for a dry run, and show what is in it."""
+    """Write the archive, except in a dry run, and show its contents."""
     target, contents = options.archive, inputs.contents
     size, digest = size_of(contents, contents.index()), ""
     if not options.dry_run:

@@ -1,4 +1,4 @@
-"""`build-images load`: an archive of `bundle` into a registry, a folder or the builder's home."""
+"""`build-images load`: load an archive of `bundle` into a registry, folder or builder's home."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ Load images from an archive written by `bundle`, if they are proven: policy and 
 
 With --to, images and proof are uploaded to a registry; whether an image runs on a host is checked
 when it is pulled from there. With --output, images are unpacked into a folder, as in `pull`. With
---home, bases, sources, native tools and packages are copied to where builds look for them, if a key
-of the policy signed them. Then build-images --offline builds the images again; with the same engine
-the result is identical.
+--home, bases, sources, native tools and packages are copied to the builder's home, if a key of the
+policy signed them. Then build-images --offline builds the images again; with the same engine, the
+result is identical.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -89,7 +89,7 @@ _HINT = "the archive is not proven: ask its author, or change the policy"
 
 
 class LoadOptions(ProgressOptions):
-    """The options of `load`: the archive goes to one of `to`, `output` and `home`."""
+    """The options of `load`; exactly one of `to`, `output` and `home` is set."""
 
     archive: Path
     to: str | None
@@ -150,7 +150,7 @@ def declare(parser: Parser) -> None:
 
 
 def run(options: LoadOptions) -> int:
-    """Judge everything in an archive, and bring it only if nothing of it is refused."""
+    """Judge everything in an archive, and load it only if nothing is refused."""
     _check_usage(options)
     archive = opened(options.archive)
     site = request_of(
@@ -168,18 +168,18 @@ def run(options: LoadOptions) -> int:
 
 
 def _check_usage(options: LoadOptions) -> None:
-    """Refuse options that mean nothing beside the others."""
+    """Refuse options that have no effect with the others."""
     for name, goes_with in (("format", "output"), ("arch", "output"), ("checkout", "home")):
         if getattr(options, name) and not getattr(options, goes_with):
-            options.parser.error(f"--{name} goes with --{goes_with}")
+            options.parser.error(f"--{name} needs --{goes_with}")
     if options.output and not options.format:
         options.parser.error(f"--output needs --format: one of {', '.join(FORMATS)}")
 
 
 def _check_whole(options: LoadOptions, archive: Bundle) -> None:
-    """Read every blob, also those that are not asked for: what is damaged is not brought in part.
+    """Read every blob, also unused ones, so that no part of a damaged archive is loaded.
 
-    It comes after the proof is judged: of an archive that nobody signed, no more is read.
+    This follows the judgement of the proof: no more is read from an archive that is not proven.
     """
     say = Progress(level=options.level).say
     size = sum(blob.size for blob in archive.archive.blobs.values())
@@ -189,7 +189,7 @@ def _check_whole(options: LoadOptions, archive: Bundle) -> None:
 def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, address: str) -> int:
     say = Progress(level=options.level).say
     to = namespace(address, options.plain_http, own=True, tell=say)
-    # Whether an image runs on a host is asked of those who pull it from there.
+    # `pull` checks whether an image runs on a host.
     site = replace(site, policy=replace(site.policy, host_contract=False))
     images, releases, reasons = all_releases(archive, site, to)
     _refuse(options, images, reasons)
@@ -261,7 +261,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
         with atomic_folder(options.checkout) as folder:
             if folder:
                 write_project(repository, inputs, folder)
-            else:  # one that was killed had made it
+            else:  # the folder exists already
                 _check_same(options.checkout, inputs)
     counts = input_counts(inputs)
     native = [entry.text("name") for entry in inputs if entry.kind == NATIVE]
@@ -287,7 +287,7 @@ def _check_same(folder: Path, inputs: list[Input]) -> None:
 
 
 def _refuse(options: LoadOptions, images: Sequence[Judged], reasons: Sequence[str]) -> None:
-    """Show the rules if `explain` is set, and raise one error for everything that is refused."""
+    """Show the rules if `explain` is set; raise one error for all refused images."""
     lines: list[str] = []
     for image in images:
         label = f"{image.request.reference} ({image.request.arch}, {image.request.format})"

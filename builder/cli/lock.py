@@ -1,4 +1,4 @@
-"""`build-images lock`: the checksum of each source, the digest of each base of a registry."""
+"""`build-images lock`: lock the checksums of sources, and the digests of bases from registries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def declare(parser: Parser) -> None:
     add_project(parser)
     add_progress(parser)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--check", action="store_true", help="only check if it matches the recipes")
+    how.add_argument("--check", action="store_true", help="only compare lock.yaml with recipes")
     how.add_argument(
         "--update", action="store_true", help="look up locked entries again, and accept changes"
     )
@@ -49,8 +49,8 @@ def declare(parser: Parser) -> None:
 def run(options: LockOptions) -> int:
     """Write lock.yaml: the checksum of each source, the digest of each base from a registry.
 
-    With `check`, nothing is written: only the match with the recipes is checked. Entries that
-    could be locked are written even if others failed.
+    With `check`, the lock is only compared with the recipes, and nothing is written. If some
+    entries fail, the others are still written.
     """
     project = load_project(options.project, block_faults=block_faults, stale_lock=True)
     lockable = Lockable.of(project, options.selection)
@@ -91,11 +91,11 @@ K = TypeVar("K")
 def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
     new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
-    return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} gone"
+    return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} removed"
 
 
 def lock_json(written: Lock) -> str:
-    """Return the lock for programs."""
+    """Return the lock as JSON."""
     sources = [dataclasses.asdict(source) for _, source in sorted(written.sources.items())]
     references = [
         {"reference": reference, "arch": arch, "digest": digest}

@@ -1,4 +1,4 @@
-"""`build-images publish`: proven images to a registry, or from one registry to another."""
+"""`build-images publish`: send proven images to a registry, or copy them from another registry."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def declare(parser: Parser) -> None:
     add_project(parser)
     add_progress(parser)
     parser.add_argument(
-        "--to", required=True, metavar="REGISTRY/NAMESPACE", help="where the repositories are"
+        "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )
     parser.add_argument(
         "--from",
@@ -100,7 +100,7 @@ def declare(parser: Parser) -> None:
         help="sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
-    add_output(parser, "where the images' folders are (default: PROJECT/out)")
+    add_output(parser, "output folder of the build (default: PROJECT/out)")
     parser.add_argument(
         "--attach-failures",
         action="store_true",
@@ -145,9 +145,9 @@ def _attached(
     to: Callable[[str], Registry],
     processes: Processes,
 ) -> list[str]:
-    """Attach failures to published images if that was asked for; return a line for each.
+    """Attach failures to published images if the option is set; return a line for each.
 
-    A failure may be the fault of this machine alone.
+    It is optional because this machine alone may be the cause of a failure.
     """
     if not options.attach_failures:
         return []
@@ -183,9 +183,9 @@ def send(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send releases, but for a dry run, and print them and the traffic.
+    """Send releases, except in a dry run, and print them and the traffic.
 
-    Raises the error that `narrowed` makes of tags that would lose an architecture.
+    If a tag would lose an architecture, raises the error that `narrowed` returns.
     """
     if reasons := sender.narrowed(releases):
         raise narrowed(reasons)

@@ -1,4 +1,4 @@
-"""`build-images pull`: judge images where they are, and bring those that are proven."""
+"""`build-images pull`: judge images in a registry, and download those that are proven."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ Pull an image from a registry, if it is proven.
 The tag is resolved once; every later request is by digest. All proof of the image is read and
 evaluated by the policy: who signed it; which checks passed, when, and on which class of hosts; who
 built it and from what; what it contains; whether it runs on this host; whether it is older than the
-last pull. Then the image is downloaded. Every byte is checked against its digest, and its tree
+last pull. Then the image is downloaded. Every byte is checked against its digest, and the file tree
 against the tree that was verified. A refused image leaves no files.
 
-An engine, cosign and root are not needed. `sif` and `charliecloud` are the files that were
+No engine, cosign or root rights are needed. `sif` and `charliecloud` are the files that were
 published with the image; `oci` and `directory` are made from its layers.
 """
 _EXIT_CODES = """\
@@ -60,13 +60,13 @@ examples:
   build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif
   build-images pull REFERENCE --format directory --policy policy.yaml --explain
   build-images pull REFERENCE REFERENCE REFERENCE --format oci        shared layers once
-  build-images pull REFERENCE --format oci --dry-run --explain       only evaluate it
+  build-images pull REFERENCE --format oci --dry-run --explain       only evaluate the image
   build-images pull REFERENCE --format sif --arch ppc64le --host node.json
 """
 
 
 class PullOptions(ProgressOptions):
-    """The options of `pull`. Without an `arch`, it is that of the host."""
+    """The options of `pull`; the default of `arch` is that of the host."""
 
     references: Sequence[str]
     format: str
@@ -96,8 +96,8 @@ def declare(parser: Parser) -> None:
     parser.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
     add_output(
         parser,
-        "folder to create (default: NAME-TAG-ARCH-FORMAT, here); with several references, the "
-        "folder that contains theirs",
+        "folder to create (default: NAME-TAG-ARCH-FORMAT in the current folder); with several "
+        "references, the folder that contains one folder for each",
     )
     parser.add_argument(
         "--host",
@@ -108,11 +108,11 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--emulated",
         action="store_true",
-        help="let programs of another architecture run under QEMU",
+        help="accept images of another architecture, which run under QEMU",
     )
     add_plain_http(parser)
     parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    parser.add_argument("--dry-run", action="store_true", help="evaluate it; download nothing")
+    parser.add_argument("--dry-run", action="store_true", help="evaluate images; download nothing")
     parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
 
 
@@ -144,10 +144,7 @@ def run(options: PullOptions) -> int:
         for image, (_, output) in zip(images, jobs, strict=True):
             try:
                 _pull_one(shown, image.result(), cache, output)
-            except (
-                BuildImagesError,
-                OSError,
-            ) as error:  # the next image may be smaller than a disk
+            except (BuildImagesError, OSError) as error:  # the disk may have room for the next one
                 if not several or isinstance(error, Interrupted | BrokenPipeError):
                     raise
                 if isinstance(error, BuildImagesError):
@@ -175,7 +172,7 @@ def _pull_one(shown: _Shown, image: Judged, cache: PullCache, output: Path) -> N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """Printed results; with several references, JSON is one line each."""
+    """Prints results; with several references, each JSON document is one line."""
 
     options: PullOptions
     several: bool
@@ -196,7 +193,7 @@ class _Shown:
             print(printable(text), file=sys.stderr)
 
     def pulled(self, done: Pulled) -> None:
-        """Show what is on disk now."""
+        """Show the image on disk, and how it differs from the published one."""
         if self.options.json:
             self.json({**write(done.receipt), "at": str(done.path)})
             return

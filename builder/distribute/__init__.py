@@ -1,1 +1,1 @@
-"""Publish, pull, and archives that are carried to sites without a network."""
+"""Publish and pull images, and write archives for sites without a network."""

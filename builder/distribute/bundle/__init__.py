@@ -1,4 +1,4 @@
-"""Images, their proof and what they are built from as one archive: an OCI image layout in a tar.
+"""One archive of images, their proof and their inputs: an OCI image layout in a tar file.
 
 https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 """

@@ -1,8 +1,8 @@
-"""The blobs of an archive: found by walking its headers once, and read against their digests.
+"""Read the blobs of an archive: one pass over the headers finds them, and digests are checked.
 
-No member is ever unpacked: a name either is one of an image layout, or the archive is refused. So
-paths that lead elsewhere, links, devices, names that are there twice, and extensions of the format
-that readers understand differently never get further than that.
+No member is ever unpacked. An archive with a file name that no image layout has is refused. This
+keeps out paths that lead elsewhere, links, devices, duplicate names, and extensions of the tar
+format that readers interpret differently.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})")
 _FOLDERS = frozenset({"blobs", "blobs/sha256"})
 _ZERO = bytes(BLOCK)
 _PIECE = 1 << 20
-_MOST_AFTER = 1 << 20  # zeros after the end's mark; tar writes 10 KiB at once
-_MOST = 1_000_000  # members; none that is made here comes near
-# The largest matrix has some ten thousand manifests in an archive, of 400 bytes and 12 values each.
+_MOST_AFTER = 1 << 20  # zeros after the end marker; tar pads its output to 10 KiB
+_MOST = 1_000_000  # members; archives of `bundle` have far fewer
+# An archive of the largest matrix has some 10,000 manifests: 400 bytes and 12 values each.
 _LARGEST_INDEX = 32 << 20
 MOST_MANIFESTS = 50_000
 _MOST_VALUES = 20 * MOST_MANIFESTS
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
-_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # do not wait for the writer of a pipe
 _AGAIN = "copy it again from its origin, and compare the checksum"
 
 
@@ -79,7 +79,7 @@ class Archive:
     def small(self, digest: str, limit: int = LARGEST_MANIFEST) -> bytes:
         """Return the bytes of a blob that is at most `limit` bytes."""
         if (size := self.place(digest).size) > limit:
-            raise self.wrong(f"{digest} has {size} bytes, at most {limit} are read")
+            raise self.wrong(f"{digest} has {size} bytes; the limit is {limit}")
         return b"".join(self.pieces(digest))
 
     def pieces(self, digest: str) -> Iterator[bytes]:
@@ -92,23 +92,23 @@ class Archive:
             raise self.wrong(f"blob {digest} has the digest sha256:{sha256.hexdigest()}")
 
     def check_all(self, on_bytes: Callable[[int], object] = lambda _: None) -> None:
-        """Read every blob against its digest."""
+        """Read every blob and check its digest."""
         for digest in self.blobs:
             for piece in self.pieces(digest):
                 on_bytes(len(piece))
 
     def place(self, digest: str) -> ByteRange:
-        """Return the place of a blob; raises `WrongContent` if the archive lacks it."""
+        """Return the byte range of a blob; raises `WrongContent` if the archive lacks it."""
         place = self.blobs.get(digest)
         if place is None:
             raise self.wrong(f"blob {digest} is missing")
         return place
 
     def check_size(self, blob: Descriptor) -> None:
-        """Raise `WrongContent` unless the archive has a blob, with the size that it should have."""
+        """Raise `WrongContent` unless the archive has the blob, with the expected size."""
         size = self.place(blob.digest).size
         if size != blob.size:
-            raise self.wrong(f"the blob {blob.digest} has {size} bytes, expected {blob.size}")
+            raise self.wrong(f"blob {blob.digest} has {size} bytes, expected {blob.size}")
 
     def _pieces(self, place: ByteRange) -> Iterator[bytes]:
         with self.path.open("rb") as file:
@@ -118,7 +118,7 @@ class Archive:
                 self.check()
                 piece = file.read(min(_PIECE, remaining))
                 if not piece:
-                    raise self.wrong("it became shorter while it was read")
+                    raise self.wrong("the file became shorter while it was read")
                 remaining -= len(piece)
                 yield piece
 
@@ -128,10 +128,10 @@ class Archive:
 
 
 def open_archive(path: Path) -> Archive:
-    """Return an archive, its headers read.
+    """Open an archive and read its headers.
 
-    Raises `BadInput` for what is no tar archive, `WrongContent` for one that is cut short or holds
-    anything but an image layout.
+    Raises `BadInput` for a file that is not a tar archive, and `WrongContent` for an archive that
+    is truncated or holds anything but an image layout.
     """
     files: dict[str, ByteRange] = {}
     blobs: dict[str, ByteRange] = {}
@@ -181,12 +181,12 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[str, ByteRange]]:
 
 
 def padded(size: int) -> int:
-    """Return the bytes that a content of `size` bytes takes in a tar."""
+    """Return the number of bytes that content of `size` bytes takes in a tar file."""
     return -(-size // BLOCK) * BLOCK
 
 
 def _check_end(file: IO[bytes], path: Path) -> None:
-    """Refuse a second archive behind the first, which one reader takes and another does not see."""
+    """Refuse data after the end marker: some tar readers read a second archive there."""
     rest = file.read(_MOST_AFTER + 1)
     if len(rest) > _MOST_AFTER or rest.strip(b"\0"):
         raise refusal(path, "data after the end of the archive")

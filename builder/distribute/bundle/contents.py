@@ -35,7 +35,7 @@ Origin: TypeAlias = "Path | bytes | Source"
 
 
 class EmptyRepository(BundledRepository):
-    """A repository without anything, as one that is about to be filled; named by a recipe."""
+    """An empty repository, named by a recipe: the state before anything is published."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Archive(Path(name), {}, {}), name, [])
@@ -49,7 +49,7 @@ class EmptyRepository(BundledRepository):
 class ArchiveContents:
     """Contents of an archive: blobs by digest, and the entries of its `index.json`.
 
-    `kind` is the artifact type of that; empty for a plain image layout.
+    `kind` is the artifact type of the index; empty for a plain image layout.
     """
 
     kind: str = BUNDLE
@@ -57,7 +57,7 @@ class ArchiveContents:
     entries: list[Descriptor] = field(default_factory=list)
 
     def add_blob(self, blob: Descriptor, origin: Origin) -> None:
-        """Add a blob; the first place that it is known from is where it is read."""
+        """Add a blob; it will be read from the first origin that was added for it."""
         self.blobs.setdefault(blob.digest, (blob, origin))
 
     def add_manifest(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
@@ -69,7 +69,7 @@ class ArchiveContents:
     def list_manifest(
         self, content: bytes, media_type: str, repository: str, tags: Sequence[str] = ()
     ) -> Descriptor:
-        """Add a manifest, with an entry of its own for each tag, or one without a tag."""
+        """Add a manifest, with one index entry for each tag; without tags, one entry."""
         descriptor = self.add_manifest(content, media_type)
         kind = str(json_object(content, descriptor.digest).get("artifactType") or "")
         for notes in [{REF_NAME: f"{repository}:{tag}"} for tag in tags] or [{}]:
@@ -105,7 +105,7 @@ class ArchiveContents:
         self.add_attached(name, prove(empty, index, release.images))
 
     def add_mirrored(self, release: Mirrored, source: Source) -> None:
-        """Add a release of a registry, with all of its referrers."""
+        """Add a release from a registry, with all of its referrers."""
         name = release.recipe
         for copied in release.everything:
             for blob in copied.blobs():
@@ -131,14 +131,14 @@ class ArchiveContents:
 
 
 def releases_of(bundle: Bundle) -> dict[tuple[str, str], list[str]]:
-    """Return the tags of releases, the own one first, by repository and digest of the index."""
+    """Return the tags of releases, their own tag first, by repository and digest of the index."""
     releases: dict[tuple[str, str], list[str]] = {}
     for entry in bundle.listed:
         is_release = entry.descriptor.media_type in INDEXES and entry.repository != INPUTS
         if entry.tag and is_release:
             releases.setdefault((entry.repository, entry.descriptor.digest), []).append(entry.tag)
     for (repository, digest), tags in releases.items():
-        if len(tags) > _MOST_TAGS:  # each is judged, and nobody signed it
+        if len(tags) > _MOST_TAGS:  # each tag is judged, and tags are not signed
             raise bundle.archive.wrong(f"{repository}: {digest} has more than {_MOST_TAGS} tags")
     return releases
 
@@ -153,11 +153,11 @@ OnBytes = Callable[[int], object]
 def write_archive(
     target: Path, contents: ArchiveContents, *, on_bytes: OnBytes = lambda _: None
 ) -> tuple[int, str]:
-    """Write an archive, and give it its name when it is whole; its size and SHA-256.
+    """Write an archive, and rename it to `target` when it is complete; return its size and SHA-256.
 
-    A file or a link at `target` is replaced then; for anything else there `BadInput` is raised.
-    `on_bytes` is told how many bytes of blobs were written. Raises `MissingPrerequisite` when the
-    disk is full, `WrongContent` for a file that has changed; nothing is left then.
+    An existing file or link at `target` is replaced; anything else there raises `BadInput`.
+    `on_bytes` gets the number of blob bytes of each write. Raises `MissingPrerequisite` if the disk
+    is full, and `WrongContent` if a file has changed; then the incomplete archive is removed.
     """
     index = contents.index()
     _check_target(target, size_of(contents, index))
@@ -215,10 +215,10 @@ def _checked(blob: Descriptor, origin: Origin, folder: Path, on_bytes: OnBytes) 
 
 @contextlib.contextmanager
 def _partial(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file beside `target` that takes its place at the end.
+    """Yield a new file beside `target`, and rename it to `target` at the end.
 
-    What a killed run left under its name is removed. Others may write to the folder, too: the file
-    is always a new one, so that no link is followed.
+    The file of a killed run is removed first. Other users may write to the folder, too: the file is
+    always created anew, so that no link is followed.
     """
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -243,14 +243,14 @@ def _partial(target: Path) -> Iterator[IO[bytes]]:
 
 
 def _check_target(target: Path, size: int) -> None:
-    """Refuse a target that is no regular file (a device would be gone), and a full disk."""
+    """Refuse a target that is not a regular file (a device would be replaced), and a full disk."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         mode = target.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise BadInput(f"{target} exists, and is not a regular file", hint="name another file")
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
-        if not usage.total:  # of /proc and its like, which hold no files
+        if not usage.total:  # /proc and similar file systems store no files
             raise BadInput(f"{target}: cannot create a file there", hint="name another place")
         if usage.free < size:
             raise _full(target, size)

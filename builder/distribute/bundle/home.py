@@ -1,6 +1,6 @@
-"""Inputs from an archive into the builder's home, and a project's files into a folder.
+"""Copy inputs from an archive into the builder's home, and a project's files into a folder.
 
-What was signed says what each file is; where it goes is worked out here, and never read.
+Signed documents say what each file is. Its path in the home is computed or checked here.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
 
 
 def inputs_of(repository: Source, index: Descriptor) -> list[Input]:
-    """Read the inputs that an index names. Raises `WrongContent` for an unknown artifact, and for a
-    base that is no image, or of another architecture than its document names.
+    """Read the inputs that an index names.
+
+    Raises `WrongContent` for an unknown artifact, and for a base that is not an image, or whose
+    architecture differs from that in its document.
     """
     _, document = repository.document(index)
     inputs = []
@@ -87,13 +89,13 @@ def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) ->
 
 
 def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
-    """Return a project's files, by path."""
+    """Return the project's files, by path."""
     files = (entry.files for entry in inputs if entry.kind == PROJECT)
     return {name: blob for by_name in files for name, (blob, _) in by_name.items()}
 
 
 def write_project(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
-    """Write a project's files into an empty folder."""
+    """Write the project's files into an empty folder."""
     for name, blob in files_of_project(inputs).items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
@@ -104,7 +106,7 @@ def write_project(repository: BundledRepository, inputs: list[Input], folder: Pa
 
 
 def is_project(inputs: list[Input], folder: Path) -> bool:
-    """Return whether a folder holds a project's files, and nothing else."""
+    """Return whether a folder holds exactly the project's files."""
     files = files_of_project(inputs)
     if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
         return False
@@ -184,7 +186,7 @@ def _packages(repository: BundledRepository, record: Input, home: Home) -> None:
         folder, _, name = file.partition("/")
         if folder == ANSWERS and blob.digest != f"sha256:{name}":
             raise repository.wrong(blob.digest, f"content differs from {file}")
-    # Builds share files: two loads of different builds would write the same one at once.
+    # Builds share files: two loads of different builds could write the same file at the same time.
     with locked(home.packages, "load"):
         for file, (blob, _) in record.files.items():
             _bring(repository, blob, home.packages / file)

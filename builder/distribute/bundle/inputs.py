@@ -1,7 +1,7 @@
 """Inputs of images, as artifacts of an archive: project, bases, sources, tools, packages.
 
-One index names them all, under one tag; whoever signs it has signed all of them. A base image of a
-registry is blobs among others there; in the builder's home it is an OCI archive of its own.
+One index with one tag names them all, so one signature of the index covers them. In the archive, a
+base image from a registry is stored as single blobs; in the builder's home, as an OCI archive.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class Input:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Size of its files in bytes."""
         return sum(blob.size for blob, _ in self.files.values())
 
     def text(self, key: str) -> str:
-        """Return a text of the document; empty without one."""
+        """Return the text of a key of the document; empty if it is missing."""
         return str(self.about.get(key, ""))
 
 
 def read_base(source: Source, name: str, arch: str, target: str | Descriptor) -> Input:
-    """Return a base of a registry by the digest, or the descriptor, of its manifest.
+    """Return a base from a registry by the digest, or the descriptor, of its manifest.
 
-    `name` is its reference by digest, without a site's mirror; its files are the manifest and the
-    blobs, by digest. Raises `WrongContent` for what is no image of that architecture, and what the
-    source fails with.
+    `name` is its reference by digest, without a site's mirror. The files of the result are the
+    manifest and the blobs, by digest. Raises `WrongContent` unless it is an image of that
+    architecture, and the errors of the source.
     """
     descriptor, content = source.read(target)
     manifest = source.object_of(content, descriptor.digest)
@@ -100,9 +100,9 @@ def read_base(source: Source, name: str, arch: str, target: str | Descriptor) ->
 
 
 def keep_base(base: Input, store: Path) -> None:
-    """Put a base of a registry into the store, unless it is there; every blob is checked.
+    """Store a base from a registry, unless the store has it; check every blob.
 
-    `store` is that of bases which are made here: a base is found there by its digest.
+    `store` also holds the bases that are built here; a base is found by its digest.
     """
     name, arch, digest = map(base.text, ("name", "arch", "digest"))
     title = f"{Reference.parse(name).repository.rpartition('/')[2]}-{arch}"
@@ -122,7 +122,7 @@ def keep_base(base: Input, store: Path) -> None:
 
 
 def base_of_store(stored: StoredBase, name: str) -> Input:
-    """Return a base that `keep_base` has put into the store."""
+    """Return a base that `keep_base` has stored."""
     archive = open_archive(stored.archive)
     source = BundledRepository(archive, "base", [])
     [manifest] = descriptors(archive.document(INDEX_FILE), "manifests", source.name)
@@ -130,7 +130,7 @@ def base_of_store(stored: StoredBase, name: str) -> Input:
 
 
 def _is_complete(base: Input, file: Path) -> bool:
-    """Return whether the archive is complete, and beside it the record that builds need."""
+    """Return whether the archive is complete, with the record that builds need beside it."""
     try:
         record = json.loads((file.parent / "base.json").read_text())
         archive = open_archive(file)
@@ -147,7 +147,7 @@ _KINDS = (PROJECT, BASE, REGISTRY_BASE, SOURCES, NATIVE, PACKAGES)  # in this or
 
 
 def input_counts(inputs: Collection[Input]) -> dict[str, int]:
-    """Return the numbers of bases, sources, builds, packages and files of the project."""
+    """Return the numbers of bases, sources, builds, packages and project files."""
     kinds = [entry.kind for entry in inputs]
 
     def files(kind: str) -> int:
@@ -164,7 +164,7 @@ def input_counts(inputs: Collection[Input]) -> dict[str, int]:
 
 @dataclass(kw_only=True, slots=True)
 class Inputs:
-    """Inputs that are put into an archive, by kind and by a name that sorts them."""
+    """Inputs for an archive, by kind and by a name to sort by."""
 
     contents: ArchiveContents
     by_name: dict[tuple[str, str], Input] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class Inputs:
         self.by_name[kind, name] = Input(kind=kind, about=about, files=files)
 
     def add_index(self) -> Descriptor:
-        """Add the manifests of all inputs; return the index of them, which is to be signed."""
+        """Add the manifests of all inputs; return their index, which is to be signed."""
         manifests = [self._manifest(entry) for kind in _KINDS for entry in self.of_kind(kind)]
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
         return self.contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
@@ -203,14 +203,14 @@ class Inputs:
 
 
 def input_file(path: Path, sha256: str = "") -> tuple[Descriptor, Path]:
-    """Return a file as a blob; it is read again, and checked, when it is written."""
+    """Return a file as a blob; its digest is checked again when the archive is written."""
     digest = f"sha256:{sha256 or sha256_of_file(path)}"
     size = path.stat().st_size
     return Descriptor(media_type=_OCTETS, digest=digest, size=size), path
 
 
 def add_native(inputs: Inputs, tools: NativeTools, entries: Sequence[Entry]) -> None:
-    """Add native tools; `entries` are all that they consist of."""
+    """Add native tools; `entries` lists all of their files and folders."""
     files = {
         content: input_file(tools.root / path, content)
         for path, mode, content in entries
@@ -224,7 +224,7 @@ def add_native(inputs: Inputs, tools: NativeTools, entries: Sequence[Entry]) -> 
 def add_build(
     inputs: Inputs, build: str, downloads: Iterable[ServedFile], journals: Journals
 ) -> None:
-    """Add the downloads of a build, by the build's name in journals."""
+    """Add the downloads of a build; `build` is its name in the journals."""
     served = sorted(downloads, key=lambda download: download.url)
     files = {download.file: input_file(journals.cache / download.file) for download in served}
     about = {"build": build, "index": journals.index, "given": [*map(asdict, served)]}
@@ -232,7 +232,7 @@ def add_build(
 
 
 _CHECKS = "tests/images"
-_OWN = "site.yaml"  # says what this machine's site has; another has its own
+_OWN = "site.yaml"  # settings of this site; another site has its own
 
 
 def gather_inputs(
@@ -241,9 +241,9 @@ def gather_inputs(
     images: Iterable[Ready],
     source: Callable[[str], Source],
 ) -> None:
-    """Add the inputs of images; raises `MissingPrerequisite` that names all that is not here.
+    """Add the inputs of images; raises one `MissingPrerequisite` that lists all missing inputs.
 
-    `source` gives the repository of a base as the specs name it, for one that the store lacks.
+    `source` returns the repository of a base, as specs name it, if the store lacks the base.
     """
     home = Home.of_environment()
     journals, store = Journals(cache=home.packages), SourceStore(path=home.sources)
@@ -282,7 +282,7 @@ def _declaring(project: Path) -> Iterator[str]:
 def _registry_base(
     name: str, arch: str, repository: Callable[[], Source], inputs: Inputs
 ) -> Iterator[str]:
-    """Add a base by its digest: from the store, where `load` puts it, else from the registry."""
+    """Add a base by its digest: from the store, which `load` fills, else from the registry."""
     digest = Reference.parse(name).digest
     if not digest:
         yield f"its base {name} is not locked: run build-images lock, and build it again"
@@ -344,7 +344,7 @@ def _native(digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
 def _builds(
     image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
-    """Add the builds of an image's stages; the last one has the image's own name."""
+    """Add the builds of an image's stages; the last stage has the name of the image."""
     last = image.record.cell.flavour
     if last not in stages:
         yield "it was built by an earlier version, which did not record its stages"

@@ -1,4 +1,4 @@
-"""Judgements of the policy on each image of an archive, in each of its formats."""
+"""Judge each image of an archive, in each of its formats, by the policy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from builder.registry.manifests import ARTIFACT_TYPES, descriptors
 from builder.trust.policy.judgement import WITHOUT_DIGESTS
 from builder.trust.policy.records import Ruling
 
-NOWHERE = "bundle"  # stands for the registry of an archive's images
+NOWHERE = "bundle"  # in place of a registry, for images of an archive
 
 
 def with_fix(ruling: Ruling) -> Ruling:
-    """Return a ruling with what helps here: an image in an archive is not named by its digest."""
+    """Return a ruling with a fix that works here: `load` does not name images by digest."""
     return replace(ruling, fix=WITHOUT_DIGESTS) if ruling.rule == "rollback" else ruling
 
 
@@ -41,7 +41,7 @@ def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
 
 
 def proven_files(images: Sequence[Judged]) -> set[File]:
-    """Return the SIFs and tarballs that were judged, and not refused."""
+    """Return the SIFs and tarballs that the policy does not refuse."""
     return {
         (image.remote.image.digest, image.request.format, image.artifact.digest)
         for image in images
@@ -52,9 +52,9 @@ def proven_files(images: Sequence[Judged]) -> set[File]:
 def all_releases(
     archive: Bundle, site: PullRequest, to: Callable[[str], Registry]
 ) -> tuple[list[Judged], list[Mirrored], list[str]]:
-    """Judge every image of an archive, as one of the registry that it goes to.
+    """Judge every image of an archive as if it were in the target registry.
 
-    Return the images, the releases, and the reasons why some cannot be loaded.
+    Return the images, the releases, and the reasons why some releases cannot be loaded.
     """
     images: list[Judged] = []
     releases: list[Mirrored] = []
@@ -73,7 +73,7 @@ def all_releases(
 
 
 def _architectures(source: Source, index: str) -> list[str]:
-    """Architectures of an index, as this project spells them; unknown ones are refused."""
+    """Return the architectures of an index, as this project spells them; refuse unknown ones."""
     names = []
     for image in descriptors(source.document(index)[1], "manifests", source.name):
         name = image.platform.get("architecture", "")

@@ -1,8 +1,8 @@
-"""An image layout with several repositories in it, each a `Source` as one of a registry is.
+"""An image layout that holds several repositories; each is a `Source`, as in a registry.
 
-Every manifest that has a tag, or refers to another, is listed in `index.json`: its repository is in
-the annotation `build-images.repository`, its tag in `org.opencontainers.image.ref.name`, as
-`REPOSITORY:TAG`. So other clients find it by that name.
+Every manifest that has a tag, or refers to another, is listed in `index.json`. The annotation
+`build-images.repository` names its repository. `org.opencontainers.image.ref.name` has its tag as
+`REPOSITORY:TAG`; other clients find it by that name.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from builder.system.web import printable
 REPOSITORY = "build-images.repository"
 REF_NAME = "org.opencontainers.image.ref.name"
 BUNDLE = "application/vnd.build-images.bundle.v1"  # the artifactType of index.json
-_DEPTH = 2  # of indexes; none that is made here has another below it
-_OF_PROOF = "sha256-"  # how tags begin that registries' clients keep proof and lists of it under
+_DEPTH = 2  # of nested indexes; `bundle` writes no index that names another
+_OF_PROOF = "sha256-"  # prefix of the tags under which clients store proof and lists of referrers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listed:
-    """A manifest of `index.json`: `subject` is what it refers to, `tag` under which it is."""
+    """A manifest of `index.json`, with its tag; `subject` is the digest that it refers to."""
 
     descriptor: Descriptor
     repository: str
@@ -53,13 +53,13 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """An archive whose manifests were read, and whose blobs are all there."""
+    """An archive whose manifests were read, and that has all their blobs."""
 
     archive: Archive
     listed: tuple[Listed, ...]
 
     def repository(self, name: str) -> BundledRepository:
-        """Return one of its repositories; an empty one if there is none of that name."""
+        """Return the repository of that name; an empty one if the archive lacks it."""
         return BundledRepository(
             self.archive, name, [listed for listed in self.listed if listed.repository == name]
         )
@@ -121,9 +121,9 @@ class BundledRepository(Source):
 
 
 def opened(path: Path) -> Bundle:
-    """Return an archive of `bundle`, with every manifest of it read and every blob looked for.
+    """Open an archive of `bundle`: read every manifest, and check that every blob is present.
 
-    Raises `BadInput` for what is no such archive, and `WrongContent` for one that is damaged.
+    Raises `BadInput` for a file that is no such archive, and `WrongContent` for a damaged one.
     """
     archive = open_archive(path)
     if archive.document(LAYOUT).get("imageLayoutVersion") != "1.0.0":
@@ -135,7 +135,7 @@ def opened(path: Path) -> Bundle:
     entries = index.get("manifests")
     if not isinstance(entries, list) or len(entries) > MOST_MANIFESTS:
         raise archive.wrong(
-            f"its {INDEX_FILE} has no list of manifests, or more than {MOST_MANIFESTS}"
+            f"{INDEX_FILE}: list of manifests missing, or longer than {MOST_MANIFESTS}"
         )
     known: dict[str, tuple[str, str]] = {}
     listed: dict[tuple[str, str], Listed] = {}
@@ -156,10 +156,10 @@ def opened(path: Path) -> Bundle:
 
 
 def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
-    """Return the repository and the tag of a manifest, as its entry names them; no tag is empty.
+    """Return the repository and the tag that an entry names; the tag is empty if it has none.
 
-    Nobody signs `index.json`, and these names become those of folders and of requests. A recipe's
-    name has no slash.
+    `index.json` is not signed, and these names become names of folders and parts of requests, so
+    they are checked. The name of a recipe has no slash.
     """
     repository = entry.annotations.get(REPOSITORY, "")
     ref = entry.annotations.get(REF_NAME, "")
@@ -177,9 +177,9 @@ def _place(archive: Archive, entry: Descriptor) -> tuple[str, str]:
 def _checked(
     archive: Archive, descriptor: Descriptor, known: dict[str, tuple[str, str]], depth: int = 0
 ) -> tuple[str, str]:
-    """Return a manifest's artifact type and its subject's digest; each is read once.
+    """Return a manifest's artifact type and its subject's digest; each manifest is read once.
 
-    Its blobs have to be there, and those of the images that an index names.
+    Check that its blobs are in the archive; for an index, also those of its images.
     """
     digest = descriptor.digest
     if depth > _DEPTH:

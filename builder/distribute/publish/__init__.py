@@ -1,1 +1,1 @@
-"""From proven images to a registry: images by digest, then proof, then indexes, tags last."""
+"""Publish proven images to a registry: images by digest, then proof, then indexes, tags last."""

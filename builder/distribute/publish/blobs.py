@@ -1,4 +1,4 @@
-"""Blobs that a registry lacks; each is brought once: mounted if possible, else sent."""
+"""Transfer the blobs that a registry lacks, each once: mounted if possible, else sent."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ THERE, MOUNTED, SENT, MISSING = "there", "mounted", "sent", "missing"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlobTransfer:
-    """A blob that a repository has to have: a file's, bytes, or another place's.
+    """A blob that a repository needs; its origin is a file, bytes, or another repository.
 
-    `relatives` are repositories of the same registry that may have it.
+    `relatives` are repositories of the same registry that may have the blob.
     """
 
     registry: Registry
@@ -29,11 +29,11 @@ class BlobTransfer:
     relatives: tuple[str, ...] = ()
 
     def send(self) -> None:
-        """Upload it; the repository is known not to have it."""
+        """Upload the blob; call this only if the repository lacks it."""
         if not isinstance(self.origin, Source):
             self.registry.write_blob(self.origin, digest=self.blob.digest, missing=True)
             return
-        # Python tries out a folder for temporary files by a file that may be left in it.
+        # `tempfile` tests its default folder by writing a file there, which may remain.
         folder = Home.of_environment().path
         folder.mkdir(parents=True, exist_ok=True)
         with unnamed(folder) as file:
@@ -41,7 +41,7 @@ class BlobTransfer:
             self.registry.write_blob(file, digest=self.blob.digest, missing=True)
 
     def stop(self) -> None:
-        """End the requests to its registries."""
+        """End the requests to its registry and its origin."""
         self.registry.stop()
         if isinstance(self.origin, Source):
             self.origin.stop()
@@ -49,7 +49,7 @@ class BlobTransfer:
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """Numbers and bytes of blobs, by the way in which they were brought."""
+    """Numbers and sizes (in bytes) of blobs, by the way of their transfer."""
 
     blobs: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -61,9 +61,9 @@ class Traffic:
 
 
 def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = False) -> Traffic:
-    """Bring all that is missing, the largest first; `only_look` says what would be brought.
+    """Transfer all missing blobs, the largest first; with `only_look`, only report the ways.
 
-    The first failure ends all of it, and is raised.
+    The first failure ends all transfers, and is raised.
     """
     by_digest: dict[str, dict[str, BlobTransfer]] = {}
     for transfer in transfers:
@@ -84,9 +84,9 @@ def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = 
 
 
 def _bring(group: Sequence[BlobTransfer], *, only_look: bool) -> list[str]:
-    """Bring one blob to some repositories; return the way for each.
+    """Transfer one blob to several repositories; return the way for each.
 
-    Where the first repository lacks it, the others are likely to: they mount it without a question.
+    If the first repository lacks the blob, the others probably do, too: mount it without asking.
     """
     ways: list[str] = []
     first, digest = group[0].registry.repository, group[0].blob.digest

@@ -1,8 +1,8 @@
-"""Evidence that published images fail, attached by `publish --attach-failures`.
+"""Attach evidence that published images fail (`publish --attach-failures`).
 
-An image whose newest verification failed is refused. Where the registry has that very image
-already, its evidence tells whoever pulls it. No tag of a release is touched, nothing else is sent,
-and the image is not signed with it.
+`publish` refuses an image whose newest verification failed. If the registry already has an image of
+the same digest, the evidence is attached to it, so that policies of sites can refuse it. No tag of
+a release is changed, nothing else is sent, and the image itself is not signed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _UNSIGNED = "; it is not signed, so policies ignore it: name a key with --key"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _FailedImage:
-    """An image whose checks failed, with the statements that say so, by their files.
+    """An image whose checks failed, with the statements of the failures, by file name.
 
-    `finished` is when the last of these runs ended, ISO 8601. Whether the image was built from
-    today's inputs does not matter: what is published does not change with them.
+    `finished` is when the last of these runs ended, ISO 8601. Inputs that changed after the build
+    do not matter: the published image does not change with them.
     """
 
     label: str
@@ -55,7 +55,7 @@ def attach_failures(
 ) -> list[str]:
     """Attach evidence of failures to published images; return a line for each image.
 
-    A failure to attach some is such a line, too, and stops no other.
+    An error for one image becomes its line; the other images are still processed.
     """
     attest = functools.cache(lambda: attest_with(key, processes))
     note = "" if key else _UNSIGNED
@@ -105,7 +105,7 @@ def _failed_images(declared: Sequence[Declared], out: Path) -> Iterator[_FailedI
 
 
 def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
-    """Return a statement that an image fails, byte for byte; empty if the file holds none."""
+    """Return the bytes of a statement that an image fails; empty if the file has none."""
     try:
         content = file.read_bytes()
         statement = json.loads(content)
@@ -115,5 +115,5 @@ def _failed(file: Path, image: PlannedImage, digest: str) -> bytes:
             is_of_image = result.subjects.get(f"{image.identifier}/oci") == digest
             return content if has_failed(result.lists) and is_of_image else b""
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        pass  # an unreadable file is a reason of its own
+        pass  # `ready` reports unreadable files
     return b""

@@ -1,7 +1,7 @@
-"""Releases from one registry, or an archive, to another, with everything that refers to them.
+"""Copy releases from a registry or an archive to another registry, with all of their referrers.
 
-Each byte is checked against its digest on the way. `skopeo copy` and most mirrors drop what refers
-to an image, and the proof with it.
+All content is checked against its digest on the way. `skopeo copy` and most mirrors drop the
+referrers of an image, and so its proof.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from builder.registry.manifests import ARTIFACT_TYPES, blobs_of, descriptors, js
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
 _NOTES = (UNSIGNED_NOTE, BUNDLE_NOTE, CLASSIC_NOTE)
 _MOST_REFERRERS = 1000  # of one image
-_MOST_BYTES = 128 << 20  # of all manifests that refer to it, which are kept in memory
+_MOST_BYTES = 128 << 20  # of all its referrers' manifests, which are held in memory
 
 
 # A SIF or tarball: the digest of its image, its format, the digest of its bytes.
@@ -37,9 +37,9 @@ File = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copied:
-    """A manifest of the source. Proof has the digest that it is about as `subject`.
+    """A manifest of the source; for proof, `subject` is the digest that it refers to.
 
-    `tag` is where the classic format keeps it; a manifest without one names its subject itself.
+    `tag` is set for proof in cosign's classic format; other proof names its subject itself.
     """
 
     descriptor: Descriptor
@@ -53,7 +53,7 @@ class Copied:
         return json_object(self.content, self.descriptor.digest)
 
     def blobs(self) -> list[Descriptor]:
-        """Return the blobs that it names; none for an index."""
+        """Return the blobs that the manifest names; none for an index."""
         return blobs_of(self.document, self.descriptor.digest)
 
     def layers(self) -> list[Descriptor]:
@@ -62,9 +62,9 @@ class Copied:
 
     @property
     def kind(self) -> str:
-        """Its artifact type; as registries list it, the type of its configuration if it has none.
+        """Its artifact type; without one, the type of its configuration, as registries list it.
 
-        It is read from the manifest itself: a list of referrers may name another one.
+        It is read from the manifest itself: a list of referrers may name another type.
         """
         document = self.document
         kind = document.get("artifactType") or part(document, "config", "mediaType")
@@ -72,12 +72,12 @@ class Copied:
 
     @property
     def file(self) -> str:
-        """The digest of the one file that it holds; empty if it holds none, or several."""
+        """The digest of its file; empty if it has no file, or several."""
         layers = self.layers()
         return layers[0].digest if len(layers) == 1 else ""
 
     def predicate_types(self) -> set[str]:
-        """Return the types of the statements that its annotations name."""
+        """Return the predicate types that its annotations name."""
         notes = [self.document.get("annotations"), *(layer.annotations for layer in self.layers())]
         types = [part(note, name) for note in notes for name in _NOTES]
         return {kind for kind in types if isinstance(kind, str)}
@@ -85,7 +85,7 @@ class Copied:
 
 @dataclass(kw_only=True, slots=True)
 class Mirrored:
-    """All of one release: its index, its images, and what refers to any of them."""
+    """A release at the source: its index, its images, and all of their referrers."""
 
     recipe: str
     tags: tuple[str, ...]
@@ -98,9 +98,9 @@ class Mirrored:
         return [*self.images.values(), *self.proof, self.index]
 
     def leave_out(self, proven: Collection[File]) -> list[str]:
-        """Leave out SIFs and tarballs that are not proven, with their referrers; a line for each.
+        """Leave out SIFs and tarballs that are not proven, and their referrers; return the reasons.
 
-        Anybody who may write to their source can have any file refer to an image.
+        Anybody with write access to the source can attach any file to an image.
         """
         formats = {kind: name for name, kind in ARTIFACT_TYPES.items()}
         lines = dict[str, str]()
@@ -116,7 +116,7 @@ class Mirrored:
     def files(self, image: Descriptor) -> dict[str, str]:
         """Return the digests of the manifests of an image's SIF and tarball, by format.
 
-        Of several files in one format nobody knows here which is the right one: none is named.
+        A format with several different files is left out: the right one is not known here.
         """
         files = {}
         for name, kind in ARTIFACT_TYPES.items():
@@ -132,8 +132,8 @@ def found_release(
 ) -> tuple[Mirrored | None, list[str]]:
     """Return a release as the source has it, and the reasons against copying it, a line each.
 
-    `tags` are its own and its floating ones; of those, the source's that point elsewhere are left
-    out. `architectures` are those that it has to have, spelt as OCI does.
+    `tags` are its own tag and its floating tags; floating tags that point elsewhere at the source
+    are left out. `architectures` are the required ones, in the spelling of OCI.
     """
     where = f"{source.name}:{tags[0]}"
     try:
@@ -197,7 +197,7 @@ def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
 
 @dataclass(kw_only=True)
 class ReleaseMirror(ReleaseSender[Mirrored]):
-    """Copies releases from another namespace, where `source` gives a recipe's repository."""
+    """Copies releases from another namespace; `source` returns a recipe's repository there."""
 
     source: Callable[[str], Source]
 
@@ -252,7 +252,7 @@ def _attach(target: Registry, proof: Copied) -> None:
 
 
 def _check_proof(target: Registry, proofs: Sequence[Copied]) -> None:
-    """Check that all proof is there, whatever other clients wrote meanwhile."""
+    """Check that the target has all proof, whatever other clients wrote in the meantime."""
     referring: dict[str, list[Descriptor]] = {}
     for proof in proofs:
         if not proof.tag:
@@ -264,6 +264,6 @@ def _check_proof(target: Registry, proofs: Sequence[Copied]) -> None:
 
 
 def _lacking(proof: Copied, other: Copied | None) -> set[str]:
-    """Return the layers of some proof that another one lacks."""
+    """Return the digests of the layers of `proof` that `other` lacks."""
     digests = {layer.digest for layer in other.layers()} if other else set()
     return {layer.digest for layer in proof.layers()} - digests

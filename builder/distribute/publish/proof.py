@@ -1,11 +1,11 @@
-"""Proof of published images: signatures, evidence, bill and provenance, by one key; or unsigned.
+"""Proof of published images: signatures, evidence, bill of materials, provenance; signed or not.
 
-A key is a file, `env://NAME`, or what cosign understands; `keyless` stands for the identity of a
-CI system's job.
+A key is a file, `env://NAME`, or a reference that cosign understands. `keyless` stands for the
+identity of a CI system's job.
 
-Proof is attached to an image by `subject`, or under cosign's tags. A tag is read and written, and a
-registry compares nothing in between: two clients that write one at the same time overwrite each
-other's proof. So what is at a tag is merged until ours is there to stay, and looked at again before
+Proof is attached to an image by `subject`, or under cosign's tags. A registry has no atomic update
+of a tag: two clients that write a tag at the same time overwrite each other's proof. So our proof
+is merged with that under a tag until a read shows that it persists; this is checked again before
 any tag of a release is set.
 """
 
@@ -44,16 +44,16 @@ from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import Signer
 from builder.trust.proof.statements import builder_of, signature_statement, statements_of
 
-# Makes the proof of an image, or of an index with all of its images; the source may have some.
+# Makes the proof of an image, or of an index with its images; the source may already have some.
 Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
-# Attests statements about an image, and not the image; the last is a time, ISO 8601.
+# Attests statements about an image, but not the image; the last argument is a time, ISO 8601.
 Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
 
 def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes) -> Prove:
-    """Return what makes the proof of releases, signed with a key if one is named.
+    """Return a function that makes the proof of releases, signed if `key` is not empty.
 
-    All statements are made at once, so that what cannot be proven is known before anything is sent.
+    All statements are made here, so that faults in them are found before anything is sent.
     Raises `BadInput` for a malformed key or statement.
     """
     if not key:
@@ -77,15 +77,15 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
 
 
 def attest_with(key: str, processes: Processes) -> Attest:
-    """Return what attests statements about an image, signed with a key if one is named."""
+    """Return a function that attests statements about an image, signed if `key` is not empty."""
     return _signing(key, processes, signs_image=False) if key else _unsigned_statements
 
 
 def _signing(key: str, processes: Processes, *, signs_image: bool) -> Attest:
-    """Return what signs statements about an image, and the image itself if that is wanted."""
+    """Return a function that signs statements about an image, and the image if `signs_image`."""
     path = Home.of_environment().search_path()
-    signer: Signer | None = None  # the identity of a job
-    if key.startswith(PKCS11):  # the cosign that set-up fetches was built without
+    signer: Signer | None = None  # None: the identity of a CI job signs
+    if key.startswith(PKCS11):  # the cosign from set-up was built without PKCS #11
         path = os.pathsep.join(filter(None, [os.environ.get("PATH"), path]))
     if key != KEYLESS:
         signer = signer_of(key, os.environ, processes, path=path)
@@ -113,7 +113,7 @@ def _new_attachments(
     statements: Sequence[bytes],
     signer: Signer,
 ) -> tuple[ProofManifest, ...]:
-    """Make the attachments that an image lacks; the last one replaces older ones."""
+    """Return the attachments that an image lacks; the last one replaces older ones."""
     attached = attachments_of(registry, image.digest)
     existing = ExistingProof(image.digest, attached, signer.public)
     new = existing.new_statements(statements)
@@ -121,7 +121,7 @@ def _new_attachments(
 
 
 def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:
-    """Return the statements of an image and its bill, one manifest each; none for an index."""
+    """Return one manifest for each statement of an image and for its bill; none for an index."""
     if image.media_type == INDEX:
         return []
     [ready] = images
@@ -159,7 +159,7 @@ _AGAIN = "run the same command again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proven:
-    """Attachments of an image or an index: proof that has a tag, and other manifests."""
+    """Attachments of an image or an index: proof under tags, and manifests with a subject."""
 
     registry: Registry
     digest: str
@@ -173,9 +173,9 @@ def attach(
     prove: Callable[[], Sequence[ProofManifest]],
     files: Sequence[bytes] = (),
 ) -> Proven:
-    """Attach files and proof to an image or an index, and see that the registry lists them.
+    """Attach files and proof to an image or an index, and check that the registry lists them.
 
-    What has a tag may hold what was there before, so `prove` is asked when it is our turn.
+    Proof under a tag includes older proof, so `prove` is called only while the lock is held.
     """
     with proof_lock(registry, digest):
         proof = prove()
@@ -191,9 +191,9 @@ def attach(
 
 
 def is_settled(proven: Proven) -> bool:
-    """Return whether the registry still has all of it; attach anew what was written over.
+    """Return whether the registry still has all attachments; attach overwritten ones again.
 
-    Raises `RegistryFailed` where they go on doing so.
+    Raises `RegistryFailed` if other clients keep overwriting them.
     """
     registry = proven.registry
     with proof_lock(registry, proven.digest):
@@ -209,13 +209,13 @@ def _send_blobs(registry: Registry, proof: Sequence[ProofManifest]) -> None:
     sent: set[str] = set()
     for attached in proof:
         for blob in attached.blobs.keys() - sent:
-            missing = attached.fresh and blob != _EMPTY  # which is in every bundle
+            missing = attached.fresh and blob != _EMPTY  # the empty blob is in every bundle
             registry.write_blob(attached.blobs[blob], digest=blob, missing=missing)
         sent.update(attached.blobs)
 
 
 def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
-    """Merge proof into what is under its tag; return whether it had to be written."""
+    """Merge proof with that under its tag; return whether anything was written."""
     retries, written = registry.transport.retries(), 0
     while True:
         current = read_or_none(registry, proof.tag)
@@ -224,14 +224,14 @@ def _write_merged(registry: Registry, proof: ProofManifest) -> bool:
             return bool(written)
         if written:
             retries.wait(Transient(overwritten(registry, proof.tag)))
-        for blob in complete.blobs.keys() - proof.blobs.keys():  # its list of layers
+        for blob in complete.blobs.keys() - proof.blobs.keys():  # a config of all layers
             registry.write_blob(complete.blobs[blob], digest=blob)
         registry.write_manifest(complete.manifest, MANIFEST, proof.tag)
         written += 1
 
 
 def read_or_none(source: Source, target: str) -> tuple[Descriptor, bytes] | None:
-    """Return a manifest and its bytes, if it is there."""
+    """Return a manifest's descriptor and its bytes; None if it is missing."""
     try:
         return source.read(target)
     except NotThere:
@@ -244,7 +244,7 @@ def proof_lock(registry: Registry, digest: str) -> AbstractContextManager[None]:
 
 
 def overwritten(registry: Registry, tag: str) -> RegistryFailed:
-    """Return the failure for proof that is no longer under its tag."""
+    """Return the error for proof that is no longer under its tag."""
     problem = "another client overwrote this proof; no tag was set"
     return RegistryFailed(f"{registry.name}:{tag}: {problem}", hint=_AGAIN)
 

@@ -1,4 +1,4 @@
-"""Publishes releases: what is under a tag is there, and proven, before the tag is."""
+"""Publish releases: a tag is set only when everything under it is uploaded and proven."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from builder.system.threads import in_threads
 T = TypeVar("T")
 R = TypeVar("R")
 _ABOUT = "org.opencontainers.image."
-_ROUNDS = 10  # of looking whether proof is there to stay
+_ROUNDS = 10  # of checks that proof was not overwritten
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """A published release: `images` maps an architecture to digests, by what they are of."""
+    """A published release: `images` maps architectures to the digests of manifests by format."""
 
     repository: str
     tag: str
@@ -57,9 +57,9 @@ AnyRelease = TypeVar("AnyRelease", bound=_Sendable)
 
 @dataclass(kw_only=True)
 class ReleaseSender(ABC, Generic[AnyRelease]):
-    """Sends releases below a namespace of a registry; tags are set last.
+    """Sends releases to a namespace of a registry; tags are set last.
 
-    `target` gives a recipe's repository there. `say` gets progress; `stop` ends other work.
+    `target` returns a recipe's repository there. `say` gets progress; `stop` ends other work.
     """
 
     target: Callable[[str], Registry]
@@ -81,7 +81,7 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
 
     @abstractmethod
     def write(self, releases: Sequence[AnyRelease]) -> None:
-        """Write all manifests, and look whether their proof is there to stay."""
+        """Write all manifests, and check that their proof was not overwritten."""
 
     def narrowed(self, releases: Sequence[AnyRelease]) -> list[str]:
         """Return a line for each tag that would lose an architecture in the registry."""
@@ -94,11 +94,11 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
         return [reason for reasons in self.each(lost, releases, releases) for reason in reasons]
 
     def missing(self, releases: Sequence[AnyRelease]) -> Traffic:
-        """Return the traffic of sending releases; nothing is changed."""
+        """Return the traffic that sending releases would cause; nothing is sent."""
         return send_all(self.transfers(releases), jobs=self.jobs, only_look=True)
 
     def send(self, releases: Sequence[AnyRelease]) -> tuple[list[Done], Traffic]:
-        """Send releases; a rerun after any failure sends what is missing."""
+        """Send releases; after a failure, another run sends only what is still missing."""
         traffic = send_all(self.transfers(releases), jobs=self.jobs)
         self.write(releases)
         self.each(self._tag, releases, releases)
@@ -107,7 +107,7 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
     def each(
         self, work: Callable[[T], R], items: Iterable[T], releases: Iterable[AnyRelease]
     ) -> list[R]:
-        """Return the result of `work` for each item; several are done at once."""
+        """Return the result of `work` for each item; several run at once."""
 
         def stop() -> None:
             self.stop()
@@ -127,7 +127,7 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
         )
 
     def _tag(self, release: AnyRelease) -> None:
-        """Set the tags of a release whose index is there; the floating ones follow its own."""
+        """Set the tags of a release whose index is uploaded: its own first, then floating tags."""
         registry, (content, media_type) = self.target(release.recipe), self.index(release)
         for tag in release.tags:
             self.say(f"{registry.name}:{tag}: {digest_of(content)}")
@@ -136,10 +136,10 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
 
 @dataclass(kw_only=True)
 class Publisher(ReleaseSender[ReadyRelease]):
-    """Publishes releases of the output folder; `prove` makes what is attached as proof.
+    """Publishes releases of the output folder; `prove` makes their proof.
 
-    The order is the promise: images by digest, then their files and proof, which are looked for
-    once more, then indexes with theirs, and tags when all of it is there to stay.
+    The order is guaranteed: images by digest, then their files and proof, then indexes with their
+    proof. Tags follow only when a last check finds all of it in the registry.
     """
 
     prove: Prove
@@ -163,7 +163,7 @@ class Publisher(ReleaseSender[ReadyRelease]):
             relatives = tuple(
                 self.target(name).repository
                 for name, tag in release.relatives
-                if (name, tag) not in now  # it is known what these will have
+                if (name, tag) not in now  # releases of this run mount blobs from each other
             )
             empty = Descriptor.of(EMPTY_CONTENT, EMPTY)
             yield BlobTransfer(registry=registry, blob=empty, origin=EMPTY_CONTENT)
@@ -225,7 +225,7 @@ def _architectures(index: Mapping[str, object], where: str) -> set[str]:
 
 
 def index_of(release: ReadyRelease) -> bytes:
-    """Return the index of a release's images, with the annotations that all of them have."""
+    """Return the index of a release's images, with the annotations that all images share."""
     manifests = [json.loads(image.manifest) for image in release.images]
     first, *others = [manifest.get("annotations") or {} for manifest in manifests]
     notes = {

@@ -1,7 +1,7 @@
-"""Releases of a selection: the images under one tag for every architecture, ready to be published.
+"""Releases of a selection: the images of all architectures under one tag, ready to be published.
 
-An image is ready when its folder holds what the plan says, and every format of it has evidence that
-names its digests and says that nothing failed.
+An image is ready if its folder matches the plan, and if each of its formats has evidence that names
+its digest and reports no failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from builder.registry.references import Descriptor
 from builder.system.files import read_bound
 from builder.verify.targets import harness_digests, harness_of
 
-_NOT_FAILED = ("PASSED", "WARNED")  # a check that was skipped is a warning, and is never passed
+_NOT_FAILED = ("PASSED", "WARNED")  # a skipped check counts as a warning, never as passed
 
 
 BlobFile: TypeAlias = "tuple[Descriptor, Path]"  # a blob, and the file that holds it
@@ -47,8 +47,8 @@ BlobFile: TypeAlias = "tuple[Descriptor, Path]"  # a blob, and the file that hol
 class Ready:
     """A proven image: `blobs` are its config and layers, `files` its SIF and tarball, by format.
 
-    `statements` are its evidence, `bill` its bill of materials, byte for byte; `proven` is when the
-    last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
+    `statements` are the bytes of its evidence, `bill` those of its bill of materials. `proven` is
+    when the last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
     """
 
     planned: PlannedImage
@@ -75,8 +75,8 @@ AnyImage = TypeVar("AnyImage")
 class Release(Generic[AnyImage]):
     """The images under one tag of a recipe's repository, one for each architecture.
 
-    `tags` are its own, and the floating ones that point there. `relatives` are recipes and tags
-    whose images may have the same layers: those of its ancestors.
+    `tags` are its own tag and the floating tags that point to it. `relatives` are the recipes and
+    tags of its ancestors, whose images may have the same layers.
     """
 
     recipe: str
@@ -100,8 +100,8 @@ def ready(
 ) -> tuple[Ready | None, list[str]]:
     """Return an image from its output folder, or every reason why it may not be published.
 
-    `manifest` is that of the folder, None without one. `harness` has the digests of the scripts
-    that ran its checks, by their paths in the image.
+    `manifest` is that of the folder; None if it has none. `harness` has the digests of the scripts
+    that ran the checks, by their paths in the image.
     """
     if manifest is None:
         if os.path.lexists(folder / "manifest.json"):
@@ -186,11 +186,10 @@ def _blob(descriptor: Descriptor, path: Path) -> BlobFile:
 def _evidence(
     image: PlannedImage, folder: Path, manifest: Manifest, harness: Mapping[str, str]
 ) -> tuple[list[bytes], list[str]]:
-    """Return the evidence of an image, and the reasons why it is not enough.
+    """Return the evidence of an image, and the reasons why it is not sufficient.
 
-    Of an optional run, only that is published in which a check passed, and none failed: by a
-    failure on one machine an image gets no worse unless its owner says so
-    (`builder.distribute.publish.failures`).
+    An optional run is left out if a check failed or none passed: a failure on one machine affects
+    the image only if its owner attaches it (`builder.distribute.publish.failures`).
     """
     statements: list[bytes] = []
     evidence = read_statements(folder, manifest)
@@ -209,7 +208,7 @@ def _evidence(
         except BadInput as error:
             reasons.append(str(error.args[0]))
         except (ValueError, LookupError, TypeError, AttributeError):
-            continue  # it is among the reasons
+            continue  # `faults_of` has reported it
     for lacking in sorted(manifest.artifacts.keys() - formats):
         reasons.append(f"no evidence that its checks ran as {lacking}")
     return statements, reasons
@@ -244,9 +243,9 @@ NARROW_HINT = "publish those architectures with it, or remove the tag from the r
 def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     """Return the releases that have a selected cell.
 
-    A release is of every architecture that the matrix has for it, also when globs select only one
-    of them; but for those that `--arch`, or the matrix's default selection, leaves out. Raises
-    `BadInput` for floating tags that mean no cell.
+    A release has every architecture of the matrix, also if globs select only one of them; only
+    `--arch` and the default selection of the matrix leave architectures out. Raises `BadInput` for
+    floating tags without a cell.
     """
     chosen = {_without_arch(image.cell) for image in plan_of(project, selection).images}
     patterns = {
@@ -276,7 +275,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
 def ready_releases(
     releases: Sequence[Declared], out: Path, project: Path
 ) -> tuple[list[ReadyRelease], list[str]]:
-    """Return the releases in the output folder, and reasons against others, one per line."""
+    """Return the releases in the output folder, and the reasons against publishing, a line each."""
     complete: list[ReadyRelease] = []
     reasons: list[str] = []
     for release in releases:
@@ -299,7 +298,7 @@ def ready_releases(
 
 
 def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
-    """Return the recipe's ancestors, the nearest first, each with the tag of the same cell."""
+    """Return the recipe's ancestors, nearest first, each with its tag for the same cell."""
     return tuple(
         (recipe.name, dataclasses.replace(cell, recipe_version=recipe.version).tag)
         for recipe in reversed(project.chain(cell.recipe)[:-1])
@@ -307,7 +306,7 @@ def _relatives(project: Project, cell: Cell) -> tuple[tuple[str, str], ...]:
 
 
 def _architectures(project: Project, selection: Selection) -> tuple[str, ...]:
-    """Return the patterns of architectures that releases are to have; empty for all."""
+    """Return the patterns of the architectures that releases must have; empty for all."""
     default = not (selection.everything or selection.patterns or selection.images)
     return (project.matrix.default if default else selection.patterns).get("arch", ())
 
@@ -324,7 +323,7 @@ def _means(tag: FloatingTag, cell: Cell) -> bool:
 
 
 def _check_floating(project: Project, recipes: set[str]) -> None:
-    """Note every floating tag of some recipes that means no cell, with what stands against it."""
+    """Raise `BadInput` for floating tags of these recipes without a cell, with the reasons."""
     faults = [
         Fault(
             file=tag.where.file,

@@ -1,1 +1,1 @@
-"""Images taken from a registry by a site: only what is proven, checked by our own code."""
+"""Pull images from a registry: only proven ones, each byte checked by our own code."""

@@ -1,4 +1,4 @@
-"""A proven image as what was asked for, in an empty folder: every byte checked by our own code."""
+"""Make a proven image in the requested format, in an empty folder; every byte is checked here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_LAYERS = ("oci", "directory")
 
 
 def environment_of(remote: RemoteImage) -> bytes:
-    """Return the file with an image's variables, a line each, as ch-run reads it."""
+    """Return the content of the file with an image's variables, a line each, for ch-run."""
     pairs = (text.partition("=") for text in remote.environment if "\n" not in text)
     text = environment_text({name: value for name, _, value in pairs})
     return text.encode(errors="backslashreplace")
@@ -46,15 +46,15 @@ def environment_of(remote: RemoteImage) -> bytes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatPacker:
-    """Fetches the blobs of an image from its registry, and makes the requested format of them."""
+    """Fetches the blobs of an image from its registry, and makes the requested format from them."""
 
     judged: Judged
     cache: PullCache
 
     def make(self, folder: Path) -> Unpacked | None:
-        """Make the format in an empty folder, and return its tree if that was read.
+        """Make the format in an empty folder; return its tree, or None if it was not read.
 
-        Raises `Refused` for what must not be accepted.
+        Raises `Refused` for content that must not be accepted.
         """
         name = self.judged.request.format
         target = folder / NAMES[name]
@@ -70,7 +70,7 @@ class FormatPacker:
             raise
 
     def begin(self) -> None:
-        """Begin to fetch the layers that the format will be made of."""
+        """Start to fetch the layers that the format is made from."""
         if self.judged.request.format in _OF_LAYERS:
             for name, work in self._fetches():
                 self.cache.coming.ask(name, work, self.judged)
@@ -81,7 +81,7 @@ class FormatPacker:
             yield self.cache.coming.get(name, work, self.judged)
 
     def _fetches(self) -> Iterator[tuple[str, Callable[[], FetchedLayer]]]:
-        """Yield for each layer the name by which images share it, and what fetches it."""
+        """Yield for each layer the name by which images share it, and a function to fetch it."""
         for layer in self.judged.remote.layers:
             name = f"{layer.digest} {self._diff_id(layer.digest)}"
             yield name, functools.partial(self._fetch, layer)
@@ -114,7 +114,7 @@ class FormatPacker:
         remote = self.judged.remote
         if remote.config_descriptor.media_type != CONFIG:
             raise Refused(
-                f"not an image's configuration: {shown(remote.config_descriptor.media_type)}"
+                f"unknown configuration type: {shown(remote.config_descriptor.media_type)}"
             )
         start_layout(target)
         unpacked = unpack(self._placed_layers(target), None)
@@ -133,16 +133,16 @@ class FormatPacker:
         (target / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         write_json(target / "index.json", {"schemaVersion": 2, "manifests": [entry]})
         for path in (target, *target.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask, nobody else writes
+            path.chmod(0o755 if path.is_dir() else 0o644)  # independent of the umask
         return unpacked
 
     def _placed_layers(self, layout: Path) -> Iterator[tuple[str, Iterator[Laid]]]:
-        """Yield the members of layers whose blobs are in the layout by then."""
+        """Put each layer's blob into the layout, then yield its members."""
         for layer in self._layers():
             path = blob_path(layout, layer.digest)
             if not path.exists():
                 place(layer.blob, path)
-            assert layer.members is not None  # it was asked for
+            assert layer.members is not None  # this format lists members
             yield layer.digest, listed(layer.members)
 
     def _make_file(self, target: Path) -> Unpacked | None:
@@ -155,7 +155,7 @@ class FormatPacker:
                 unpacked = unpack([(artifact.digest, members)], None)
             elif not begins_as_sif(blob):
                 raise Refused(f"{artifact.digest}: the published file is not a SIF")
-            # Another output may show it, as a layer: whoever changes this one must not change that.
+            # A blob with another link may be a layer of another output, which must stay unchanged.
             take = shutil.copyfile if blob.stat().st_nlink > 1 else shutil.move
             take(blob, target)
         target.chmod(0o755 if is_sif else 0o644)
@@ -167,11 +167,11 @@ _BROKEN = (OSError, BuildImagesError, ValueError, LookupError, TypeError, Attrib
 
 
 def existing_output(output: Path, judged: Judged) -> PullReceipt:
-    """Return the receipt of an existing output, if it is the judged image, and complete.
+    """Return the receipt of an existing output if it is the judged image, and complete.
 
-    Nobody else may write to the folder, the receipt, the artifact or any file of a layout. The
-    receipt is trusted only for the tree of a folder on disk, whose modes differ from the image's.
-    Raises `BadInput` for other outputs, `Refused` for an output that was changed.
+    No other user may be able to write to the folder, the receipt, the artifact or a file of a
+    layout. The receipt is trusted only for the tree of a folder on disk, whose modes differ from
+    the image's. Raises `BadInput` for other outputs, `Refused` for an output that was changed.
     """
     try:
         receipt = read_receipt(output)
@@ -205,7 +205,7 @@ def existing_output(output: Path, judged: Judged) -> PullReceipt:
 
 
 def _check_ours(path: Path) -> None:
-    """Raise `Refused` unless a path is this user's own, and nobody else may write to it."""
+    """Raise `Refused` unless a path is owned by this user, and only this user can write to it."""
     try:
         fault = fault_of_owner(path.lstat())
     except OSError as error:
@@ -235,7 +235,7 @@ def _is_intact(path: Path, judged: Judged, receipt: PullReceipt) -> bool:
 
 
 def tree_on_disk(folder: Path) -> str:
-    """Return the tree digest of a folder; raises `OSError` where something cannot be read."""
+    """Return the tree digest of a folder; raises `OSError` if a file cannot be read."""
     return tree_digest(comparable(_entries(folder)))
 
 
@@ -260,7 +260,7 @@ def _entry(
 ) -> TreeEntry:
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        return TreeEntry(path=path, kind="link", mode=0o777, target=os.readlink(file))  # noqa: PTH115 - as it is
+        return TreeEntry(path=path, kind="link", mode=0o777, target=os.readlink(file))  # noqa: PTH115 - raw text
     if not stat.S_ISREG(status.st_mode):
         kind = "directory" if stat.S_ISDIR(status.st_mode) else "pipe"
         return TreeEntry(path=path, kind=kind, mode=mode)

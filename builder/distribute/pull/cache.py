@@ -1,7 +1,7 @@
-"""Blobs that pulls share, and the members of the layers of one command's images.
+"""The cache of pulls: blobs that all pulls share, and lists of layer members for one command.
 
-Blobs stay for later pulls. Lists of members are made while another layer is packed, in processes of
-their own, and are gone when the command ends.
+Blobs are kept for later pulls. Lists of members are written by separate processes while another
+layer is packed, and are removed when the command ends.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from builder.system.locks import locked
 from builder.system.threads import AT_ONCE, Coming
 from builder.system.workers import Workers, workers
 
-LISTED = ("oci", "charliecloud")  # formats whose layers are read, and not written out
-_MODE = 0o644  # whatever the umask
+LISTED = ("oci", "charliecloud")  # formats whose layers are read, but not unpacked to disk
+_MODE = 0o644  # independent of the umask
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
-# Of more threads than cores each waits for Python's lock, and all of them take longer.
+# With more threads than cores, all become slower: they wait for Python's global lock.
 _READING = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlobStore:
-    """A folder of blobs by their SHA-256; several pulls of one user use it at once.
+    """A folder of blobs, named by SHA-256; several pulls of one user may use it at once.
 
-    Nobody else gets there: a blob that was checked is the same when it is shown elsewhere. Its mode
-    is 0644, since that of what is shown is the same. An incomplete blob is `HEX.partial`, and is
-    resumed after an interruption. `tell` gets a line when another pull is waited for.
+    Only this user has access, so a checked blob stays unchanged when it is linked elsewhere. Blobs
+    have the mode 0644, which their links share. An incomplete blob is `HEX.partial`, and its
+    download is resumed. `tell` gets a line while this pull waits for another one.
     """
 
     folder: Path
     tell: Callable[[str], object] = lambda _: None
 
     def get(self, registry: Source, blob: Descriptor) -> Path:
-        """Return a blob, fetched unless it is here; see `held`."""
+        """Return the file of a blob; fetch it if it is missing; see `held`."""
         with self.held(registry, blob) as file:
             return file
 
     @contextlib.contextmanager
     def held(self, registry: Source, blob: Descriptor) -> Iterator[Path]:
-        """Lock a blob, fetched unless it is here; a blob that is here is read again.
+        """Lock a blob and yield its file; fetch it if it is missing, else check it again.
 
-        The holder may take its file away. Raises `Refused` where others could change the folder.
+        The caller may move the file away. Raises `Refused` if others could change the folder.
         """
         make_own(self.folder)
         name = blob.digest.partition(":")[2]
@@ -75,7 +75,7 @@ class BlobStore:
         ):
             file = self.folder / name
             if is_own_file(file) and sha256_of_file(file) == name:
-                file.touch()  # `gc` removes what no pull took lately
+                file.touch()  # `gc` removes blobs that no pull used lately
             else:
                 file.unlink(missing_ok=True)
                 self._fetch(registry, blob, file)
@@ -96,7 +96,7 @@ class BlobStore:
 
 
 def place(blob: Path, target: Path) -> None:
-    """Show a blob at another path, without a copy where the file system allows it."""
+    """Link a blob to another path, or copy it if the file system allows no link."""
     try:
         target.hardlink_to(blob)
     except OSError:
@@ -105,7 +105,7 @@ def place(blob: Path, target: Path) -> None:
 
 
 def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
-    """List the members of a layer: a blob, its digest, its diff_id or none, the list's path."""
+    """Write a list of a layer's members; `request` is blob, digest, diff_id or "", list path."""
     blob, digest, diff_id, target = request
     with (
         Path(target).open("wb") as file,
@@ -120,7 +120,7 @@ def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
 
 
 def listed(path: Path) -> Iterator[Laid]:
-    """Yield the members of a layer from their list, with the SHA-256 for content."""
+    """Yield the members of a layer from their list; their content is the SHA-256."""
     with path.open("rb") as lines:
         for line in lines:
             name, kind, mode, size, target, content, *more = json.loads(line)
@@ -129,7 +129,7 @@ def listed(path: Path) -> Iterator[Laid]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchedLayer:
-    """A layer's blob, and the list of its members where one is needed."""
+    """A layer's blob, and the list of its members if the format needs one."""
 
     digest: str
     blob: Path
@@ -138,10 +138,9 @@ class FetchedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PullCache:
-    """The blobs and the lists of one command; `coming` are the layers that are on their way.
+    """Blobs and lists for one command; `coming` are the layers that are being fetched.
 
-    `lists` is a folder that nobody else uses, and `readers` write there; there are none where no
-    layer is read without being written out.
+    `lists` is a private folder that `readers` write to. Both are None for formats not in `LISTED`.
     """
 
     store: BlobStore
@@ -152,14 +151,14 @@ class PullCache:
     def list_members(
         self, blob: Path, digest: str, check: Callable[[], object], *, diff_id: str = ""
     ) -> Path:
-        """List the members of a layer, whose plain bytes have to have the `diff_id`, if it has one.
+        """List the members of a layer; its plain bytes must have the `diff_id`, if one is given.
 
-        `check` is called meanwhile, and raises what is to end it. Raises `Refused` for a layer that
-        must not be unpacked.
+        `check` is called in between, and raises an error to end the work. Raises `Refused` for a
+        layer that must not be unpacked.
         """
-        assert self.lists is not None  # whoever opens the cache knows the format
+        assert self.lists is not None  # the cache was opened for this format
         assert self.readers is not None
-        path = Path(mkdtemp(dir=self.lists), "list")  # a reader that was left may still write
+        path = Path(mkdtemp(dir=self.lists), "list")  # an abandoned reader may still write
         request = [str(blob), digest, diff_id, str(path)]
         if not self.readers.do(request, check):
             with _READING:
@@ -171,9 +170,9 @@ class PullCache:
 def pull_cache(
     folder: Path, artifact_format: str, *, tell: Callable[[str], object] = lambda _: None
 ) -> Iterator[PullCache]:
-    """Open the cache below a folder, for images of one format that one command makes, if any.
+    """Open the cache below a folder for one command; the format is empty if no image is made.
 
-    Begin it before any thread: it forks readers of layers.
+    Open it before any thread starts: it forks processes that read layers.
     """
     store, coming = BlobStore(folder=folder / "blobs", tell=tell), Coming[FetchedLayer]()
     if artifact_format not in LISTED:

@@ -1,4 +1,4 @@
-"""Folders that a pull writes: made whole or not at all, this user's own, and closed to links."""
+"""Folders that a pull writes: complete or absent, private to this user, and safe against links."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _NO_FOLDER = (FileExistsError, FileNotFoundError, NotADirectoryError, Permission
 def atomic_folder(
     target: Path, waiting: Callable[[str], object] = lambda _: None
 ) -> Iterator[Path | None]:
-    """An empty folder beside `target`, which becomes it at the end; None if it is there by then.
+    """Yield an empty folder beside `target`, and rename it at the end; None if `target` exists.
 
-    The lock of a file beside it is held meanwhile: others who make the same folder wait for it, on
-    other nodes, too; `waiting` gets a line if that takes more than a moment. The remains of a
-    killed process are emptied. If anything is raised, all of it is removed. Files directly in the
-    folder are on disk before it has its name.
+    A lock file beside it is held in the meantime: processes that make the same folder wait for it,
+    also on other nodes; `waiting` gets a line if that takes more than a moment. The remains of a
+    killed process are removed first. After an error, the folder is removed. Files directly in the
+    folder are synced to disk before it is renamed.
     """
     if target.name in {"", ".."}:
         raise BadInput(f"{target}: not a new folder", hint="name a folder to create")
     partial = target.with_name(f".{target.name}.partial")
     with contextlib.ExitStack() as held:
-        try:  # also if it is there, for who was killed then left the lock; not if that is held
+        try:  # also if `target` exists: a killed process may have left the lock file
             held.enter_context(
                 locked(
                     target.parent,
                     target.name,
-                    waiting=lambda: waiting(f"waiting for another to make {target}"),
+                    waiting=lambda: waiting(f"waiting for another process to make {target}"),
                     stopped=lambda: os.path.lexists(target),
                 )
             )
@@ -64,7 +64,7 @@ def atomic_folder(
 
 
 def _fresh(folder: Path) -> None:
-    """Make a folder, or empty this user's own: what somebody else prepared is not gone through."""
+    """Make a folder, or empty an existing one of this user; refuse that of another user."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if not _is_own_folder(folder):
@@ -92,7 +92,7 @@ def _not_made(path: Path, error: OSError) -> BadInput:
 
 
 def fault_of_owner(status: os.stat_result) -> str:
-    """Return the reason that others could change a file or a folder; empty if nobody else can."""
+    """Return the reason why other users could change a file or a folder; empty if they cannot."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     if status.st_uid != os.geteuid():
@@ -103,7 +103,7 @@ def fault_of_owner(status: os.stat_result) -> str:
 
 
 def is_own_file(path: Path) -> bool:
-    """Return whether a path is a regular file, not a link, of this user's own."""
+    """Return whether a path is a regular file, not a link, that only this user can change."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -112,9 +112,9 @@ def is_own_file(path: Path) -> bool:
 
 
 def make_own(folder: Path) -> None:
-    """Make a folder, and the one that it is in, accessible to this user alone (0700).
+    """Make a folder and its parent, accessible only to this user (0700).
 
-    Raises `Refused` for an existing one that others could change: what is in it may be theirs.
+    Raises `Refused` for an existing folder that others could change: its files may be theirs.
     """
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     for path in (folder.parent, folder):
@@ -124,7 +124,7 @@ def make_own(folder: Path) -> None:
 
 
 def check_own(folder: Path) -> None:
-    """Raise `Refused` for a folder that others could change; one that is not there is fine."""
+    """Raise `Refused` for a folder that others could change; a missing folder is fine."""
     try:
         status = folder.lstat()
     except FileNotFoundError:
@@ -133,22 +133,22 @@ def check_own(folder: Path) -> None:
     if fault:
         raise Refused(
             f"{folder} {fault}",
-            hint="name a home of your own with BUILD_IMAGES_HOME; or remove it; or, if nobody else "
-            f"wrote to it: chmod 700 {folder}",
+            hint="set BUILD_IMAGES_HOME to a folder of your own; or remove this folder; or, if no "
+            f"other user wrote to it, run chmod 700 {folder}",
         )
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LATEST = (1 << 31) - 1  # seconds; what every file system can hold
+_LATEST = (1 << 31) - 1  # seconds since 1970; every file system can store it
 
 
 class Root:
-    """The root of an image on disk. Folders are open to their owner until `settle`.
+    """The root of an image on disk. Folders have the mode 0700 until `settle`.
 
-    Every path is walked from the root's own descriptor, one component at a time, and no link is
-    followed on the way: whatever a layer holds, nothing outside of the folder is opened or changed.
-    The descriptors of the last folder, and of those above it, are kept.
+    Every path is resolved from the root's descriptor, one component at a time, without following
+    links: whatever a layer contains, nothing outside of the folder is opened or changed. The
+    descriptors of the last folder and of its parents stay open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -160,7 +160,7 @@ class Root:
             os.close(self._open.pop()[1])
 
     def folder(self, path: str) -> None:
-        """Make a folder, unless it is there."""
+        """Make a folder unless it exists."""
         parent, name = self._parent(path)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -181,7 +181,7 @@ class Root:
         return digest.hexdigest()
 
     def link(self, path: str, target: str, mtime: float) -> None:
-        """Make a symbolic link, which is never followed."""
+        """Make a symbolic link; it is never followed."""
         parent, name = self._parent(path)
         os.symlink(target, name, dir_fd=parent)
         os.utime(name, _times(mtime), dir_fd=parent, follow_symlinks=False)
@@ -193,9 +193,9 @@ class Root:
         os.chmod(name, mode, dir_fd=parent)
 
     def same(self, path: str, target: str) -> None:
-        """Make a path another name of what is at `target`: a hard link."""
+        """Make a path a hard link to `target`."""
         parent, name = self._parent(target)
-        folder = os.dup(parent)  # the next look-up may close it
+        folder = os.dup(parent)  # the next call of `_parent` may close it
         try:
             parent, other = self._parent(path)
             os.link(name, other, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
@@ -211,13 +211,13 @@ class Root:
             os.unlink(name, dir_fd=parent)
 
     def settle(self, path: str, mode: int, mtime: float) -> None:
-        """Give a folder its mode and its time, once everything in it is there."""
+        """Set a folder's mode and time, after everything in it was written."""
         folder = self._at(path.split("/") if path else [], path)
         os.fchmod(folder, mode)
         os.utime(folder, _times(mtime))
 
     def _parent(self, path: str) -> tuple[int, str]:
-        """Return the descriptor of the folder that a path is in, and the path's last component."""
+        """Return the descriptor of a path's parent folder, and the path's last component."""
         *parents, name = path.split("/")
         return self._at(parents, path), name
 
@@ -244,6 +244,6 @@ def _times(mtime: float) -> tuple[int, int]:
 
 
 def kept_mode(mode: int, *, folder: bool) -> int:
-    """Return the mode on disk: neither setuid nor setgid, and readable for its owner."""
+    """Return the mode on disk: without setuid and setgid, and readable for the owner."""
     safe = mode & ~(stat.S_ISUID | stat.S_ISGID)
     return safe | (stat.S_IRWXU if folder else stat.S_IRUSR)

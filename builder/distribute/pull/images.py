@@ -1,6 +1,6 @@
-"""Judged images become artifacts on disk, or are refused with the reasons.
+"""Pull judged images to disk, or refuse them with the reasons.
 
-Of several images of one command, some are judged and fetched while another one is packed.
+With several images, the next ones are judged and fetched while one is packed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _THERE = "already there; it was read and checked again"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pulled:
-    """A pulled image on disk: `fresh` unless it was there already, and is complete.
+    """A pulled image on disk: `fresh` if this run fetched it, not if it existed and is complete.
 
-    `rulings` are today's, `receipt` is that of the pull that fetched it.
+    `rulings` are those of this run, `receipt` is that of the pull that fetched the image.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class Pulled:
 
 
 def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str], object]) -> Pulled:
-    """Fetch an image into a folder. Raises `NotProven` for one that the policy refuses."""
+    """Fetch an image into a folder; raises `NotProven` if the policy refuses the image."""
     judged.check()
     request, rulings = judged.request, judged.judgement.rulings
     with atomic_folder(output, say) as folder:
@@ -70,11 +70,11 @@ def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str],
                 raise NotProven(str(request.reference), rulings)
             receipt = _receipt(judged, unpacked, rulings)
             write_json(folder / NAME, write(receipt))
-            (folder / NAME).chmod(0o644)  # whatever the umask: nobody else writes it
+            (folder / NAME).chmod(0o644)  # independent of the umask
     if folder is None:
         receipt = existing_output(output, judged)
         rulings = (*rulings, not_asked("tree", _THERE))
-    if request.remembered:  # also if it is there: whoever fetched it may have been killed before
+    if request.remembered:  # also for an existing output: its pull may have been killed before this
         last_pulls().write(request.remembered, judged.gathered, request.policy)
     path = output / NAMES[request.format]
     return Pulled(path=path, receipt=receipt, rulings=rulings, fresh=folder is not None)
@@ -106,8 +106,8 @@ def _receipt(judged: Judged, unpacked: Unpacked | None, rulings: tuple[Ruling, .
 class Puller:
     """Settings and state that the images of one command share.
 
-    With `dry_run`, images are judged and not fetched. Credential helpers are asked once, since they
-    may ask a person.
+    With `dry_run`, images are judged, but not fetched. Credential helpers are called only once,
+    because they may prompt the user.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Puller:
     def look_ahead(
         self, jobs: Sequence[tuple[PullRequest, Path]], cache: PullCache
     ) -> Generator[Future[Judged], None, None]:
-        """Yield the images in order, each as soon as it is judged; a job has the output's path."""
+        """Yield the images in order; they are judged ahead. A job is a request and its output."""
         for first in range(0, len(jobs), _MOST_AHEAD):
             daemons = Daemons(_LOOKS_AT_ONCE)
             futures = [

@@ -1,8 +1,8 @@
-"""Layers laid over each other by our own code, on disk or only to know the tree.
+"""Apply layers with our own code, on disk or only to compute the tree digest.
 
-The rules are those of builder.artifacts.flatten, and give the same tree digest. What these layers
-hold was written by somebody else, so what no sound layer has is refused: paths that lead out,
-paths below a link, devices outside of /dev, bombs.
+The rules are those of builder.artifacts.flatten, and give the same tree digest. The layers are not
+trusted, so content that no valid layer has is refused: paths that lead outside, paths below a link,
+devices outside of /dev, decompression bombs.
 https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md
 """
 
@@ -46,7 +46,7 @@ _SHOWN = 20
 class Unpacked:
     """Result of unpacking layers: tree digest, number of paths, paths left out or changed.
 
-    `changes` has the number and the first 20 of the paths, by what was done to them.
+    `changes` has the number of changed paths and the first 20 of them, by the kind of change.
     `on_disk` is the tree digest of the folder as it was written, with changed modes.
     """
 
@@ -63,11 +63,11 @@ def unpack(
     files: Mapping[str, bytes] | None = None,
     folders: Iterable[str] = (),
 ) -> Unpacked:
-    """Lay layers, each a digest and its members, over each other, the lowest first.
+    """Apply layers, each a digest and its members, the lowest first.
 
-    They are written to an empty folder, or only read if there is none. `files` are laid over them,
-    and `folders` are made unless something is there. Raises `Refused` for what must not be
-    unpacked, with whose layer it is; what was written is then to be removed.
+    They are written to `target`, an empty folder, or only read if it is None. Then `folders` are
+    made where nothing exists, and `files` are written. Raises `Refused`, with the layer's digest,
+    for content that must not be unpacked; the caller then removes what was written.
     """
     root = Root(target) if target else None
     laying = _Laying(root)
@@ -91,23 +91,23 @@ def unpack(
 
 
 def read(blob: Path, digest: str, diff_id: str = "") -> Iterator[Laid]:
-    """Yield the members of a layer's blob; see `opened` for what is refused."""
+    """Yield the members of a layer's blob; `opened` says which blobs are refused."""
     with opened(blob, digest, diff_id) as stream:
         yield from members(stream)
 
 
 def tree_of_layout(layout: Layout) -> str:
-    """Return the tree digest of a layout; `Refused` for a layer that is not what its name says."""
+    """Return the tree digest of a layout; raises `Refused` for a layer with another digest."""
     layers = ((f"sha256:{blob.name}", blob) for blob in layout.layers)
     return unpack(((digest, read(blob, digest)) for digest, blob in layers), None).tree
 
 
 class _Laying:
-    """The tree so far; `root` is where it is written, if it is.
+    """The tree so far; it is written to `root`, unless that is None.
 
-    `_entries` has None for folders that are in no layer. `_fresh` are the paths of the layer at
-    hand: its whiteouts hide only what is below it, so that a second one of a path, of which
-    `_hidden` has the first, finds nothing more.
+    `_entries` has None for folders that no layer contains. `_fresh` are the paths of the current
+    layer: its whiteouts hide only paths of lower layers. `_hidden` are the whiteouts of the current
+    layer: a second one for the same path has no effect.
     """
 
     def __init__(self, root: Root | None) -> None:
@@ -121,11 +121,11 @@ class _Laying:
         self._changes: dict[str, list[str]] = defaultdict(list)
 
     def begin_layer(self) -> None:
-        """Go on with the next layer, or with what is laid over all of them."""
+        """Begin the next layer, or the files and folders on top of all layers."""
         self._fresh, self._hidden = set(), set()
 
     def lay(self, member: tarfile.TarInfo, path: str, content: Content) -> None:
-        """Lay one member over the existing tree."""
+        """Apply one member to the tree."""
         self._seen += 1
         self._size += member.size
         LIMITS.check_entries(self._seen)
@@ -143,7 +143,7 @@ class _Laying:
             self._place(member, path, folder, content)
 
     def lay_folder(self, path: str) -> None:
-        """Make a folder where nothing is."""
+        """Make a folder unless the path exists."""
         if path not in self._entries:
             member = tarfile.TarInfo(path)
             member.type, member.mode = tarfile.DIRTYPE, 0o755
@@ -172,7 +172,7 @@ class _Laying:
         self._fresh.add(path)
 
     def _kind(self, path: str) -> str:
-        """Return the kind of what is at a path, empty if nothing is there."""
+        """Return the kind of file at a path; empty if the path does not exist."""
         if path not in self._entries:
             return ""
         entry = self._entries[path]
@@ -222,7 +222,7 @@ class _Laying:
         return dataclasses.replace(linked, path=path)
 
     def _make_parents(self, path: str) -> None:
-        """Make the folders above a path; nothing but a folder is ever gone through."""
+        """Make the missing parents of a path; refuse a parent that is not a folder."""
         parent = path.rpartition("/")[0]
         missing = []
         while parent not in self._entries:
@@ -238,7 +238,7 @@ class _Laying:
             self._below.setdefault(folder.rpartition("/")[0], set()).add(folder)
 
     def _clear(self, path: str, *, folder: bool) -> None:
-        """Make room for a path; a folder keeps what is in it if there is a folder already."""
+        """Remove what exists at a path, but keep a folder if the new member is a folder, too."""
         kind = self._kind(path)
         if not kind or (folder and kind == "directory"):
             return
@@ -250,7 +250,7 @@ class _Laying:
             self._drop(path)
 
     def _hide(self, path: str, *, itself: bool) -> None:
-        """Remove what lower layers have at a path, and below it; only once for each."""
+        """Remove what lower layers have at a path and below it; once for each path and layer."""
         if (path, itself) in self._hidden:
             return
         self._hidden.add((path, itself))
@@ -260,11 +260,11 @@ class _Laying:
             if current in self._entries:
                 order.append(current)
                 todo += self._below.get(current, ())
-        for current in reversed(order):  # what is in a folder goes before it
+        for current in reversed(order):  # files before their folder
             if current in self._fresh or (current == path and not itself):
                 continue
             if self._below.get(current):
-                self._entries[current] = None  # something of this layer is in it
+                self._entries[current] = None  # it contains files of this layer
             else:
                 self._drop(current)
 
@@ -278,11 +278,11 @@ class _Laying:
         self._fresh.discard(path)
 
     def result(self) -> Unpacked:
-        """Return the digest of the tree; folders that were written get their modes."""
+        """Set the modes of written folders, and return the result with the digest of the tree."""
         on_disk = ""
         if self._root:
             written = {path: self._as_written(path) for path in self._entries if path}
-            for path, entry in sorted(written.items(), reverse=True):  # what is within comes first
+            for path, entry in sorted(written.items(), reverse=True):  # children first
                 if entry.kind == "directory":
                     self._root.settle(path, entry.mode, self._times.get(path, 0))
             on_disk = tree_digest(comparable(written.values()))
@@ -300,7 +300,7 @@ class _Laying:
         )
 
     def _as_written(self, path: str) -> TreeEntry:
-        """Return a path as it is on disk; folders that are in no layer have the usual mode."""
+        """Return a path as it is on disk; folders that no layer contains have the mode 0755."""
         entry = self._entries.get(path) or TreeEntry(path=path, kind="directory", mode=0o755)
         if entry.kind == "link":
             return entry

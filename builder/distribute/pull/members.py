@@ -1,4 +1,4 @@
-"""The members of a tar that somebody else wrote, one at a time, within limits."""
+"""Read the members of an untrusted tar one at a time, within limits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from builder.distribute.pull.streams import LIMITS, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
-# The content of a member: its bytes, to be read once before the next member is, or their SHA-256.
+# The content of a member: its bytes, to be read before the next member, or their SHA-256.
 Content = Iterable[bytes | memoryview] | str
 Laid = tuple[tarfile.TarInfo, str, Content]  # a member, its path below the root, its content
-# What tarfile lets out for what is no tar, or ends too early.
+# Exceptions of tarfile for a file that is not a tar, or is truncated.
 BROKEN = (tarfile.TarError, RecursionError, EOFError, ValueError, OverflowError)
 
 
 @contextlib.contextmanager
 def named(digest: str) -> Iterator[None]:
-    """For whatever reads a layer: what is wrong with it is refused, with whose layer it is."""
+    """Turn errors while a layer is read into `Refused`, with the layer's digest."""
     try:
         yield
     except Refused as error:
@@ -39,11 +39,11 @@ def named(digest: str) -> Iterator[None]:
 def members(stream: PlainLayer) -> Iterator[Laid]:
     """Yield each member with its path below the root, and its content (empty unless it is a file).
 
-    Headers are read here, in a time and a memory in proportion to their length: for an extended
-    header `tarfile` may take a time that grows with the square of its length, and it keeps a chain
-    of them in memory (https://github.com/python/cpython/issues/121285). The result is that of
-    `tarfile`. Raises `Refused` for what no sound layer has, also for a path that would have to be
-    normalized, and one of `BROKEN` for what is no tar, also where a content is read.
+    Headers are parsed here, in linear time and memory. For an extended header, the time of
+    `tarfile` may grow with the square of its length, and it keeps chains of such headers in memory
+    (https://github.com/python/cpython/issues/121285). The result is that of `tarfile`. Raises
+    `Refused` for members that no valid layer has, and for paths that would have to be normalized;
+    one of `BROKEN` if the file is not a tar, also while a member's content is read.
     """
     extended, is_first = _Extended(), True
     number = 0
@@ -66,7 +66,7 @@ def members(stream: PlainLayer) -> Iterator[Laid]:
         content = stream.pieces(size)
         yield member, checked_path(member.name), content
         for _ in itertools.chain(content, stream.pieces(-size % tarfile.BLOCKSIZE)):
-            pass  # what was not read of it, and what fills its last block
+            pass  # skip the unread content and the padding
     if extended.kinds or is_first:
         raise tarfile.ReadError("unexpected end of data")
 
@@ -82,7 +82,7 @@ def sha256_of_content(content: Content) -> str:
 
 
 def _check_end(stream: PlainLayer) -> None:
-    """Refuse a second tar, or anything else, that one reader takes and another does not see."""
+    """Refuse data after the end marker: some tar readers read a second tar there."""
     while piece := stream.read_ready(1 << 18):
         if bytes(piece).strip(b"\0"):
             raise Refused("data after the end of the tar")
@@ -92,13 +92,13 @@ def _extended_content(stream: PlainLayer, size: int) -> bytes:
     if not 0 <= size <= LIMITS.header:
         raise Refused(f"an extended tar header has {size:,} bytes, which is too large")
     content = b"".join(stream.pieces(size))
-    if b"".join(stream.pieces(-size % tarfile.BLOCKSIZE)).strip(b"\0"):  # `tarfile` reads on there
+    if b"".join(stream.pieces(-size % tarfile.BLOCKSIZE)).strip(b"\0"):  # `tarfile` reads padding
         raise Refused("data after an extended tar header")
     return content
 
 
 def shown(path: str) -> str:
-    """Return a foreign path in printable form: a name may contain terminal sequences."""
+    """Return an untrusted path in printable form: it may contain terminal sequences."""
     return printable(path, most=200)
 
 
@@ -135,7 +135,7 @@ _KNOWN = {
 }
 _ENCODING, _ERRORS = "utf-8", "surrogateescape"
 _NUMBERS = {b"size": "size", b"uid": "uid", b"gid": "gid"}
-_READ = frozenset([b"path", b"linkpath", b"mtime", *_NUMBERS])  # of what pax says of a member
+_READ = frozenset([b"path", b"linkpath", b"mtime", *_NUMBERS])  # the pax keys that are applied
 _ATTRIBUTE = PAX.encode()
 _SPARSE = b"GNU.sparse."
 _END = bytes(tarfile.BLOCKSIZE)
@@ -144,13 +144,13 @@ _DIGITS = 20  # of a number in a pax header
 
 @dataclass(slots=True)
 class _Extended:
-    """Extended headers before a member: the `kinds` of them, and texts by name."""
+    """Extended headers before a member: their `kinds`, and their values by key."""
 
     kinds: set[bytes] = field(default_factory=set)
     texts: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, kind: bytes, content: bytes) -> None:
-        """Take what one more header says; raises `Refused` where two could be understood."""
+        """Add a header; raises `Refused` if readers could interpret the headers differently."""
         if kind == tarfile.XGLTYPE:
             if any(_is_read(name) for name, _ in _records(content)):
                 raise Refused("a global header of a tar changes its members")
@@ -164,7 +164,7 @@ class _Extended:
             self.texts = {name: text for name, text in _records(content) if _is_read(name)}
 
     def applied(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """Return the member as the extended headers have it."""
+        """Return the member with the values of the extended headers."""
         for name, text in self.texts.items():
             if name in _NUMBERS:
                 setattr(member, _NUMBERS[name], _number(text))
@@ -188,7 +188,7 @@ def _is_read(name: bytes) -> bool:
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the records of a pax header, each `LENGTH NAME=VALUE` with an end of line.
 
-    Raises `Refused` unless the header consists of them, and for sparse files.
+    Raises `Refused` if the header contains anything else, and for sparse files.
     """
     begin = 0
     while begin < len(content):
@@ -222,7 +222,7 @@ def _seconds(text: bytes) -> float:
 
 
 def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
-    """Parse a header with `tarfile`; raises `Refused` for one that no sound layer has."""
+    """Parse a header with `tarfile`; raises `Refused` for a header that no valid layer has."""
     try:
         member = tarfile.TarInfo.frombuf(header, _ENCODING, _ERRORS)
     except tarfile.HeaderError as error:
@@ -241,9 +241,9 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
 def as_member(
     path: str, kind: bytes, mode: int, size: int, target: str, attributes: Sequence[str] = ()
 ) -> tarfile.TarInfo:
-    """Return a member with these properties, without an owner and a time.
+    """Return a member with these properties, without owner and time.
 
-    `attributes` are names of extended attributes, each with its value after it.
+    `attributes` are names and values of extended attributes, in turn.
     """
     member = tarfile.TarInfo(path)
     member.type, member.mode, member.size, member.linkname = kind, mode, size, target

@@ -1,4 +1,4 @@
-"""The proof that belongs to an image, read from a source and verified by trusted keys."""
+"""Read the proof of an image from a source, and verify it with trusted keys."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _Content: TypeAlias = "ProofManifest | Claim | None"
 def proofs_of(
     source: Source, digests: Sequence[str], trusted: Sequence[Trusted], now: dt.datetime
 ) -> tuple[Claim, ...]:
-    """Return the proofs for an image's digests; those that count for nothing have a fault.
+    """Return the proofs for an image's digests; proofs that do not count have a `fault`.
 
-    An image has some ten manifests of proof: a few are read at once.
+    An image has about ten manifests of proof; several are read at once.
     """
     reader = _ProofReader(source=source)
     places = [place for group in in_threads(reader.places, digests) for place in group]
@@ -53,9 +53,9 @@ def proofs_of(
 def attachments_of(source: Source, digest: str) -> tuple[ProofManifest, ...]:
     """Return all proof that is attached to a digest, by any signer.
 
-    Damaged proof is left out. Only what is at one of cosign's tags counts all the same, without
-    blobs, since what is written there next keeps what it names. Raises what reading its manifest
-    does.
+    Damaged proof is left out. But a damaged manifest at one of cosign's tags is returned, without
+    blobs: the next manifest at that tag keeps the layers that it names. Raises the errors of
+    reading that manifest.
     """
     reader = _ProofReader(source=source)
     places = reader.places(digest)
@@ -79,7 +79,7 @@ def _judged(
         for key in signature.keys:
             yield Claim(kind=SIGNATURE, subjects=(digest,), key=key, digest=source, signer=signer)
     seen: set[bytes] = set()
-    for claim in verdict.attestations:  # each is there in two formats
+    for claim in verdict.attestations:  # each exists in two formats
         if claim.payload not in seen:
             seen.add(claim.payload)
             yield proof_of(claim.statement, key=claim.keys[0], digest=claim.source)
@@ -89,7 +89,7 @@ def _judged(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Place:
-    """A place for proof of a digest: a manifest that refers to it, or a tag of cosign's."""
+    """A place of proof for a digest: a manifest that refers to it, or one of cosign's tags."""
 
     digest: str
     target: Descriptor | str
@@ -105,9 +105,9 @@ class _Place:
 
 @dataclass(kw_only=True, slots=True)
 class _ProofReader:
-    """Reads the proof of one image; `remaining` is how many more bytes of it may be read.
+    """Reads the proof of one image; `remaining` is the number of bytes that may still be read.
 
-    `claims` counts the layers of the manifests so far. `tagged` are the manifests at tags.
+    `claims` counts the layers of the manifests so far. `tagged` has the manifests by tag.
     """
 
     source: Source
@@ -117,7 +117,7 @@ class _ProofReader:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def places(self, digest: str) -> list[_Place]:
-        """Return the places for proof of a digest: its referrers and cosign's tags."""
+        """Return the places of proof for a digest: its referrers and cosign's tags."""
         referrers = self.source.referrers(digest)
         if len(referrers) > _MOST:
             at = f"{self.source.name}@{digest}"
@@ -128,10 +128,10 @@ class _ProofReader:
         return [_Place(digest=digest, target=target) for target in targets]
 
     def read(self, place: _Place) -> _Content:
-        """Return the proof at a place; None for a tag that is absent, or that lacks a blob.
+        """Return the proof at a place; None for a tag that is missing, or that lacks a blob.
 
-        Damaged proof has a fault, which stops nothing: anybody who may write to the repository can
-        attach rubbish, and no other proof is the worse for it.
+        Damaged proof is returned with a fault, not raised: anybody with write access to the
+        repository can attach invalid data, and this must not affect other proof.
         """
         blobs: dict[str, bytes] = {}
         try:
@@ -156,7 +156,7 @@ class _ProofReader:
         return self.source.small_blob(blob, _LARGEST)
 
     def _count(self, place: _Place, *, claims: int = 0, size: int = 0) -> None:
-        """Count claims and bytes; raise `Refused` for too many: a failure may be in the rest."""
+        """Count claims and bytes; raise `Refused` for too many: unread proof may be a failure."""
         with self._lock:
             self.claims += claims
             self.remaining -= size

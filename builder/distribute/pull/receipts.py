@@ -1,4 +1,4 @@
-"""Receipts: what was pulled, and what was decided before that."""
+"""Receipts of pulls: the image that was pulled, and the decision of the policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_OF_LAST, _MOST_OF_RECEIPT = 64 << 10, 64 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PulledImage:
-    """The image that was pulled; `index` is the digest of the index that it was found in."""
+    """The image that was pulled; `index` is the digest of the index that named it."""
 
     digest: str = ""
     index: str = ""
@@ -43,7 +43,7 @@ class ProgramSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """Paths that were unpacked otherwise than the image has them: their number, the first."""
+    """Paths that were not unpacked as they are in the image: their number, and the first ones."""
 
     count: int
     paths: tuple[str, ...]
@@ -51,10 +51,10 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PullReceipt:
-    """`receipt.json`: what was pulled in which format, and what the policy's rules said to it.
+    """`receipt.json`: the pulled image, its format, and the results of the policy's rules.
 
     `tree` is the digest of the tree in the artifact, `on_disk` that of the unpacked folder. `case`
-    is all that was judged, as `policy test` takes it.
+    has all facts that were judged, in the format of `policy test`.
     """
 
     schema: str = SCHEMA
@@ -85,7 +85,7 @@ class Last:
     def read(self, reference: str, arch: str) -> Previous | None:
         """Return the last pull of a reference; None if there was none.
 
-        Raises `Refused` if that cannot be read, or others could change it.
+        Raises `Refused` if the record cannot be read, or if others could change it.
         """
         for folder in (self.folder.parent, self.folder):
             check_own(folder)
@@ -103,7 +103,7 @@ class Last:
             ) from why
 
     def write(self, reference: str, gathered: Gathered, policy: Policy) -> None:
-        """Record what was pulled, unless another pull has recorded something newer meanwhile."""
+        """Record what was pulled, unless another pull has recorded a newer image meanwhile."""
         file = self._file(reference, gathered.image.asked)
         times = times_of(gathered)
         make_own(self.folder)
@@ -112,7 +112,7 @@ class Last:
                 now = self.read(reference, gathered.image.asked)
                 if rollback(policy, replace(gathered, previous=now)).result == REFUSED:
                     return
-                if now and now.digest == gathered.image.digest:  # what was known once stays known
+                if now and now.digest == gathered.image.digest:  # keep known times
                     times = {**times, **now.times}
             document = {
                 "reference": reference,
@@ -127,12 +127,12 @@ class Last:
 
 
 def last_pulls() -> Last:
-    """Return the record of the last pulls into this home, which refuses older images."""
+    """Return the record of the last pulls into this home; with it, older images are refused."""
     return Last(folder=Home.of_environment().pulls / "last")
 
 
 def write_json(file: Path, document: Mapping[str, object]) -> None:
-    """Write a file that is there whole, or as it was before; nobody else writes it meanwhile."""
+    """Write a JSON file atomically; the caller makes sure that nothing else writes it."""
     write_whole(file, json.dumps(document, indent=1) + "\n")
 
 
@@ -144,5 +144,5 @@ def read_receipt(folder: Path) -> PullReceipt | None:
         return None
     if part(receipt, "schema") != SCHEMA:
         return None
-    # An unknown format is named by what it is.
+    # A format that is not a string becomes one, so that an error can name it.
     return read(PullReceipt, {**receipt, "format": str(receipt.get("format", ""))})

@@ -1,4 +1,4 @@
-"""From a reference to one image: its tag is asked once, and everything after that is by digest."""
+"""Find the image of a reference: the tag is resolved once, all other requests are by digest."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CONFIG_LIMIT = 4 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteImage:
-    """An image of one architecture, as a registry has it; nothing of it is believed yet.
+    """An image of one architecture, as a registry has it; none of it is trusted yet.
 
-    `content` and `config` are the bytes of the manifest and of the configuration, `labels` those of
-    the configuration, and `directory` is where it has programs work. `diff_ids` are what the
-    configuration says that layers unpack to, by their digests.
+    `content` and `config` are the bytes of the manifest and of the configuration. `labels` and the
+    working `directory` are from the configuration. So are `diff_ids`, the digests of the unpacked
+    layers, by the digests of the layers.
     """
 
     manifest: Descriptor
@@ -48,7 +48,7 @@ class RemoteImage:
 def find(source: Source, target: str, arch: str) -> RemoteImage:
     """Return the image for an architecture under a tag or a digest.
 
-    Raises `BadInput` if there is none for it, and `Refused` for what is no image.
+    Raises `BadInput` if there is no such image, and `Refused` for anything but an image.
     """
     manifest, content = source.read(target)
     document = source.document_of(manifest, content)
@@ -92,7 +92,7 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
 
 
 def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dict[str, str]:
-    """Return the diff_id of each layer in a configuration; raises `ValueError` without them."""
+    """Return the diff_id of each layer; raises `ValueError` if the configuration lacks one."""
     named = rootfs["diff_ids"] if rootfs else []
     if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
         raise ValueError(f"its diff_ids do not match its {len(layers)} layers")
@@ -136,8 +136,8 @@ _MOST = 1000
 def published(source: Source, digest: str, artifact_format: str) -> tuple[Descriptor, ...]:
     """Return the files of a format that refer to an image; several if it was packed again.
 
-    Anybody who may write to the repository can make anything refer to an image: a referrer that is
-    damaged, or has not just one file, is left out and stops nothing.
+    Anybody with write access to the repository can attach anything to an image. So a referrer that
+    is damaged, or does not have exactly one file, is ignored.
     """
     kind = ARTIFACT_TYPES[artifact_format]
     referrers = source.referrers(digest, kind)
@@ -160,10 +160,10 @@ def published(source: Source, digest: str, artifact_format: str) -> tuple[Descri
 def contract_of(
     labels: Mapping[str, str], shown: str, host: Host, *, emulated: bool
 ) -> Contract | None:
-    """Judge by its labels if an image runs on a host; None if they hold no contract.
+    """Judge by its labels whether an image runs on a host; None if they contain no contract.
 
-    Runtimes and launchers are not asked for: what is pulled on one machine is started on others.
-    Facts name what to take instead, which `check-host` tells; no answer depends on them.
+    Runtimes and launchers are not judged: an image that is pulled on one machine is run on others.
+    No facts are passed: they only name alternatives, which `check-host` shows.
     """
     try:
         contract = contract_from_labels(labels, shown)
@@ -178,7 +178,7 @@ def contract_of(
 
 
 def pulled_for(host: Host) -> PulledFor:
-    """Return a host as far as the choice of evidence needs it."""
+    """Return the facts about a host that the choice of evidence needs."""
     devices = host.gpu.devices
     numbers = [None] if devices is None else [device.capability for device in devices]
     known = tuple(number for number in numbers if number is not None)

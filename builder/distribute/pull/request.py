@@ -1,4 +1,4 @@
-"""A request for an image, and the judgement of it: the policy decides, for a host."""
+"""A request for an image, and the policy's judgement of the image for a host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POLICY = Path("/etc/build-images/policy.yaml")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PullRequest:
-    """An image to pull: its format, the architecture and host that it is for, the policy."""
+    """An image to pull: its reference and format, the target architecture and host, the policy."""
 
     reference: Reference
     format: str
@@ -57,19 +57,19 @@ class PullRequest:
 
     @property
     def folder_name(self) -> str:
-        """The folder it is pulled into: `hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
+        """The folder to pull it into: `hpc-base-1.0-debian13-openmpi5.0-x86_64-sif`."""
         return f"{self.identifier}-{self.format}"
 
     @property
     def remembered(self) -> str:
-        """Name that the reference is recorded by; empty by digest, which nobody can move."""
+        """Name for the record of the last pull; empty for a digest, which cannot be moved."""
         tag, digest = self.reference.tag or "latest", self.reference.digest
         return "" if digest else f"{self.reference.name}:{tag}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """An image in a source, with all statements about it, and the policy's judgement of it."""
+    """An image in a source, with all statements about it, and the policy's judgement."""
 
     request: PullRequest
     source: Source
@@ -85,12 +85,12 @@ class Judged:
 
     @property
     def digest(self) -> str:
-        """The digest of what is pulled: of the published file, or of the image."""
+        """The digest of the published file; if the format has none, that of the image."""
         return self.artifact.digest if self.artifact else self.remote.image.digest
 
 
 class NotProven(Refused):
-    """The policy refuses an image; `rulings` are all of them."""
+    """The policy refuses an image; `rulings` has the rulings of all rules."""
 
     def __init__(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
         lines = as_lines(ruling for ruling in rulings if ruling.result == "refused")
@@ -99,7 +99,7 @@ class NotProven(Refused):
 
 
 def look(request: PullRequest, source: Source) -> Judged:
-    """Find an image, gather the statements about it, and judge them; nothing is written."""
+    """Find an image, gather the statements about it, and judge it; nothing is written."""
     reference = request.reference
     remote = find(source, reference.digest or reference.tag or "latest", request.arch)
     image = remote.image
@@ -133,7 +133,7 @@ def look(request: PullRequest, source: Source) -> Judged:
 
 
 def references_of(texts: Sequence[str]) -> list[Reference]:
-    """Parse references, each once; raises one `BadInput` for all that are none."""
+    """Parse references and drop duplicates; raises one `BadInput` for all invalid ones."""
     references: dict[str, Reference] = {}
     faults = []
     for text in texts:
@@ -160,10 +160,10 @@ def request_of(
     record: Path | None = None,
     emulated: bool = False,
 ) -> PullRequest:
-    """Return what is asked for: by which policy, on which host, for which architecture.
+    """Return the request for an image: with its policy, its host, its architecture.
 
-    Without a `policy`, the site's decides; without the `record` of a host and an `arch`, this
-    machine's. Raises `BadInput` for a policy or a record with faults.
+    The default of `policy` is the site's. The host is that of `record`, else this machine; the
+    default of `arch` is the host's. Raises `BadInput` for an invalid policy or record.
     """
     file = policy or POLICY
     if policy is None and not file.exists():
@@ -188,7 +188,7 @@ def request_of(
 
 
 def _trusted(policy: Policy) -> tuple[Trusted, ...]:
-    """Return the trusted signers; a signer under two names would count as two signatures."""
+    """Return the trusted signers; refuse one with two names: it would count as two signatures."""
     trusted: dict[str, Trusted] = {}
     for entry in policy.keys:
         signer: Trusted

@@ -1,4 +1,4 @@
-"""A layer's blob as the plain bytes of its tar, checked against its digests while it is read."""
+"""Read a layer's blob as the plain bytes of its tar, and check its digests on the way."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from builder.model.errors import Refused
 from builder.system.compression import DAMAGED, inflater
 
 _CHUNK = 1 << 17
-# How files begin that are compressed in a way that is not read here.
+# Magic numbers of unsupported compressions.
 _OTHER_WAYS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
-_PLAIN = 1 << 18  # what is hashed then is in the processor's cache still
+_PLAIN = 1 << 18  # small enough to be in the processor's cache when it is hashed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerLimits:
     """Bounds for one image. Sizes are in bytes, `ratio` is plain bytes to one packed byte.
 
-    The largest images of frameworks have half a million paths and 40 GB. Whatever is smaller than
-    `small` may have any ratio: a file of zeros is packed to a thousandth.
+    The largest images of frameworks have half a million paths and 40 GB. A layer of less than
+    `small` plain bytes may have any ratio: a file of zeros is packed to a thousandth.
     """
 
     entries: int = 2_000_000
     plain: int = 1 << 40
     ratio: int = 200
     small: int = 1 << 30
-    header: int = 1 << 20  # of an extended header: paths, attributes
+    header: int = 1 << 20  # extended headers hold paths and attributes
     path: int = 4096  # bytes; PATH_MAX of Linux
     name: int = 255  # bytes; NAME_MAX
     depth: int = 200
     layers: int = 1000
 
     def check_entries(self, number: int) -> None:
-        """Raise `Refused` for more entries than an image has."""
+        """Raise `Refused` for more entries than an image may have."""
         if number > self.entries:
             raise Refused(f"possible decompression bomb: more than {self.entries:,} entries")
 
@@ -51,8 +51,8 @@ class PlainLayer:
     """The bytes of a plain file, or of the members of a gzip file, within limits.
 
     It is read forward only. `label` names the layer in errors. `check` is called between chunks,
-    and may raise to end the reading. `digest` is that of the plain bytes so far if they are
-    `hashed`: at the end, a layer's `diff_id`.
+    and may raise an error to end the reading. If `hashed`, `digest` is that of the plain bytes so
+    far; at the end, it is the layer's `diff_id`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PlainLayer:
         return f"sha256:{self._hash.hexdigest()}" if self._hash else ""
 
     def read(self, size: int) -> bytes:
-        """Return `size` bytes, fewer only at the end."""
+        """Return `size` bytes, or fewer at the end."""
         pieces = []
         while size and (piece := self.read_ready(size)):
             pieces.append(piece)
@@ -94,7 +94,7 @@ class PlainLayer:
             yield piece
 
     def read_ready(self, size: int) -> memoryview:
-        """Return at most `size` bytes, as many as are ready, without a copy; none at the end."""
+        """Return the bytes that are ready, at most `size`, without a copy; empty at the end."""
         if not self._ready:
             self._fill()
         piece, self._ready = self._ready[:size], self._ready[size:]
@@ -135,11 +135,11 @@ def _inflated(packed: HashedReader, label: str) -> Iterator[bytes]:
 def opened(
     blob: Path, digest: str, diff_id: str = "", *, check: Callable[[], object] = lambda: None
 ) -> Iterator[PlainLayer]:
-    """Open a layer as its plain bytes. They are read to their end; `check` may end that.
+    """Open a layer as its plain bytes; on exit, the rest is read. `check` may end the reading.
 
-    A gzip file without its checksum, or with anything after it, is refused. Raises `Refused` at the
-    end unless the blob has its digest, and its plain bytes have the `diff_id` that the image's
-    configuration names, if it names one.
+    A gzip file without its checksum, or with data after it, is refused. Raises `Refused` on exit
+    unless the blob has its digest, and, if the image's configuration names a `diff_id`, the plain
+    bytes have that digest.
     """
     with blob.open("rb") as file:
         begin = file.read(max(map(len, _OTHER_WAYS)))

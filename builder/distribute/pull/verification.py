@@ -1,6 +1,6 @@
-"""Verification of pulled images: one format, without the folder that it was built in.
+"""Verify a pulled image in its one format, without the folder of its build.
 
-The scripts below /opt/build-images/checks in the image are run. The receipt names the image, and
+The scripts in /opt/build-images/checks of the image are run. The receipt names the image, and has
 the variables and the working directory of its programs.
 """
 
@@ -24,7 +24,7 @@ from builder.verify.targets import SCRIPTS, ProofTarget, carried_checks
 def receipt_in(folder: Path) -> PullReceipt | None:
     """Return the receipt of a pull; None if the folder has none.
 
-    Raises `BadInput` for one that lacks something, and for a format whose tree is spread out.
+    Raises `BadInput` for an incomplete receipt, and for a format that cannot be verified.
     """
     try:
         receipt = read_receipt(folder)
@@ -48,7 +48,7 @@ def receipt_in(folder: Path) -> PullReceipt | None:
 def variables_of(receipt: PullReceipt) -> dict[str, str]:
     """Return the variables of an image's programs.
 
-    Raises `ValueError` for a receipt that lacks what a verification needs.
+    Raises `ValueError` for a receipt that lacks an entry that verification needs.
     """
     if receipt.run is None or not (receipt.name and receipt.digest and receipt.image.architecture):
         raise ValueError("name, digest, architecture or run is missing")
@@ -58,11 +58,11 @@ def variables_of(receipt: PullReceipt) -> dict[str, str]:
 def verify_pulled(
     run: Run, folder: Path, receipt: PullReceipt, runners: Sequence[str]
 ) -> Verified[ProvenImage]:
-    """Run the checks that are in the image; evidence goes to `folder`/evidence.
+    """Run the checks that the image contains; evidence is written to `folder`/evidence.
 
-    The result is in the words of a manifest. Raises `BadInput` for an artifact that was changed
-    since it was pulled, and for an image without checks; `MissingPrerequisite` where this machine
-    can run none of them.
+    The result has the form of a manifest. Raises `BadInput` for an artifact that was changed since
+    the pull, and for an image without checks; `MissingPrerequisite` if this machine can run none
+    of them.
     """
     path, name = Path(FILES[receipt.format]), receipt.name
     size = (folder / path).stat().st_size if receipt.format != "oci" else 0
@@ -84,7 +84,7 @@ def verify_pulled(
 
 
 def checks_in(tree: FormatTree, identifier: str) -> tuple[InImageCheck, ...]:
-    """Return the checks that an image carries, in their order; raises `BadInput` without any."""
+    """Return the checks in an image, in their order; raises `BadInput` if it has none."""
     checks = tuple(carried_checks(tree).values())
     if not checks:
         raise BadInput(

@@ -217,7 +217,7 @@ def test_a_locale_without_our_marks() -> None:
     ("argv", "error"),
     [
         (["load", "x.tar", "--output", "y"], "--output needs --format"),
-        (["load", "x.tar", "--home", "--arch", "x86_64"], "--arch goes with --output"),
+        (["load", "x.tar", "--home", "--arch", "x86_64"], "--arch needs --output"),
         (["verify", "x", "--repeats", "3"], "--repeats needs --bench"),
         (["verify", "x", "--bench", "--launcher", "srun"], "exclude each other"),
     ],

@@ -90,7 +90,7 @@ def test_lock_then_fetch_then_spec(
     project: Path, upstream: dict[str, bytes], capsys: Capture, tmp_path: Path
 ) -> None:
     assert run(project, "lock", "--quiet") == 0
-    assert capsys.readouterr().out.startswith("lock.yaml: 2 sources; 2 new, 0 changed, 0 gone\n")
+    assert capsys.readouterr().out.startswith("lock.yaml: 2 sources; 2 new, 0 changed, 0 removed\n")
     text = (project / "lock.yaml").read_text()
     assert f"{UP}/one-1.0.tar.gz" in text
     assert "gone-1.0" not in text
@@ -165,7 +165,7 @@ def test_a_lock_that_does_not_match_is_a_fault(
     assert "two-2.0.tar.gz: library does not use it" in said
     upstream["two-2.1.tar.gz"] = b"2.1"
     assert run(project, "lock", "--quiet") == 0
-    assert "2 sources; 1 new, 0 changed, 1 gone" in capsys.readouterr().out
+    assert "2 sources; 1 new, 0 changed, 1 removed" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("upstream")

@@ -336,7 +336,7 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda files: files.replace("index.json", b"{"),
         "it is not valid JSON",
     ),
-    "no list": (on_index(lambda index: index.update(manifests={})), "has no list of manifests"),
+    "no list": (on_index(lambda index: index.update(manifests={})), "list of manifests missing"),
     "a manifest of no repository": (
         on_index(lambda index: index["manifests"][0].pop("annotations")),
         ": missing or invalid repository name",
