@@ -33,7 +33,7 @@ _COMPILE = [
 
 
 def with_twins(qemu: bytes, code: bytes) -> bytes:
-    """Return a static QEMU for x86_64 with `code` (the compiled `twins.c`) run before it.
+    """A static QEMU for x86_64 with `code` (the compiled `twins.c`) run before it.
 
     The code takes the place of the last note in the program header: notes tell about a program,
     nothing of it needs them to run.
