@@ -1,1 +1,1 @@
-"""A cell becomes a Dockerfile and a Singularity definition, which are linted."""
+"""Compile a cell to a Dockerfile and a Singularity definition, and lint both."""

@@ -1,6 +1,6 @@
 """The engines behind one Protocol: they build a spec once, and export it for `artifacts.repack`.
 
-`apptainer` and `charliecloud` are no engines: they pack SIF and tarball from the OCI layout.
+`apptainer` and `charliecloud` are not engines: they pack the OCI layout as SIF and tarball.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The downloads of an image's blocks, and the locked files that take their place.
 
-hpccm's blocks fetch with `hpccm.templates.wget`, while they are constructed. For a URL that is
-locked the step is another one: the file is copied in, its checksum is verified, and it is put
-where wget would have put it. Builds then never touch the network for it. All other URLs stay.
+hpccm's blocks add a step of `hpccm.templates.wget` while they are constructed. For a locked URL,
+another step replaces it: the file is copied in, its checksum is verified, and it is moved to where
+wget would have put it. Builds then fetch it without the network. All other URLs stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from builder.model.inputs import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A file that a recipe's block asks for: at the first of `urls`, or else the next."""
+    """A file that a recipe's block asks for, at the first of `urls` that works."""
 
     recipe: str
     urls: tuple[str, ...]
@@ -42,9 +42,9 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Downloads:
-    """The downloads of the blocks of an image while it was compiled, each once.
+    """The downloads of an image's blocks, noted while it was compiled, each once.
 
-    With `locking`, what is not locked is no fault. `copied` are the files that the specs copy in,
+    With `locking`, unlocked files are not faults. `copied` are the files that the specs copy in,
     `clones` are Git repositories, with the commit if one is named.
     """
 
@@ -59,7 +59,7 @@ _RECORD: ContextVar[Downloads | None] = ContextVar("downloads", default=None)
 
 @contextlib.contextmanager
 def recorded(*, locking: bool = False) -> Iterator[Downloads]:
-    """Record the downloads of the images that are compiled meanwhile."""
+    """Record the downloads of all images that are compiled in this context."""
     token = _RECORD.set(downloads := Downloads(locking=locking))
     try:
         yield downloads
@@ -70,12 +70,12 @@ def recorded(*, locking: bool = False) -> Iterator[Downloads]:
 def with_sources(
     use: BlockUse, image: PlannedImage, recipe: StageRecipe, make: Callable[[BlockUse], bb_base]
 ) -> list[object]:
-    """Return the layers of a block: its locked files copied in, then the block that `make` gives.
+    """Return the layers of a block: copies of its locked files, then the block that `make` returns.
 
-    What a block copies by itself, of the project's files, it is given the place of.
+    A block that copies project files by itself gets their paths in the spec's folder.
 
-    Raises `BadInput` when a recipe's block asks for a URL that is not locked, while others of the
-    recipe's are, or for one that only the lock can tell where to find.
+    Raises `BadInput` if a block asks for a URL that is not locked while other sources of its recipe
+    are locked, or for a source whose URL only the lock knows.
     """
     step = _Step(use, image, recipe)
     use = _with_local_files(use, step)
@@ -90,7 +90,7 @@ def with_sources(
 
 
 class _Step:
-    """A block on its way to text. `files` are the locked files that it asked for."""
+    """A block that is being compiled. `files` are the locked files that it asked for."""
 
     def __init__(self, use: BlockUse, image: PlannedImage, recipe: StageRecipe) -> None:
         self.use = use
@@ -101,11 +101,11 @@ class _Step:
         self.files: list[LockedSource] = []
 
     def path(self, source: LockedSource) -> str:
-        """Return the place of the copy: hpccm moves it on, to where wget would have put it."""
+        """Return the path of the copy; hpccm moves it to where wget would have put the file."""
         return f"{self.folder}/{source.file}"
 
     def ask(self, urls: tuple[str, ...]) -> LockedSource | None:
-        """Note that the block asks for a file; its entry, if it is locked."""
+        """Note that the block asks for a file; return its entry in the lock, or None."""
         self.downloads.asked[Asked(recipe=self.recipe.name, urls=urls)] = None
         entries = (self.lock.sources[url] for url in urls if url in self.lock.sources)
         if entry := next(entries, None):
@@ -137,7 +137,7 @@ _ORIGINAL = hpccm.templates.wget.download_step
 
 @contextlib.contextmanager
 def _instead(step: _Step) -> Iterator[None]:
-    """Let hpccm's blocks ask us instead of writing a command for wget or git."""
+    """Replace the methods with which hpccm's blocks write commands for wget and git."""
     clone = hpccm.templates.git.clone_step
 
     def download_step(
@@ -178,16 +178,16 @@ def _verify(source: LockedSource, path: str) -> str:
 
 
 def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
-    """Return a block whose own copies are of locked files, by their places in the spec's folder.
+    """Return a block whose arguments name locked files by their paths in the spec's folder.
 
-    Singularity hides /var/tmp, hpccm's folder for work, while it copies.
+    Its work folder is not hpccm's /var/tmp, which Singularity hides while it copies.
     """
     paths = {}
     for name in notes_on(use.name).local_files:
         url = str(use.arguments.get(name))
         if url.startswith(LOCAL_SOURCE):
             paths[name] = f"files/sources/{posixpath.basename(url)}"
-            if source := step.ask(step.alternatives(url)):  # else it is about to be locked
+            if source := step.ask(step.alternatives(url)):  # None while it is being locked
                 step.files.remove(source)
                 step.downloads.copied[source.url] = source
                 paths[name] = source.in_context
@@ -197,7 +197,7 @@ def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
 
 
 def _named(use: BlockUse, step: _Step) -> list[str]:
-    """Commands that bring the recipe's own sources whose place the block's arguments name."""
+    """Return commands for the recipe's sources whose paths the block's arguments name."""
     text = str(use.arguments) if step.recipe.sources else ""
     commands = []
     for urls in step.recipe.sources.values():

@@ -1,7 +1,7 @@
-"""The hpccm driver: a planned image to the text of a Dockerfile and a Singularity definition.
+"""The hpccm driver: it turns a planned image into a Dockerfile and a Singularity definition.
 
-hpccm keeps process-wide state, and renders a block when it is turned to text. So each text is
-made in one go: state set, fresh stages built, rendered. Its warnings are errors.
+hpccm keeps process-wide state, and renders a block when it is converted to text. So each text is
+made in one step: set the state, build new stages, render them. Warnings of hpccm are errors.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from builder.model.contract import IN_IMAGE as CONTRACT_IN_IMAGE
 from builder.model.contract import as_labels, contract_of
 from builder.model.errors import BadInput, Fault
 
-SINGULARITY_VERSION = "3.6"  # the first whose definitions are multi-stage and isolate %files
+SINGULARITY_VERSION = "3.6"  # the first version with multi-stage definitions and isolated %files
 _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
 
 
 def dockerfile(image: PlannedImage) -> str:
-    """Return the Dockerfile: one stage a recipe of the chain, then the run-time stage."""
+    """Return the Dockerfile: one stage for each recipe of the chain, then the run-time stage."""
     with _state("docker", image):
         source = image.base_image
         stages: list[hpccm.Stage] = []
@@ -60,7 +60,7 @@ def dockerfile(image: PlannedImage) -> str:
             stages.append(stage)
             source = stage.name
         final = _final(image, stages, image.runtime_image)
-        of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
+        of_nvidia = bool(image.cuda and image.cuda.images)  # its entry point prints a banner
         for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia):
             final += raw(docker=line)
         return _text(image, *stages, final)
@@ -89,12 +89,12 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     hpccm.config.set_singularity_version(SINGULARITY_VERSION)
     hpccm.config.set_cpu_target(None if image.cell.cpu == GENERIC else image.cell.cpu)
     hpccm.config.set_working_directory("/var/tmp")  # noqa: S108 - a path in the image
-    if container_format == "docker":  # the first of the two texts; blocks are the same in both
+    if container_format == "docker":  # the first of two texts with the same blocks
         check(image)
     with complaints() as logged:
         try:
             yield
-        except BadInput as error:  # of one block: say what is wrong with all of them
+        except BadInput as error:  # names one block; report all faulty blocks
             raise BadInput.of(_faults(image)) from error
     if logged:
         raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged)}")
@@ -112,7 +112,7 @@ def _faults(image: PlannedImage) -> list[Fault]:
 
 
 def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> hpccm.Stage:
-    """Return a stage that starts from an image with prepared repositories, or from a stage."""
+    """Return a stage that starts from an image, and prepares its repositories, or from a stage."""
     stage = hpccm.Stage(name=name)
     stage += baseimage(
         image=source,
@@ -139,7 +139,7 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
 
 
 def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
-    """Return the stage that becomes the image: of what runs, or of all that was developed, too."""
+    """Return the last stage: with run-time files only, or on top of the development stage."""
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
@@ -164,7 +164,7 @@ def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
-    if image.checks:  # last: a stage says nothing of its descendants
+    if image.checks:  # last, so that a stage does not depend on its descendants
         names = [f"files/checks/{name}" for name in scripts.script_names(image)]
         final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
         final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
@@ -196,15 +196,15 @@ def _labels(image: PlannedImage) -> dict[str, str]:
 
 
 def sections_of(image: PlannedImage) -> list[str]:
-    """Return the sections that only a Singularity definition of an image has."""
+    """Return the sections that only the Singularity definition of an image has."""
     about, runs_own = image.stages[-1].about, scripts.has_run_script(image)
     return singularity_sections(about, has_checks=bool(image.checks), runs_own=runs_own)
 
 
 def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
-    """%test, %runscript and %help, which no OCI image can carry into a SIF.
+    """Return %test, %runscript and %help, which an OCI image cannot carry into a SIF.
 
-    `runs_own` is for an image whose recipe says what it runs.
+    `runs_own` is true if the image's recipe declares what the image runs.
     """
     run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
     sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
@@ -215,7 +215,7 @@ def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False
 
 
 def _quoted(value: str) -> str:
-    """Return a value as both formats read it: in double quotes, so that `$PATH` still expands."""
+    """Return a value quoted for both formats: in double quotes, so that `$PATH` is expanded."""
     return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
 
 
@@ -230,14 +230,14 @@ def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
     return "\n".join([*header, "", corrected(text, target_of(image)), ""])
 
 
-_SEPARATOR = "\n\n"  # of hpccm's stages
+_SEPARATOR = "\n\n"  # between layers of hpccm's stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockText:
-    """A block as hpccm writes it into a stage; it can stand in one in the block's place.
+    """The text of a block in a stage; it can replace the block there.
 
-    `remainder` is what it leaves for the run-time stage.
+    `remainder` is the block's text for the run-time stage.
     """
 
     text: str
@@ -251,9 +251,9 @@ class BlockText:
 
 
 def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
-    """Return a block of a recipe as text, in the stage of that name; hpccm's state is the image's.
+    """Return a recipe's block as text for a stage; hpccm's state must be set for the image.
 
-    Raises `BadInput` for what hpccm refuses, or warns of.
+    Raises `BadInput` if hpccm raises an error or warns.
     """
     with complaints() as logged:
         try:
@@ -262,16 +262,16 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
             remainders = [_remainder(block, stage) for block in objects] if stage else []
         except BadInput:
             raise
-        except Exception as error:  # most blocks look at their arguments when they become text
+        except Exception as error:  # most blocks check their arguments when they render
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
     if logged:
         raise BadInput.of([fault(use, f"hpccm warns: {warning}") for warning in logged])
-    if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
+    if use.name not in PRIMITIVES:  # a recipe's own commands are not changed
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
 
 
 def _remainder(block: object, stage: str) -> str:
-    """Return a block's text for run time; hpccm's blocks return None for an empty one."""
+    """Return a block's run-time text; empty if hpccm's block returns None."""
     runtime = getattr(block, "runtime", None)
     return str((callable(runtime) and runtime(_from=stage)) or "")

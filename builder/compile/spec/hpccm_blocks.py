@@ -31,17 +31,17 @@ from builder.model import DEVELOPMENT, FILE_ARGUMENTS, BlockUse, PlannedImage, S
 from builder.model.errors import BadInput
 from builder.system.home import PIP_CONFIG
 
-FILES = "files/project"  # where a spec's folder has the project's own files
+FILES = "files/project"  # the folder of a spec for the project's own files
 CERTIFICATES = "ca-certificates"
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
-REQUIREMENTS = "/usr/local/src"  # there in every distribution, and no folder that Singularity hides
+REQUIREMENTS = "/usr/local/src"  # in every distribution, and not hidden by Singularity
 
 
 def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
-    """Return the object of hpccm's for a block, or of a site's own.
+    """Return the object for a block of hpccm, or of a site's own.
 
-    It gets its own copy of everything: hpccm's `ucx` adds to the flags of the toolchain that it
-    is given, and others to lists.
+    It gets copies of all arguments: hpccm's `ucx` extends the flags of its toolchain, and other
+    blocks extend lists.
     """
     cls = block_classes().get(use.name) or registered_block(use.name)
     if cls is None:
@@ -51,7 +51,7 @@ def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
         return from_development(arguments, image)
     if "toolchain" in arguments:
         arguments["toolchain"] = _toolchain(use, arguments["toolchain"], image)
-    for key in FILE_ARGUMENTS.get(use.name, ()):  # the project's files, in the spec's folder
+    for key in FILE_ARGUMENTS.get(use.name, ()):  # the project's files in the spec's folder
         value = arguments.get(key)
         if isinstance(value, Mapping):
             arguments[key] = {f"{FILES}/{source}": dest for source, dest in value.items()}
@@ -63,17 +63,17 @@ def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
 
 
 def check(image: PlannedImage) -> None:
-    """Raise `BadInput` with every fault of the blocks of an image, their templates rendered."""
+    """Raise `BadInput` with all faults of an image's blocks, whose templates are rendered."""
     if faults := [fault for use in _uses(image.stages) for fault in rendered_faults(use)]:
         raise BadInput.of(faults)
 
 
 def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
-    """Return the packages that a recipe's downloads need first; None where the base has them.
+    """Return the packages that a recipe's downloads need first; None if they need none.
 
-    hpccm installs wget with each block but the generic ones, and the certificates with few of them;
-    images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, and
-    installs none of them.
+    hpccm installs wget with every block except generic ones, and certificates with few; images of
+    Debian's family have neither. hpccm's `packages` fetches keys with wget and gpg, but installs
+    neither.
     """
     before = itertools.takewhile(lambda other: other.name != recipe.name, image.stages)
     have: set[str] = set().union(*(_needed(earlier.development, image) for earlier in before))
@@ -81,7 +81,7 @@ def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
 
 
 def runtime_prerequisites(image: PlannedImage, text: str) -> bb_base | None:
-    """Return the packages for the run-time stage; `text` is the development blocks' part of it."""
+    """Return the packages that the run-time stage needs; `text` is its part from development."""
     needed: set[str] = set().union(*(_needed(recipe.runtime, image) for recipe in image.stages))
     return _installed(needed | (_certificates(image) if fetches(text) else set()))
 
@@ -99,9 +99,9 @@ def _uses(stages: Iterable[StageRecipe]) -> Iterator[BlockUse]:
 
 
 def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
-    """Return a toolchain from the variables in the recipe, or that of a block before this one.
+    """Return a toolchain from variables in the recipe, or the toolchain of an earlier block.
 
-    That block is made anew for it, so that nobody else has the same object.
+    The earlier block is made again, so that the toolchain object is not shared.
     """
     if isinstance(value, Mapping):
         return toolchain(**value)
@@ -117,7 +117,7 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
 
 
 def _needed(uses: Iterable[BlockUse], image: PlannedImage) -> set[str]:
-    """Return the packages for downloads of blocks; only generic blocks do not install wget."""
+    """Return the packages for downloads of blocks: wget for generic blocks, certificates, gnupg."""
     needed: set[str] = set()
     for use in uses:
         if use.name.startswith("generic_") and use.arguments.get("url"):
@@ -137,7 +137,7 @@ def _fetches_keys(use: BlockUse) -> bool:
 
 
 def _certificates(image: PlannedImage) -> set[str]:
-    """Return the package of certificates, where the base lacks it."""
+    """Return the package of certificates if the base lacks it."""
     bootstrap = image.base.bootstrap
     has = bootstrap is not None and CERTIFICATES in bootstrap.packages
     return set() if has or target_of(image).family != DEBIAN else {CERTIFICATES}
@@ -147,7 +147,7 @@ def _installed(names: set[str]) -> bb_base | None:
     return packages(ospackages=sorted(names)) if names else None
 
 
-# Beginnings of messages that say nothing about the text that hpccm makes, each with the reason.
+# Beginnings of messages that do not concern the text that hpccm makes, each with the reason.
 EXPLAINED = {
     'unrecognized CPU target "None"': "none is meant: the text is for any processor",
 }
@@ -155,9 +155,9 @@ EXPLAINED = {
 
 @contextlib.contextmanager
 def complaints() -> Iterator[list[str]]:
-    """Gather hpccm's warnings and errors within the block, each once; they are there after it.
+    """Collect hpccm's warnings and errors in this context, each once, in a list filled at its end.
 
-    It uses the root logger for all of them.
+    hpccm logs all of them with the root logger.
     """
     root, handler = logging.getLogger(), BufferingHandler(capacity=sys.maxsize)
     handler.setLevel(logging.WARNING)
@@ -204,9 +204,9 @@ class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm h
 def from_development(
     arguments: Mapping[str, object], image: PlannedImage
 ) -> hpccm.primitives.shell | hpccm.primitives.copy:
-    """Return the object of hpccm's that copies paths of the development stage into the last one."""
+    """Return hpccm's object that copies paths of the development stage into the last stage."""
     src, dest = arguments["src"], arguments["dest"]
-    if image.cell.flavour == DEVELOPMENT:  # the stages are one
+    if image.cell.flavour == DEVELOPMENT:  # the last stage contains the development stage
         sources = [str(path) for path in src] if isinstance(src, list) else [str(src)]
         return shell(commands=[_copied(str(dest), sources)])
     is_docker = hpccm.config.get_format() == "docker"
@@ -215,7 +215,7 @@ def from_development(
 
 
 def _copied(dest: str, sources: list[str]) -> str:
-    """Return a command that does not change a path that is copied to itself."""
+    """Return a command that copies; it leaves a path alone that would be copied to itself."""
     folder = dest if dest.endswith("/") else posixpath.dirname(dest)
     others = [
         source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
@@ -226,8 +226,8 @@ def _copied(dest: str, sources: list[str]) -> str:
 
 
 class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and hpccm has no types
-    # Not hpccm's own: that installs Python 2 packages by default, knows no externally managed
-    # environments (https://peps.python.org/pep-0668/), and leaves nothing for run time.
+    # It replaces hpccm's block, which installs Python 2 packages by default, ignores externally
+    # managed environments (https://peps.python.org/pep-0668/), and has no run-time part.
     """The `pip` block installs Python packages from an index.
 
     # Parameters
@@ -287,7 +287,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
             self += environment(variables=self._path)
 
     def runtime(self, _from: str = "0") -> str:
-        """Return the virtual environment, and the Python that it is of; nothing without one."""
+        """Return the virtual environment with the Python that it needs; empty without `venv`."""
         if not self._venv:
             return ""
         self.rt += comment("pip")
@@ -297,16 +297,16 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         return str(self.rt)
 
     def _needed(self) -> list[str]:
-        """Return the packages of the distribution that bring the tool."""
+        """Return the packages of the distribution that contain the tool."""
         if hpccm.config.g_linux_distro == linux_distro.UBUNTU:
             return ["python3-venv"] if self._venv else ["python3-pip", "python3-setuptools"]
         return ["python3-pip"]
 
     def _install(self, kwargs: Mapping[str, Any]) -> str:
-        """Return the command that installs; the index's configuration is there while builds run."""
+        """Return the install command; the index's configuration is mounted during builds."""
         tool = kwargs.get("pip", posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3")
         options = kwargs.get("args", ["--no-cache-dir"])
         install = shlex.join([tool, *options, "install", *kwargs.get("install_args", [])])
-        # An older pip ignores a variable that it does not know.
+        # Older versions of pip ignore unknown variables.
         for_system = "" if self._venv else "PIP_BREAK_SYSTEM_PACKAGES=1 "
         return f"{for_system}PIP_CONFIG_FILE={PIP_CONFIG} {install}"

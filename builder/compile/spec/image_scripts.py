@@ -1,4 +1,4 @@
-"""The scripts of an image: those that run its checks, and the one that runs its command."""
+"""The scripts of an image: one for each check, and one that runs the image's command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCES = f"{IN_IMAGE}/src"
 PROGRAMS = f"{IN_IMAGE}/bin"
 SCRIPTS = f"{IN_IMAGE}/checks"
 RUN_CHECKS = f"{IN_IMAGE}/run-checks"
-EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and what the image runs
+EXECUTABLE = ("files/checks/", "files/run")  # run-checks and the run script
 
 
 def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
 
 
 def script_names(image: PlannedImage) -> tuple[str, ...]:
-    """`10-architecture`, `20-mpi`: the order in which they run; with more than nine, `010-`."""
+    """Return the checks' script names in run order: `10-architecture`; from ten on, `010-...`."""
     width = len(str(10 * len(image.checks)))
     return tuple(f"{10 * (n + 1):0{width}}-{check.name}" for n, check in enumerate(image.checks))
 
@@ -37,7 +37,7 @@ def script_of(image: PlannedImage, check: StageCheck) -> str:
 
 
 def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """Return the sources of a stage's checks, each once, as paths in the spec's folder."""
+    """Return the sources of a stage's checks as paths in the spec's folder, without duplicates."""
     sources = (
         f"files/src/{name}"
         for check in image.checks
@@ -48,7 +48,7 @@ def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
 
 
 def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """Return the commands that make a stage's checks."""
+    """Return the commands that build a stage's checks."""
     commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
     if not commands:
         return []
@@ -74,12 +74,12 @@ _SHELL = ("/bin/bash",)
 
 
 def has_run_script(image: PlannedImage) -> bool:
-    """Return whether a recipe says what the image runs."""
+    """Return whether a recipe declares what the image runs."""
     return bool(image.command or image.entrypoint)
 
 
 def run_script(image: PlannedImage) -> str:
-    """Return a script that runs its arguments, or else the command, behind the entry point."""
+    """Return a script that runs the entry point with its arguments, or with the command."""
     before = shlex.join(image.entrypoint)
     alone = shlex.join([*image.entrypoint, *(image.command or (() if before else _SHELL))])
     arguments = f'{before} "$@"' if before else '"$@"'
@@ -87,7 +87,7 @@ def run_script(image: PlannedImage) -> str:
 
 
 def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> list[str]:
-    """ENTRYPOINT and CMD, in their exec form."""
+    """Return ENTRYPOINT and CMD in exec form."""
     lines = []
     if image.entrypoint or clears_entrypoint:
         lines.append(f"ENTRYPOINT {json.dumps([*image.entrypoint])}")

@@ -1,7 +1,7 @@
-"""Corrections of hpccm: what it gets wrong or decides for another machine.
+"""Corrections of hpccm's errors, and of values that it takes from the building machine.
 
-Two kinds: arguments that are set where a recipe left them out (what a recipe says is kept), and
-lines of the text that no argument reaches. hpccm's own source is named by file: see
+Two kinds: arguments that are set if a recipe leaves them out (a recipe's own values stay), and
+lines of the text that no argument changes. hpccm's own source is named by file: see
 https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 """
 
@@ -27,7 +27,7 @@ class QuirkTarget:
     """The target of an image: its architecture, distribution and CUDA toolkit.
 
     `release` is the major version of the distribution; `cuda_home` is empty without a toolkit, and
-    `stubs` is the folder of the toolkit's stubs of the driver's libraries.
+    `stubs` is the toolkit's folder with stubs of the driver's libraries.
     """
 
     arch: str
@@ -38,7 +38,7 @@ class QuirkTarget:
 
     @property
     def stubs(self) -> str:
-        """Debian's packages keep them among the libraries of the architecture.
+        """The folder of CUDA's stubs: Debian's packages put it into the architecture's libraries.
 
         https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist
         """
@@ -60,14 +60,14 @@ def target_of(image: PlannedImage) -> QuirkTarget:
 
 
 def _toolkit_home(cuda: PlannedCuda) -> str:
-    """Debian's own toolkit is in /usr, that of an HPC SDK below it, NVIDIA's in /usr/local/cuda."""
+    """Return the toolkit's folder: /usr for Debian's, /usr/local/cuda, or one of the HPC SDK."""
     if cuda.route == "distribution":
         return _OF_DISTRIBUTION_CUDA
     return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
 
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
-    """Return a block's arguments with what hpccm's defaults get wrong for this target."""
+    """Return a block's arguments, with values where hpccm's defaults are wrong for the target."""
     own: Arguments = {**copy.deepcopy(notes_on(name).defaults), **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
@@ -75,10 +75,10 @@ def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) ->
 
 
 def corrected(text: str, target: QuirkTarget) -> str:
-    """Return a spec's text with the lines that hpccm writes for other distributions."""
+    """Return a spec's text, with the lines corrected that hpccm writes for other distributions."""
     for wrong, right in (*_repositories(target), *_stub_folders(target)):
         text = text.replace(wrong, right)
-    # What hpccm calls yum is dnf since RHEL 8, and dnf's metadata stay in the layer.
+    # hpccm calls yum, which is dnf since RHEL 8, so dnf's metadata would stay in the layer.
     text = text.replace("rm -rf /var/cache/yum/*", "rm -rf /var/cache/dnf/* /var/cache/yum/*")
     if target.arch == PPC64LE:
         text = re.sub(_HPCX_NAME, r"\1ppc64le", text)
@@ -86,7 +86,7 @@ def corrected(text: str, target: QuirkTarget) -> str:
 
 
 def downloads(name: str, arguments: Mapping[str, object]) -> bool:
-    """Return whether a block fetches something by HTTPS, and so needs the certificates to do it."""
+    """Return whether a block fetches something by HTTPS, and so needs certificates."""
     fetches = notes_on(name).fetches
     return fetches == "always" or (fetches == "named" and _names_a_source(arguments))
 
@@ -100,7 +100,7 @@ _GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
 
 
 def _names_a_source(value: object) -> bool:
-    """Return whether an argument names a URL or a PPA, or asks for what has one."""
+    """Return whether an argument names a URL or a PPA, or enables a feature that has one."""
     if isinstance(value, Mapping):
         asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
         return asked or any(map(_names_a_source, value.values()))
@@ -109,7 +109,7 @@ def _names_a_source(value: object) -> bool:
     return isinstance(value, str) and ("https:" in value or value.startswith("ppa:"))
 
 
-# hpccm's blocks copy to /var/tmp, which Singularity hides while it copies.
+# hpccm's blocks copy to /var/tmp, which Singularity hides during copies.
 WORK_FOLDER = "/usr/local/src"
 
 
@@ -126,9 +126,9 @@ _NO_VECTORS = ("enable_long_double", "enable_quad_precision")
 
 
 def _fftw(arguments: Arguments, target: QuirkTarget) -> None:
-    """fftw.py knows SSE2 and AVX for x86_64, and no vector unit of any other processor.
+    """Set vector units: fftw.py knows only SSE2 and AVX, which are for x86_64.
 
-    It also asks for SSE2 where FFTW's configure refuses it: with a precision beyond double.
+    It also enables SSE2 for precisions beyond double, where FFTW's configure refuses it.
     """
     scalar = any(arguments.get(name) for name in _NO_VECTORS)
     if arguments.get("configure_opts") or (target.arch == X86_64 and not scalar):
@@ -141,18 +141,18 @@ def _fftw(arguments: Arguments, target: QuirkTarget) -> None:
     arguments["configure_opts"] = options
 
 
-# OpenBLAS takes the cores of the building machine for the most threads that it will ever start,
-# unless it is told (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9
-# node of Satori has 176 hardware threads, today's two-socket servers up to 512.
+# OpenBLAS limits its threads to the number of cores of the building machine, unless it is set
+# (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9 node of Satori has
+# 176 hardware threads, today's two-socket servers up to 512.
 _MOST_THREADS = "NUM_THREADS=512"
 _OPENBLAS_TARGETS = {X86_64: "DYNAMIC_ARCH=1", PPC64LE: "TARGET=POWER8", AARCH64: "TARGET=ARMV8"}
 
 
 def _openblas(arguments: Arguments, target: QuirkTarget) -> None:
-    """openblas.py names no number of threads, and no target for x86_64.
+    """Set the number of threads, and the target for x86_64, which openblas.py does not set.
 
-    OpenBLAS then takes the building machine's own. DYNAMIC_ARCH builds the kernels of all
-    processors and chooses at run time. Elsewhere the least processor is named, as hpccm does.
+    OpenBLAS would use the building machine's values. DYNAMIC_ARCH builds the kernels of all
+    processors and chooses at run time. Elsewhere, as in hpccm, the least processor is named.
     """
     if arguments.get("make_opts"):
         return
@@ -167,14 +167,14 @@ def _openblas(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _cuda(arguments: Arguments, target: QuirkTarget) -> None:
-    """CUDA is on by default in hpccm; `configure` then fails in an image without a toolkit."""
+    """Turn CUDA off without a toolkit: it is on by default in hpccm, and `configure` would fail."""
     arguments.setdefault("cuda", bool(target.cuda_home))
 
 
 def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
-    """openmpi.py and ucx.py take /usr/local/cuda for true, wherever the toolkit is.
+    """Name the toolkit's folder: for `true`, openmpi.py and ucx.py assume /usr/local/cuda.
 
-    openmpi.py leaves that to Open MPI, which looks there alone.
+    openmpi.py leaves the search to Open MPI, which looks only there.
     """
     arguments.setdefault("cuda", target.cuda_home or False)
     if (
@@ -186,13 +186,13 @@ def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _variables(arguments: Arguments) -> Mapping[str, object]:
-    """Return the variables of a toolchain that a recipe spells out; none for that of a block."""
+    """Return a toolchain's variables if the recipe lists them; none for a block's toolchain."""
     toolchain = arguments.get("toolchain")
     return toolchain if isinstance(toolchain, Mapping) else {}
 
 
-# Those of Open MPI 5 that need the driver's library. Since 5.0.2 they are files of their own by
-# themselves, and passed over where there is no driver:
+# Components of Open MPI 5 that need the driver's library. Since 5.0.2 they are separate files by
+# default, and Open MPI skips them if there is no driver:
 # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/cuda.html
 _DRIVER_COMPONENTS = "accelerator-cuda,btl-smcuda,rcache-gpusm,rcache-rgpusm"
 
@@ -212,14 +212,14 @@ def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _ucx_options(arguments: Arguments, target: QuirkTarget) -> None:
-    """UCX's configure finds the stubs of NVIDIA's toolkit below its folder, and no others."""
+    """Name other stubs: UCX's configure finds only those below the folder of NVIDIA's toolkit."""
     options = part(arguments, "configure_opts")
     if arguments["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
         arguments["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
 
 
 def _mvapich2(arguments: Arguments, target: QuirkTarget) -> None:
-    """mvapich2.py takes /usr/local/cuda unless a toolchain names another folder."""
+    """Name the toolkit's folder: mvapich2.py uses /usr/local/cuda unless a toolchain names one."""
     _cuda(arguments, target)
     of_block = isinstance(arguments.get("toolchain"), str)
     if arguments["cuda"] and target.cuda_home == _OF_DISTRIBUTION_CUDA and not of_block:
@@ -236,7 +236,7 @@ def _stub_folders(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
 
 
 def _verbs(arguments: Arguments, _: QuirkTarget) -> None:
-    """openmpi.py asks for verbs, which Open MPI 5 no longer has: InfiniBand comes by UCX there.
+    """Turn verbs off for Open MPI 5, which no longer has it: it uses InfiniBand through UCX.
 
     https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
     """
@@ -292,7 +292,7 @@ def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
     """yum.py enables CentOS 8's powertools and EPEL's package wherever it is.
 
     The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which has no
-    package of EPEL either. Older UBI images spell their repositories without -rpms.
+    package of EPEL either. Older UBI images name their repositories without -rpms.
     """
     if target.family == DEBIAN:
         return ()
@@ -310,18 +310,18 @@ def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
 
 
 def step_by_step(definition: str) -> str:
-    """Return a definition whose git steps stand on lines of their own.
+    """Return a definition with each git step on a line of its own.
 
-    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which sees the failure
-    of the last command of && only: a clone that fails would go unseen.
+    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which ignores failures
+    in && except of the last command, so a failed clone would go unnoticed.
     """
     return _GIT.sub(lambda step: step[0].replace(" && ", "\n    "), definition)
 
 
-# Programs write down when and where they were built (Open MPI's ompi_info, HDF5's h5cc):
+# Programs record when and where they were built (Open MPI's ompi_info, HDF5's h5cc):
 # https://reproducible-builds.org/docs/source-date-epoch/
 _WHEN_AND_WHERE = f"export SOURCE_DATE_EPOCH={EPOCH} HOSTNAME=localhost"
-# Not the names of packages in a list: those end the line, or stand before &&.
+# Not package names in a list: these end the line, or come before &&.
 _COMPILES = re.compile(r"(?:/configure |/b2 |\./build |\bcmake |\bmake )(?![\\&])")
 _STEP = re.compile(
     r"^(?:RUN (?P<run>(?:.*\\\n)*.*)|%post\n(?P<post>(?:[ \t].*\n?)*))", re.MULTILINE
@@ -331,7 +331,7 @@ _STEP = re.compile(
 def repeatable(text: str) -> str:
     """Return a block's text whose compiling steps always get the same time and host name.
 
-    Not other steps: Python would then compile modules that read their sources at each import.
+    Other steps do not: Python would compile modules that check their sources at each import.
     https://docs.python.org/3/library/py_compile.html#py_compile.PycInvalidationMode
     """
     return _STEP.sub(_told, text)
