@@ -98,7 +98,7 @@ class StoredBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bootstrapping:
-    """How mmdebstrap fills a store: its mirror, its log and the progress listener.
+    """Settings with which mmdebstrap fills a store: mirror, log and progress listener.
 
     Folders made before `not_before`, a time in UTC as ISO 8601, are made anew. `environment` has
     further variables for mmdebstrap, such as a proxy for packages.
