@@ -1,7 +1,7 @@
-"""The hpccm driver: a planned image to the text of a Dockerfile and a Singularity definition.
+"""Drive hpccm: compile a planned image to a Dockerfile and a Singularity definition.
 
-hpccm keeps process-wide state, and renders a block when it is turned to text. So each text is
-made in one go: state set, fresh stages built, rendered. Its warnings are errors.
+hpccm keeps process-wide state, and renders a block when it is converted to text. So each text is
+made in one go: set the state, build new stages, render them. hpccm's warnings are errors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def dockerfile(image: PlannedImage) -> str:
             stages.append(stage)
             source = stage.name
         final = _final(image, stages, image.runtime_image)
-        of_nvidia = bool(image.cuda and image.cuda.images)  # prints a banner before every program
+        of_nvidia = bool(image.cuda and image.cuda.images)  # its entry point prints a banner
         for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia):
             final += raw(docker=line)
         return _text(image, *stages, final)
@@ -94,7 +94,7 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     with complaints() as logged:
         try:
             yield
-        except BadInput as error:  # of one block: say what is wrong with all of them
+        except BadInput as error:  # of one block: report the faults of all
             raise BadInput.of(_faults(image)) from error
     if logged:
         raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged)}")
@@ -139,7 +139,7 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
 
 
 def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
-    """Return the stage that becomes the image: of what runs, or of all that was developed, too."""
+    """Return the stage that becomes the image: the run-time stage, or the development stage."""
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
@@ -164,7 +164,7 @@ def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
-    if image.checks:  # last: a stage says nothing of its descendants
+    if image.checks:  # last, so that earlier layers do not depend on them
         names = [f"files/checks/{name}" for name in scripts.script_names(image)]
         final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
         final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
@@ -202,9 +202,9 @@ def sections_of(image: PlannedImage) -> list[str]:
 
 
 def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
-    """%test, %runscript and %help, which no OCI image can carry into a SIF.
+    """Return %test, %runscript and %help, which a SIF cannot get from an OCI image.
 
-    `runs_own` is for an image whose recipe says what it runs.
+    `runs_own`: a recipe sets the command or entry point of the image.
     """
     run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
     sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
@@ -235,9 +235,9 @@ _SEPARATOR = "\n\n"  # of hpccm's stages
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockText:
-    """A block as hpccm writes it into a stage; it can stand in one in the block's place.
+    """A block's text, as hpccm renders it; a stage accepts it in place of the block.
 
-    `remainder` is what it leaves for the run-time stage.
+    `remainder` is its text for the run-time stage.
     """
 
     text: str
@@ -251,9 +251,9 @@ class BlockText:
 
 
 def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
-    """Return a block of a recipe as text, in the stage of that name; hpccm's state is the image's.
+    """Return a recipe's block as text, for the named stage; hpccm's state must be the image's.
 
-    Raises `BadInput` for what hpccm refuses, or warns of.
+    Raises `BadInput` if hpccm refuses the block, or warns about it.
     """
     with complaints() as logged:
         try:
@@ -262,16 +262,16 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
             remainders = [_remainder(block, stage) for block in objects] if stage else []
         except BadInput:
             raise
-        except Exception as error:  # most blocks look at their arguments when they become text
+        except Exception as error:  # most blocks check their arguments only when rendered
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
     if logged:
         raise BadInput.of([fault(use, f"hpccm warns: {warning}") for warning in logged])
-    if use.name not in PRIMITIVES:  # what a recipe itself says is done as it says
+    if use.name not in PRIMITIVES:  # a recipe's own commands stay as they are
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
 
 
 def _remainder(block: object, stage: str) -> str:
-    """Return a block's text for run time; hpccm's blocks return None for an empty one."""
+    """Return a block's text for run time; empty if hpccm's block returns None."""
     runtime = getattr(block, "runtime", None)
     return str((callable(runtime) and runtime(_from=stage)) or "")

@@ -1,4 +1,4 @@
-"""hpccm's blocks: their classes, with `copy` and `pip` of our own, and the objects made of them."""
+"""The classes of hpccm's blocks, with our own `copy` and `pip`, and objects made from them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from builder.model import DEVELOPMENT, FILE_ARGUMENTS, BlockUse, PlannedImage, S
 from builder.model.errors import BadInput
 from builder.system.home import PIP_CONFIG
 
-FILES = "files/project"  # where a spec's folder has the project's own files
+FILES = "files/project"  # folder of the project's own files in a spec
 CERTIFICATES = "ca-certificates"
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
-REQUIREMENTS = "/usr/local/src"  # there in every distribution, and no folder that Singularity hides
+REQUIREMENTS = "/usr/local/src"  # in every distribution, and not hidden by Singularity
 
 
 def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
-    """Return the object of hpccm's for a block, or of a site's own.
+    """Return the object for a block of hpccm's, or for a site's own block.
 
-    It gets its own copy of everything: hpccm's `ucx` adds to the flags of the toolchain that it
-    is given, and others to lists.
+    It gets copies of all arguments, because blocks change them: hpccm's `ucx` adds flags to its
+    toolchain, and other blocks extend lists.
     """
     cls = block_classes().get(use.name) or registered_block(use.name)
     if cls is None:
@@ -71,9 +71,9 @@ def check(image: PlannedImage) -> None:
 def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
     """Return the packages that a recipe's downloads need first; None where the base has them.
 
-    hpccm installs wget with each block but the generic ones, and the certificates with few of them;
-    images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, and
-    installs none of them.
+    hpccm installs wget with every block except the generic ones, but certificates only with a few;
+    images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, but
+    installs neither.
     """
     before = itertools.takewhile(lambda other: other.name != recipe.name, image.stages)
     have: set[str] = set().union(*(_needed(earlier.development, image) for earlier in before))
@@ -99,9 +99,9 @@ def _uses(stages: Iterable[StageRecipe]) -> Iterator[BlockUse]:
 
 
 def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
-    """Return a toolchain from the variables in the recipe, or that of a block before this one.
+    """Return a toolchain from the variables in the recipe, or that of an earlier block.
 
-    That block is made anew for it, so that nobody else has the same object.
+    The earlier block is constructed again, so that the toolchain is not shared.
     """
     if isinstance(value, Mapping):
         return toolchain(**value)
@@ -147,17 +147,17 @@ def _installed(names: set[str]) -> bb_base | None:
     return packages(ospackages=sorted(names)) if names else None
 
 
-# Beginnings of messages that say nothing about the text that hpccm makes, each with the reason.
+# Beginnings of hpccm's messages that do not affect its text, each with the reason.
 EXPLAINED = {
-    'unrecognized CPU target "None"': "none is meant: the text is for any processor",
+    'unrecognized CPU target "None"': "deliberate: the text is for any processor",
 }
 
 
 @contextlib.contextmanager
 def complaints() -> Iterator[list[str]]:
-    """Gather hpccm's warnings and errors within the block, each once; they are there after it.
+    """Collect hpccm's warnings and errors, each once; the list is filled at the end of the context.
 
-    It uses the root logger for all of them.
+    hpccm logs all of them with the root logger.
     """
     root, handler = logging.getLogger(), BufferingHandler(capacity=sys.maxsize)
     handler.setLevel(logging.WARNING)
@@ -204,7 +204,7 @@ class copy(hpccm.primitives.copy):  # type: ignore[misc]  # noqa: N801 - hpccm h
 def from_development(
     arguments: Mapping[str, object], image: PlannedImage
 ) -> hpccm.primitives.shell | hpccm.primitives.copy:
-    """Return the object of hpccm's that copies paths of the development stage into the last one."""
+    """Return hpccm's object that copies paths of the development stage into the last stage."""
     src, dest = arguments["src"], arguments["dest"]
     if image.cell.flavour == DEVELOPMENT:  # the stages are one
         sources = [str(path) for path in src] if isinstance(src, list) else [str(src)]
@@ -215,7 +215,7 @@ def from_development(
 
 
 def _copied(dest: str, sources: list[str]) -> str:
-    """Return a command that does not change a path that is copied to itself."""
+    """Return a command that copies paths, except those that would be copied to themselves."""
     folder = dest if dest.endswith("/") else posixpath.dirname(dest)
     others = [
         source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
@@ -287,7 +287,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
             self += environment(variables=self._path)
 
     def runtime(self, _from: str = "0") -> str:
-        """Return the virtual environment, and the Python that it is of; nothing without one."""
+        """Return text that installs Python and copies the virtual environment, if there is one."""
         if not self._venv:
             return ""
         self.rt += comment("pip")
@@ -297,13 +297,13 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         return str(self.rt)
 
     def _needed(self) -> list[str]:
-        """Return the packages of the distribution that bring the tool."""
+        """Return the packages of the distribution that contain pip."""
         if hpccm.config.g_linux_distro == linux_distro.UBUNTU:
             return ["python3-venv"] if self._venv else ["python3-pip", "python3-setuptools"]
         return ["python3-pip"]
 
     def _install(self, kwargs: Mapping[str, Any]) -> str:
-        """Return the command that installs; the index's configuration is there while builds run."""
+        """Return the install command; the index's configuration exists only while builds run."""
         tool = kwargs.get("pip", posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3")
         options = kwargs.get("args", ["--no-cache-dir"])
         install = shlex.join([tool, *options, "install", *kwargs.get("install_args", [])])

@@ -13,7 +13,7 @@ SOURCES = f"{IN_IMAGE}/src"
 PROGRAMS = f"{IN_IMAGE}/bin"
 SCRIPTS = f"{IN_IMAGE}/checks"
 RUN_CHECKS = f"{IN_IMAGE}/run-checks"
-EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and what the image runs
+EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and the script of the image's command
 
 
 def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
 
 
 def script_names(image: PlannedImage) -> tuple[str, ...]:
-    """`10-architecture`, `20-mpi`: the order in which they run; with more than nine, `010-`."""
+    """Return the scripts' names in running order: `10-architecture`; `010-` with ten or more."""
     width = len(str(10 * len(image.checks)))
     return tuple(f"{10 * (n + 1):0{width}}-{check.name}" for n, check in enumerate(image.checks))
 
@@ -48,7 +48,7 @@ def stage_sources(image: PlannedImage, stage: StageRecipe) -> list[str]:
 
 
 def stage_builds(image: PlannedImage, stage: StageRecipe) -> list[str]:
-    """Return the commands that make a stage's checks."""
+    """Return the commands that build a stage's checks."""
     commands = [c for check in image.checks if check.name in stage.checks for c in check.build]
     if not commands:
         return []
@@ -74,7 +74,7 @@ _SHELL = ("/bin/bash",)
 
 
 def has_run_script(image: PlannedImage) -> bool:
-    """Return whether a recipe says what the image runs."""
+    """Return whether a recipe sets the command or entry point of the image."""
     return bool(image.command or image.entrypoint)
 
 
@@ -87,7 +87,7 @@ def run_script(image: PlannedImage) -> str:
 
 
 def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> list[str]:
-    """ENTRYPOINT and CMD, in their exec form."""
+    """Return the lines of ENTRYPOINT and CMD, in exec form."""
     lines = []
     if image.entrypoint or clears_entrypoint:
         lines.append(f"ENTRYPOINT {json.dumps([*image.entrypoint])}")
