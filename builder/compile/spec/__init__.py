@@ -1,4 +1,4 @@
-"""The stage that compiles a planned image to text: the only place that imports hpccm.
+"""Compile planned images to text; only this package imports hpccm.
 
 A spec is a folder: `Dockerfile`, `Singularity.def` and `files/` (the checks' sources and scripts,
 the host contract, and what recipes copy), complete in itself. The Singularity definition reads its
@@ -65,7 +65,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
 
 
 def downloads_of(images: Iterable[PlannedImage]) -> Downloads:
-    """Return the downloads of images' blocks, locked or not; not thread-safe either."""
+    """Return the downloads of images' blocks, locked or not. Not thread-safe."""
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - see compile_spec
     from builder.compile.spec.driver import dockerfile  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""Notes on blocks that hpccm's source does not have, and the systems on which they do not work.
+"""Notes on blocks that hpccm's source does not have, and systems on which blocks do not work.
 
-They are rows of blocks.yaml and limits.yaml, which say what the fields mean.
+They are the rows of blocks.yaml and limits.yaml, which explain the fields.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def block_notes() -> Mapping[str, BlockNotes]:
 
 
 def notes_on(name: str) -> BlockNotes:
-    """Return the notes on a block; those of a block without any hold nothing."""
+    """Return the notes on a block, or empty notes."""
     return block_notes().get(name, BlockNotes())
 
 
@@ -73,7 +73,7 @@ class Limit:
     unset: str = ""
 
     def holds(self, arguments: Mapping[str, object]) -> bool:
-        """Return whether it holds for a block with these arguments."""
+        """Return whether the limit applies to a block with these arguments."""
         if self.newer_than:
             version = arguments.get("version")
             return isinstance(version, str) and (
@@ -86,7 +86,7 @@ class Limit:
 
 @functools.cache
 def limits() -> tuple[Limit, ...]:
-    """Return all rows, those of several blocks once for each."""
+    """Return the rows of limits.yaml, one for each block that they name."""
     rows: list[Limit] = []
     for row in table_beside(__file__, "limits.yaml"):
         architectures = tuple(row.pop("architectures", "").split()) or ARCHITECTURES
@@ -118,5 +118,5 @@ def limit_reason(use: BlockUse, arch: str, hpccm_distro: str = "", distribution:
 
 
 def family(hpccm_distro: str) -> str:
-    """Return a distribution's packaging family for hpccm: `ubuntu24`, `rockylinux9`."""
+    """Return the packaging family of hpccm's `ubuntu24`, `rockylinux9` and the others."""
     return DEBIAN if hpccm_distro.startswith("ubuntu") else RED_HAT

@@ -1,14 +1,13 @@
 """The arguments of each block that recipes can name: their kinds and defaults.
 
-hpccm accepts and ignores arguments that it does not know, and takes any value for those that it
-does. The names are therefore read from a block's own source: the keys that its constructors look
-up in `kwargs`, and those of the classes and blocks that it hands `kwargs` on to. The kinds are
-read from its documentation, which begins each argument with its kind ("Boolean flag to"), and from
-`arguments.yaml`.
+hpccm ignores unknown arguments, and accepts any value for the others. The names are therefore read
+from a block's own source: the keys that its constructors look up in `kwargs`, and those of the
+classes and blocks that it passes `kwargs` to. The kinds are read from its documentation,
+which begins each argument with its kind ("Boolean flag to"), and from `arguments.yaml`.
 
-Importing hpccm takes longer than loading a project, so `catalogue.json` keeps all of it for the
-version that is installed. Blocks of a site's own, which installed Python packages register by
-entry point, are read when they are named. Nothing in a project's folder is executed.
+Importing hpccm takes longer than loading a project, so `catalogue.json` stores all of it for the
+installed version. A site's own blocks, which installed Python packages register as entry points,
+are read when a recipe names them. Nothing in a project's folder is executed.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _WORDS = {
     MAPPING: ("Dictionary", "A dictionary"),
     FLAG: ("Flag to control", "Flag to enable", "Flags to control"),
 }
-# In a block's source: the keys that it looks up, and the classes that it hands `kwargs` on to.
+# In a block's source: the keys that it looks up, and the classes that it passes `kwargs` to.
 _LOOKED_UP = re.compile(
     r"""kwargs\.(?:get|pop)\(\s*['"](\w+)['"]|['"](\w+)['"] (?:not )?in kwargs"""
 )
-_HANDED_ON = re.compile(r"(\w+)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\*\*kwargs")
+_PASSED_ON = re.compile(r"(\w+)\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\*\*kwargs")
 _DEFAULT = r"""kwargs\.(?:get|pop)\(\s*['"]%s['"],\s*(?:[^()\n]* else )?['"]([^'"]*)['"](?!\.)"""
 
 
@@ -61,8 +60,8 @@ _DEFAULT = r"""kwargs\.(?:get|pop)\(\s*['"]%s['"],\s*(?:[^()\n]* else )?['"]([^'
 class Block:
     """The arguments of a block. `documented` are those that its own documentation lists.
 
-    `kinds` has the kind of every argument, in words; `defaults` the texts that are taken where an
-    argument is left out. A block with `features` takes any option of `configure` as well.
+    `kinds` has the kind of every argument, in words; `defaults` has the text that is used if an
+    argument is missing. A block with `features` also accepts any option of `configure`.
     """
 
     kinds: Mapping[str, str]
@@ -71,18 +70,18 @@ class Block:
     features: bool
 
     def takes(self, argument: str) -> bool:
-        """Return whether it takes an argument of that name."""
+        """Return whether the block accepts an argument of this name."""
         feature = self.features and argument.startswith(OPEN_PREFIXES)
         return feature or argument in self.kinds
 
     def kind(self, argument: str) -> str:
-        """Return the kind of an argument, in words; `TEXT` where nothing says more."""
+        """Return the kind of an argument, in words; `TEXT` if none is documented."""
         return self.kinds.get(argument) or (FLAG if argument.startswith(OPEN_PREFIXES) else TEXT)
 
 
 @functools.cache
 def hpccm_blocks() -> Mapping[str, Block]:
-    """hpccm's blocks and primitives, and those that replace some of them, by name."""
+    """Return hpccm's blocks and primitives by name, with our replacements for some."""
     blocks = json.loads(CATALOGUE.read_bytes())["blocks"]
     return {name: Block(**about) for name, about in blocks.items()}
 
@@ -96,10 +95,10 @@ def block_of(name: str) -> Block | None:
 
 
 def registered_block(name: str) -> type | None:
-    """Return the class that is registered under a name, or None; raises `BadInput` for others.
+    """Return the class registered under a name, or None; raises `BadInput` if it is not usable.
 
-    Installed packages are looked through only for names that hpccm does not have: it takes
-    milliseconds.
+    Installed packages are searched only for names that hpccm does not have, because a search
+    takes milliseconds.
     """
     entry = _entry_points().get(name)
     if entry is None:
@@ -134,7 +133,7 @@ def _entry_points() -> dict[str, EntryPoint]:
 def _unusable(entry: EntryPoint, reason: str) -> BadInput:
     return BadInput(
         f"the block {entry.name} cannot be used: {entry.value}: {reason}",
-        hint=f"it is registered by an installed package, under the entry points {GROUP}",
+        hint=f"an installed package registers it, as an entry point of {GROUP}",
     )
 
 
@@ -160,13 +159,13 @@ def documented(cls: type) -> dict[str, str]:
 
 
 def kind(cls: type, argument: str) -> str:
-    """Return the kind of an argument, in words; `TEXT` where nothing says more."""
+    """Return the kind of an argument, in words; `TEXT` if none is documented."""
     if special := _special_kinds().get(f"{cls.__name__}.{argument}"):
         return special
     words = documented(cls).get(argument)
     if words is None and argument.startswith(OPEN_PREFIXES):
         return FLAG
-    if words is None and argument not in _special_kinds():  # as blocks that it is handed on to say
+    if words is None and argument not in _special_kinds():  # ask the classes that receive it
         others = sorted(_read(cls)[1], key=lambda other: other.__name__)
         words = next((text for other in others if (text := documented(other).get(argument))), None)
     matching = (kind for kind, begins in _WORDS.items() if words and words.startswith(begins))
@@ -183,7 +182,7 @@ def _special_kinds() -> Mapping[str, str]:
 
 
 def default(cls: type, argument: str) -> str:
-    """Return the text that a block takes when an argument is left out, by its source; or empty."""
+    """Return the default text of an argument, from the block's source; empty if it has none."""
     match = re.search(_DEFAULT % argument, source_of(cls))
     return match[1] if match else ""
 
@@ -199,22 +198,22 @@ def _read(cls: type) -> tuple[set[str], set[type]]:
         if current not in classes and current is not object:
             classes.add(current)
             names.update(filter(None, itertools.chain(*_LOOKED_UP.findall(source_of(current)))))
-            for other in _handed_on(current):
+            for other in _receivers(current):
                 waiting += other.__mro__
     return names, classes
 
 
-def _handed_on(cls: type) -> Iterator[type]:
+def _receivers(cls: type) -> Iterator[type]:
     """Yield the classes that are called with `**kwargs`."""
     names = vars(sys.modules["hpccm.building_blocks"]) | vars(sys.modules[cls.__module__])
-    for name in _HANDED_ON.findall(source_of(cls)):
+    for name in _PASSED_ON.findall(source_of(cls)):
         if inspect.isclass(value := names.get(name)):
             yield value
 
 
 @functools.cache
 def source_of(cls: type) -> str:
-    """Return the class's source; empty if it has none, as a class made by code."""
+    """Return the class's source; empty if it has none, like a generated class."""
     with warnings.catch_warnings(), contextlib.suppress(OSError, TypeError):
         warnings.simplefilter("ignore")  # hpccm's sources have escapes that Python warns about
         return inspect.getsource(cls)

@@ -1,8 +1,8 @@
 """The downloads of an image's blocks, and the locked files that take their place.
 
-hpccm's blocks add a step of `hpccm.templates.wget` while they are constructed. For a locked URL,
-another step replaces it: the file is copied in, its checksum is verified, and it is moved to where
-wget would have put it. Builds then fetch it without the network. All other URLs stay.
+hpccm's blocks write download steps with `hpccm.templates.wget` while they are constructed. The step
+for a locked URL is replaced: the file is copied in, its checksum is verified, and it is moved to
+where wget would have saved it. Builds then need no network for it. Other URLs are unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from builder.model.inputs import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A file that a recipe's block asks for, at the first of `urls` that works."""
+    """A file that a recipe's block needs: from the first of `urls`, or else the next."""
 
     recipe: str
     urls: tuple[str, ...]
@@ -42,10 +42,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Downloads:
-    """The downloads of an image's blocks, noted while it was compiled, each once.
+    """The downloads of blocks, recorded while images are compiled, each once.
 
-    With `locking`, unlocked files are not faults. `copied` are the files that the specs copy in,
-    `clones` are Git repositories, with the commit if one is named.
+    With `locking`, a URL that is not locked is not a fault. `copied` has the files that the specs
+    copy in, by URL; `clones` has each recipe, Git repository and commit (empty if none is named).
     """
 
     locking: bool = False
@@ -59,7 +59,7 @@ _RECORD: ContextVar[Downloads | None] = ContextVar("downloads", default=None)
 
 @contextlib.contextmanager
 def recorded(*, locking: bool = False) -> Iterator[Downloads]:
-    """Record the downloads of all images that are compiled in this context."""
+    """Record the downloads of the images that are compiled within the context."""
     token = _RECORD.set(downloads := Downloads(locking=locking))
     try:
         yield downloads
@@ -72,17 +72,17 @@ def with_sources(
 ) -> list[object]:
     """Return the layers of a block: copies of its locked files, then the block that `make` returns.
 
-    A block that copies project files by itself gets their paths in the spec's folder.
+    Arguments for files of the project become their paths in the spec's folder.
 
-    Raises `BadInput` if a block asks for a URL that is not locked while other sources of its recipe
-    are locked, or for a source whose URL only the lock knows.
+    Raises `BadInput` for a URL that is not locked, if other URLs of the recipe are locked or if
+    only the lock has the file's address or checksum.
     """
     step = _Step(use, image, recipe)
     use = _with_local_files(use, step)
-    with _instead(step):
+    with _replaced_steps(step):
         block = make(use)
-    commands = _named(use, step)
-    text = str(block) if step.files else ""  # a toolchain is made with blocks of earlier layers
+    commands = _source_commands(use, step)
+    text = str(block) if step.files else ""  # a toolchain constructs earlier blocks again
     needed = [source for source in step.files if step.path(source) in text]
     step.downloads.copied.update({source.url: source for source in needed})
     copies = [copy(src=source.in_context, dest=step.path(source)) for source in needed]
@@ -90,7 +90,7 @@ def with_sources(
 
 
 class _Step:
-    """A block that is being compiled. `files` are the locked files that it asked for."""
+    """A block while it is compiled. `files` are the locked files that it needs."""
 
     def __init__(self, use: BlockUse, image: PlannedImage, recipe: StageRecipe) -> None:
         self.use = use
@@ -101,11 +101,11 @@ class _Step:
         self.files: list[LockedSource] = []
 
     def path(self, source: LockedSource) -> str:
-        """Return the path of the copy; hpccm moves it to where wget would have put the file."""
+        """Return the path of the copy, which is moved to where wget would have saved it."""
         return f"{self.folder}/{source.file}"
 
     def ask(self, urls: tuple[str, ...]) -> LockedSource | None:
-        """Note that the block asks for a file; return its entry in the lock, or None."""
+        """Record that the block needs a file; return its entry in the lock, if any."""
         self.downloads.asked[Asked(recipe=self.recipe.name, urls=urls)] = None
         entries = (self.lock.sources[url] for url in urls if url in self.lock.sources)
         if entry := next(entries, None):
@@ -115,7 +115,7 @@ class _Step:
         return entry
 
     def alternatives(self, url: str) -> tuple[str, ...]:
-        """Return the URLs of the recipe's source with this URL, else the URL alone."""
+        """Return all URLs of the recipe's source that has this URL, else only this URL."""
         locked = locked_url(url)
         return next((urls for urls in self.recipe.sources.values() if locked in urls), (locked,))
 
@@ -136,8 +136,8 @@ _ORIGINAL = hpccm.templates.wget.download_step
 
 
 @contextlib.contextmanager
-def _instead(step: _Step) -> Iterator[None]:
-    """Replace the methods with which hpccm's blocks write commands for wget and git."""
+def _replaced_steps(step: _Step) -> Iterator[None]:
+    """Replace the steps that hpccm's blocks write for wget and git."""
     clone = hpccm.templates.git.clone_step
 
     def download_step(
@@ -178,16 +178,16 @@ def _verify(source: LockedSource, path: str) -> str:
 
 
 def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
-    """Return a block whose arguments name locked files by their paths in the spec's folder.
+    """Return a block that copies its local files from their paths in the spec's folder.
 
-    Its work folder is not hpccm's /var/tmp, which Singularity hides while it copies.
+    Its working folder is not hpccm's /var/tmp, which Singularity hides while it copies.
     """
     paths = {}
     for name in notes_on(use.name).local_files:
         url = str(use.arguments.get(name))
         if url.startswith(LOCAL_SOURCE):
             paths[name] = f"files/sources/{posixpath.basename(url)}"
-            if source := step.ask(step.alternatives(url)):  # None while it is being locked
+            if source := step.ask(step.alternatives(url)):  # otherwise the lock is being written
                 step.files.remove(source)
                 step.downloads.copied[source.url] = source
                 paths[name] = source.in_context
@@ -196,8 +196,8 @@ def _with_local_files(use: BlockUse, step: _Step) -> BlockUse:
     return replace(use, arguments={**use.arguments, **paths, "wd": WORK_FOLDER})
 
 
-def _named(use: BlockUse, step: _Step) -> list[str]:
-    """Return commands for the recipe's sources whose paths the block's arguments name."""
+def _source_commands(use: BlockUse, step: _Step) -> list[str]:
+    """Return commands that fetch the recipe's sources whose paths the block's arguments contain."""
     text = str(use.arguments) if step.recipe.sources else ""
     commands = []
     for urls in step.recipe.sources.values():

@@ -1,7 +1,7 @@
-"""The hpccm driver: it turns a planned image into a Dockerfile and a Singularity definition.
+"""Drive hpccm: compile a planned image to a Dockerfile and a Singularity definition.
 
 hpccm keeps process-wide state, and renders a block when it is converted to text. So each text is
-made in one step: set the state, build new stages, render them. Warnings of hpccm are errors.
+made in one go: set the state, build new stages, render them. hpccm's warnings are errors.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _state(container_format: str, image: PlannedImage) -> Iterator[None]:
     with complaints() as logged:
         try:
             yield
-        except BadInput as error:  # names one block; report all faulty blocks
+        except BadInput as error:  # of one block: report the faults of all
             raise BadInput.of(_faults(image)) from error
     if logged:
         raise BadInput(f"{image.identifier}: hpccm warns: {'; '.join(logged)}")
@@ -139,7 +139,7 @@ def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> No
 
 
 def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
-    """Return the last stage: with run-time files only, or on top of the development stage."""
+    """Return the stage that becomes the image: the run-time stage, or the development stage."""
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
@@ -164,7 +164,7 @@ def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
         final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
-    if image.checks:  # last, so that a stage does not depend on its descendants
+    if image.checks:  # last, so that earlier layers do not depend on them
         names = [f"files/checks/{name}" for name in scripts.script_names(image)]
         final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
         final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
@@ -202,9 +202,9 @@ def sections_of(image: PlannedImage) -> list[str]:
 
 
 def singularity_sections(about: str, *, has_checks: bool, runs_own: bool = False) -> list[str]:
-    """Return %test, %runscript and %help, which an OCI image cannot carry into a SIF.
+    """Return %test, %runscript and %help, which a SIF cannot get from an OCI image.
 
-    `runs_own` is true if the image's recipe declares what the image runs.
+    `runs_own`: a recipe sets the command or entry point of the image.
     """
     run = planned.OWN_RUNSCRIPT if runs_own else planned.RUNSCRIPT
     sections = [f"%runscript\n    {run}", f"%help\n    {about}"]
@@ -235,9 +235,9 @@ _SEPARATOR = "\n\n"  # between layers of hpccm's stages
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockText:
-    """The text of a block in a stage; it can replace the block there.
+    """A block's text, as hpccm renders it; a stage accepts it in place of the block.
 
-    `remainder` is the block's text for the run-time stage.
+    `remainder` is its text for the run-time stage.
     """
 
     text: str
@@ -251,9 +251,9 @@ class BlockText:
 
 
 def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = "") -> BlockText:
-    """Return a recipe's block as text for a stage; hpccm's state must be set for the image.
+    """Return a recipe's block as text, for the named stage; hpccm's state must be the image's.
 
-    Raises `BadInput` if hpccm raises an error or warns.
+    Raises `BadInput` if hpccm refuses the block, or warns about it.
     """
     with complaints() as logged:
         try:
@@ -262,16 +262,16 @@ def layer(use: BlockUse, image: PlannedImage, recipe: StageRecipe, stage: str = 
             remainders = [_remainder(block, stage) for block in objects] if stage else []
         except BadInput:
             raise
-        except Exception as error:  # most blocks check their arguments when they render
+        except Exception as error:  # most blocks check their arguments only when rendered
             raise BadInput.of([fault(use, f"hpccm refuses this block: {error}")]) from error
     if logged:
         raise BadInput.of([fault(use, f"hpccm warns: {warning}") for warning in logged])
-    if use.name not in PRIMITIVES:  # a recipe's own commands are not changed
+    if use.name not in PRIMITIVES:  # a recipe's own commands stay as they are
         text = repeatable(text)
     return BlockText(text=text, remainder=_SEPARATOR.join(filter(None, remainders)))
 
 
 def _remainder(block: object, stage: str) -> str:
-    """Return a block's run-time text; empty if hpccm's block returns None."""
+    """Return a block's text for run time; empty if hpccm's block returns None."""
     runtime = getattr(block, "runtime", None)
     return str((callable(runtime) and runtime(_from=stage)) or "")

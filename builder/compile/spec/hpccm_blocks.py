@@ -1,4 +1,4 @@
-"""hpccm's blocks: their classes, with `copy` and `pip` of our own, and the objects made of them."""
+"""The classes of hpccm's blocks, with our own `copy` and `pip`, and objects made from them."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from builder.model import DEVELOPMENT, FILE_ARGUMENTS, BlockUse, PlannedImage, S
 from builder.model.errors import BadInput
 from builder.system.home import PIP_CONFIG
 
-FILES = "files/project"  # the folder of a spec for the project's own files
+FILES = "files/project"  # folder of the project's own files in a spec
 CERTIFICATES = "ca-certificates"
 PRIMITIVES = ("comment", "copy", "environment", "label", "raw", "shell", "user", "workdir")
 REQUIREMENTS = "/usr/local/src"  # in every distribution, and not hidden by Singularity
 
 
 def block_object(use: BlockUse, image: PlannedImage) -> bb_base:
-    """Return the object for a block of hpccm, or of a site's own.
+    """Return the object for a block of hpccm's, or for a site's own block.
 
-    It gets copies of all arguments: hpccm's `ucx` extends the flags of its toolchain, and other
-    blocks extend lists.
+    It gets copies of all arguments, because blocks change them: hpccm's `ucx` adds flags to its
+    toolchain, and other blocks extend lists.
     """
     cls = block_classes().get(use.name) or registered_block(use.name)
     if cls is None:
@@ -71,9 +71,9 @@ def check(image: PlannedImage) -> None:
 def prerequisites(image: PlannedImage, recipe: StageRecipe) -> bb_base | None:
     """Return the packages that a recipe's downloads need first; None if they need none.
 
-    hpccm installs wget with every block except generic ones, and certificates with few; images of
-    Debian's family have neither. hpccm's `packages` fetches keys with wget and gpg, but installs
-    neither.
+    hpccm installs wget with every block except the generic ones, but certificates only with a few;
+    images of Debian's family have neither. Its `packages` fetches keys with wget and gpg, but
+    installs neither.
     """
     before = itertools.takewhile(lambda other: other.name != recipe.name, image.stages)
     have: set[str] = set().union(*(_needed(earlier.development, image) for earlier in before))
@@ -99,9 +99,9 @@ def _uses(stages: Iterable[StageRecipe]) -> Iterator[BlockUse]:
 
 
 def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
-    """Return a toolchain from variables in the recipe, or the toolchain of an earlier block.
+    """Return a toolchain from the variables in the recipe, or that of an earlier block.
 
-    The earlier block is made again, so that the toolchain object is not shared.
+    The earlier block is constructed again, so that the toolchain is not shared.
     """
     if isinstance(value, Mapping):
         return toolchain(**value)
@@ -147,15 +147,15 @@ def _installed(names: set[str]) -> bb_base | None:
     return packages(ospackages=sorted(names)) if names else None
 
 
-# Beginnings of messages that do not concern the text that hpccm makes, each with the reason.
+# Beginnings of hpccm's messages that do not affect its text, each with the reason.
 EXPLAINED = {
-    'unrecognized CPU target "None"': "none is meant: the text is for any processor",
+    'unrecognized CPU target "None"': "deliberate: the text is for any processor",
 }
 
 
 @contextlib.contextmanager
 def complaints() -> Iterator[list[str]]:
-    """Collect hpccm's warnings and errors in this context, each once, in a list filled at its end.
+    """Collect hpccm's warnings and errors, each once; the list is filled at the end of the context.
 
     hpccm logs all of them with the root logger.
     """
@@ -215,7 +215,7 @@ def from_development(
 
 
 def _copied(dest: str, sources: list[str]) -> str:
-    """Return a command that copies; it leaves a path alone that would be copied to itself."""
+    """Return a command that copies paths, except those that would be copied to themselves."""
     folder = dest if dest.endswith("/") else posixpath.dirname(dest)
     others = [
         source for source in sources if posixpath.normpath(source) != posixpath.normpath(dest)
@@ -287,7 +287,7 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
             self += environment(variables=self._path)
 
     def runtime(self, _from: str = "0") -> str:
-        """Return the virtual environment with the Python that it needs; empty without `venv`."""
+        """Return text that installs Python and copies the virtual environment, if there is one."""
         if not self._venv:
             return ""
         self.rt += comment("pip")
@@ -297,13 +297,13 @@ class pip(bb_base):  # type: ignore[misc]  # noqa: N801 - a recipe's word, and h
         return str(self.rt)
 
     def _needed(self) -> list[str]:
-        """Return the packages of the distribution that contain the tool."""
+        """Return the packages of the distribution that contain pip."""
         if hpccm.config.g_linux_distro == linux_distro.UBUNTU:
             return ["python3-venv"] if self._venv else ["python3-pip", "python3-setuptools"]
         return ["python3-pip"]
 
     def _install(self, kwargs: Mapping[str, Any]) -> str:
-        """Return the install command; the index's configuration is mounted during builds."""
+        """Return the install command; the index's configuration exists only while builds run."""
         tool = kwargs.get("pip", posixpath.join(self._venv, "bin", "pip") if self._venv else "pip3")
         options = kwargs.get("args", ["--no-cache-dir"])
         install = shlex.join([tool, *options, "install", *kwargs.get("install_args", [])])

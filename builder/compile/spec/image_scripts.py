@@ -13,7 +13,7 @@ SOURCES = f"{IN_IMAGE}/src"
 PROGRAMS = f"{IN_IMAGE}/bin"
 SCRIPTS = f"{IN_IMAGE}/checks"
 RUN_CHECKS = f"{IN_IMAGE}/run-checks"
-EXECUTABLE = ("files/checks/", "files/run")  # run-checks and the run script
+EXECUTABLE = ("files/checks/", "files/run")  # run-checks, and the script of the image's command
 
 
 def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def check_files(image: PlannedImage, run_checks: str) -> dict[str, str]:
 
 
 def script_names(image: PlannedImage) -> tuple[str, ...]:
-    """Return the checks' script names in run order: `10-architecture`; from ten on, `010-...`."""
+    """Return the scripts' names in running order: `10-architecture`; `010-` with ten or more."""
     width = len(str(10 * len(image.checks)))
     return tuple(f"{10 * (n + 1):0{width}}-{check.name}" for n, check in enumerate(image.checks))
 
@@ -74,7 +74,7 @@ _SHELL = ("/bin/bash",)
 
 
 def has_run_script(image: PlannedImage) -> bool:
-    """Return whether a recipe declares what the image runs."""
+    """Return whether a recipe sets the command or entry point of the image."""
     return bool(image.command or image.entrypoint)
 
 
@@ -87,7 +87,7 @@ def run_script(image: PlannedImage) -> str:
 
 
 def docker_lines(image: PlannedImage, *, clears_entrypoint: bool) -> list[str]:
-    """Return ENTRYPOINT and CMD in exec form."""
+    """Return the lines of ENTRYPOINT and CMD, in exec form."""
     lines = []
     if image.entrypoint or clears_entrypoint:
         lines.append(f"ENTRYPOINT {json.dumps([*image.entrypoint])}")

@@ -1,7 +1,7 @@
-"""Corrections of hpccm's errors, and of values that it takes from the building machine.
+"""Correct hpccm where it is wrong, or chooses something for another machine.
 
-Two kinds: arguments that are set if a recipe leaves them out (a recipe's own values stay), and
-lines of the text that no argument changes. hpccm's own source is named by file: see
+There are two kinds of corrections: of arguments that a recipe does not set, and of lines of the
+text that no argument affects. Names such as fftw.py are files of hpccm's source:
 https://github.com/NVIDIA/hpc-container-maker/tree/v26.5.0/hpccm/building_blocks
 """
 
@@ -38,7 +38,7 @@ class QuirkTarget:
 
     @property
     def stubs(self) -> str:
-        """The folder of CUDA's stubs: Debian's packages put it into the architecture's libraries.
+        """The folder of stubs, which Debian has among the libraries of the architecture.
 
         https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist
         """
@@ -60,14 +60,14 @@ def target_of(image: PlannedImage) -> QuirkTarget:
 
 
 def _toolkit_home(cuda: PlannedCuda) -> str:
-    """Return the toolkit's folder: /usr for Debian's, /usr/local/cuda, or one of the HPC SDK."""
+    """Return the toolkit's folder: Debian's in /usr, an HPC SDK's in it, else /usr/local/cuda."""
     if cuda.route == "distribution":
         return _OF_DISTRIBUTION_CUDA
     return cuda.packages.environment["CUDA_HOME"] if cuda.sdk else _NVIDIAS_CUDA
 
 
 def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) -> Arguments:
-    """Return a block's arguments, with values where hpccm's defaults are wrong for the target."""
+    """Return a block's arguments, with others for hpccm's defaults that do not fit this target."""
     own: Arguments = {**copy.deepcopy(notes_on(name).defaults), **arguments}
     for quirk in _QUIRKS.get(name, ()):
         quirk(own, target)
@@ -75,10 +75,10 @@ def adjusted(name: str, arguments: Mapping[str, object], target: QuirkTarget) ->
 
 
 def corrected(text: str, target: QuirkTarget) -> str:
-    """Return a spec's text, with the lines corrected that hpccm writes for other distributions."""
+    """Return a spec's text with hpccm's lines for other distributions corrected."""
     for wrong, right in (*_repositories(target), *_stub_folders(target)):
         text = text.replace(wrong, right)
-    # hpccm calls yum, which is dnf since RHEL 8, so dnf's metadata would stay in the layer.
+    # Since RHEL 8, yum is dnf, whose metadata hpccm would leave in the layer.
     text = text.replace("rm -rf /var/cache/yum/*", "rm -rf /var/cache/dnf/* /var/cache/yum/*")
     if target.arch == PPC64LE:
         text = re.sub(_HPCX_NAME, r"\1ppc64le", text)
@@ -100,7 +100,7 @@ _GIT = re.compile(r"(?m)^    [^#\n]*\bgit (?:lfs )?clone [^\n]* && cd -$")
 
 
 def _names_a_source(value: object) -> bool:
-    """Return whether an argument names a URL or a PPA, or enables a feature that has one."""
+    """Return whether an argument names a URL or a PPA, or implies one."""
     if isinstance(value, Mapping):
         asked = any(value.get(key) is True for key in ("extra_repository", "source", "upstream"))
         return asked or any(map(_names_a_source, value.values()))
@@ -114,21 +114,21 @@ WORK_FOLDER = "/usr/local/src"
 
 
 def _conda(arguments: Arguments, _: QuirkTarget) -> None:
-    """Work where a definition can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
+    """Work where definitions can copy to: https://apptainer.org/docs/user/latest/ (%files)."""
     if arguments.get("environment"):
         arguments.setdefault("wd", WORK_FOLDER)
 
 
 # FFTW's VSX code is right since 3.3.7: https://github.com/easybuilders/easybuild-easyblocks/pull/1520
-# NEON in double precision, on aarch64 alone, since 3.3.5: https://www.fftw.org/release-notes.html
+# NEON in double precision, only on aarch64, since 3.3.5: https://www.fftw.org/release-notes.html
 _VECTORS = {PPC64LE: ("--enable-vsx", "3.3.7"), AARCH64: ("--enable-neon", "3.3.5")}
 _NO_VECTORS = ("enable_long_double", "enable_quad_precision")
 
 
 def _fftw(arguments: Arguments, target: QuirkTarget) -> None:
-    """Set vector units: fftw.py knows only SSE2 and AVX, which are for x86_64.
+    """Set vector options: fftw.py has only SSE2 and AVX, for x86_64.
 
-    It also enables SSE2 for precisions beyond double, where FFTW's configure refuses it.
+    It also sets SSE2 for precisions beyond double, with which FFTW's configure refuses it.
     """
     scalar = any(arguments.get(name) for name in _NO_VECTORS)
     if arguments.get("configure_opts") or (target.arch == X86_64 and not scalar):
@@ -141,18 +141,18 @@ def _fftw(arguments: Arguments, target: QuirkTarget) -> None:
     arguments["configure_opts"] = options
 
 
-# OpenBLAS limits its threads to the number of cores of the building machine, unless it is set
-# (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9 node of Satori has
-# 176 hardware threads, today's two-socket servers up to 512.
+# Unless NUM_THREADS is set, OpenBLAS never starts more threads than the building machine has cores
+# (https://github.com/OpenMathLib/OpenBLAS/blob/develop/Makefile.rule). A POWER9 node
+# of Satori has 176 hardware threads, today's two-socket servers up to 512.
 _MOST_THREADS = "NUM_THREADS=512"
 _OPENBLAS_TARGETS = {X86_64: "DYNAMIC_ARCH=1", PPC64LE: "TARGET=POWER8", AARCH64: "TARGET=ARMV8"}
 
 
 def _openblas(arguments: Arguments, target: QuirkTarget) -> None:
-    """Set the number of threads, and the target for x86_64, which openblas.py does not set.
+    """Set the number of threads, and a target for x86_64, which openblas.py does not set.
 
-    OpenBLAS would use the building machine's values. DYNAMIC_ARCH builds the kernels of all
-    processors and chooses at run time. Elsewhere, as in hpccm, the least processor is named.
+    OpenBLAS would use those of the building machine. DYNAMIC_ARCH builds the kernels of all
+    processors and chooses at run time. Other architectures get their oldest processor, as in hpccm.
     """
     if arguments.get("make_opts"):
         return
@@ -167,12 +167,12 @@ def _openblas(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _cuda(arguments: Arguments, target: QuirkTarget) -> None:
-    """Turn CUDA off without a toolkit: it is on by default in hpccm, and `configure` would fail."""
+    """Switch CUDA off without a toolkit: hpccm's default is on, and `configure` would fail."""
     arguments.setdefault("cuda", bool(target.cuda_home))
 
 
 def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
-    """Name the toolkit's folder: for `true`, openmpi.py and ucx.py assume /usr/local/cuda.
+    """Name the toolkit's folder: for true, openmpi.py and ucx.py always use /usr/local/cuda.
 
     openmpi.py leaves the search to Open MPI, which looks only there.
     """
@@ -186,22 +186,22 @@ def _cuda_path(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _variables(arguments: Arguments) -> Mapping[str, object]:
-    """Return a toolchain's variables if the recipe lists them; none for a block's toolchain."""
+    """Return the toolchain's variables in a recipe; empty if it names a block's toolchain."""
     toolchain = arguments.get("toolchain")
     return toolchain if isinstance(toolchain, Mapping) else {}
 
 
 # Components of Open MPI 5 that need the driver's library. Since 5.0.2 they are separate files by
-# default, and Open MPI skips them if there is no driver:
+# default, and skipped if there is no driver:
 # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/cuda.html
 _DRIVER_COMPONENTS = "accelerator-cuda,btl-smcuda,rcache-gpusm,rcache-rgpusm"
 
 
 def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
-    """Open MPI 5 links a stub of the driver's library: its first releases would need a driver.
+    """Set CUDA options of Open MPI 5, which links a stub of the driver's library.
 
-    Its configure searches below the toolkit's folder for a stub, and takes the first of any
-    architecture (https://github.com/open-mpi/ompi/issues/12509).
+    Its first releases would need a driver at run time. Its configure uses the first stub below the
+    toolkit's folder, of any architecture (https://github.com/open-mpi/ompi/issues/12509).
     """
     if not arguments["cuda"] or not _is_at_least(arguments, "5.0"):
         return
@@ -212,14 +212,14 @@ def _open_mpi_5_cuda(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _ucx_options(arguments: Arguments, target: QuirkTarget) -> None:
-    """Name other stubs: UCX's configure finds only those below the folder of NVIDIA's toolkit."""
+    """Name the stubs of Debian's toolkit: UCX's configure finds only those of NVIDIA's."""
     options = part(arguments, "configure_opts")
     if arguments["cuda"] == target.cuda_home == _OF_DISTRIBUTION_CUDA:
         arguments["configure_opts"] = [*options, f"LDFLAGS=-L{target.stubs}"]
 
 
 def _mvapich2(arguments: Arguments, target: QuirkTarget) -> None:
-    """Name the toolkit's folder: mvapich2.py uses /usr/local/cuda unless a toolchain names one."""
+    """Name the toolkit's folder: mvapich2.py uses /usr/local/cuda unless a toolchain has one."""
     _cuda(arguments, target)
     of_block = isinstance(arguments.get("toolchain"), str)
     if arguments["cuda"] and target.cuda_home == _OF_DISTRIBUTION_CUDA and not of_block:
@@ -227,7 +227,7 @@ def _mvapich2(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _stub_folders(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
-    """mvapich2.py links stubs below lib64, where the distribution's toolkit has none."""
+    """Return wrong and right folders: mvapich2.py links stubs in lib64; Debian has none there."""
     if target.cuda_home != _OF_DISTRIBUTION_CUDA:
         return ()
     return tuple(
@@ -236,7 +236,7 @@ def _stub_folders(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
 
 
 def _verbs(arguments: Arguments, _: QuirkTarget) -> None:
-    """Turn verbs off for Open MPI 5, which no longer has it: it uses InfiniBand through UCX.
+    """Switch verbs off for Open MPI 5, which no longer has them and uses InfiniBand by UCX.
 
     https://docs.open-mpi.org/en/v5.0.x/release-notes/networks.html
     """
@@ -250,14 +250,14 @@ def _is_at_least(arguments: Arguments, version: str) -> bool:
 
 
 def _kokkos(arguments: Arguments, target: QuirkTarget) -> None:
-    """kokkos.py names a GPU's architecture also where CUDA is off."""
+    """Name no GPU architecture if CUDA is off; kokkos.py always names one."""
     _cuda(arguments, target)
     if not arguments["cuda"]:
         arguments.setdefault("arch", [])
 
 
 def _ucx_flags(arguments: Arguments, target: QuirkTarget) -> None:
-    """ucx.py turns a warning of old releases off on ppc64le, but not where CFLAGS are given."""
+    """Switch a warning of old releases off on ppc64le, which ucx.py does only without CFLAGS."""
     variables = _variables(arguments)
     if target.arch == PPC64LE and variables.get("CFLAGS"):
         flags = f"{variables['CFLAGS']} -Wno-error=format"
@@ -265,7 +265,7 @@ def _ucx_flags(arguments: Arguments, target: QuirkTarget) -> None:
 
 
 def _mvapich2_gdr(arguments: Arguments, target: QuirkTarget) -> None:
-    """mvapich2_gdr.py calls ppc64le ppc64el on Ubuntu, as its packages do; these are RPMs."""
+    """Name the architecture as RPMs do; on Ubuntu, mvapich2_gdr.py would use ppc64el."""
     arguments.setdefault("arch", target.arch)
 
 
@@ -289,10 +289,10 @@ _EPEL = "yum install -y epel-release"
 
 
 def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
-    """yum.py enables CentOS 8's powertools and EPEL's package wherever it is.
+    """Return wrong and right lines: yum.py always enables CentOS 8's powertools and EPEL's package.
 
-    The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which has no
-    package of EPEL either. Older UBI images name their repositories without -rpms.
+    The repository is called crb since release 9, and ubi-N-codeready-builder on UBI, which also has
+    no package of EPEL. Older UBI images name their repositories without -rpms.
     """
     if target.family == DEBIAN:
         return ()
@@ -310,10 +310,10 @@ def _repositories(target: QuirkTarget) -> tuple[tuple[str, str], ...]:
 
 
 def step_by_step(definition: str) -> str:
-    """Return a definition with each git step on a line of its own.
+    """Return a definition whose git steps are on lines of their own.
 
-    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which ignores failures
-    in && except of the last command, so a failed clone would go unnoticed.
+    hpccm writes `cd DIR && git clone URL && cd -`. %post runs under `sh -e`, which ignores
+    failures before &&: a failed clone would go unnoticed.
     """
     return _GIT.sub(lambda step: step[0].replace(" && ", "\n    "), definition)
 
@@ -321,7 +321,7 @@ def step_by_step(definition: str) -> str:
 # Programs record when and where they were built (Open MPI's ompi_info, HDF5's h5cc):
 # https://reproducible-builds.org/docs/source-date-epoch/
 _WHEN_AND_WHERE = f"export SOURCE_DATE_EPOCH={EPOCH} HOSTNAME=localhost"
-# Not package names in a list: these end the line, or come before &&.
+# Names of packages in a list do not match: they end the line, or come before &&.
 _COMPILES = re.compile(r"(?:/configure |/b2 |\./build |\bcmake |\bmake )(?![\\&])")
 _STEP = re.compile(
     r"^(?:RUN (?P<run>(?:.*\\\n)*.*)|%post\n(?P<post>(?:[ \t].*\n?)*))", re.MULTILINE
@@ -329,15 +329,15 @@ _STEP = re.compile(
 
 
 def repeatable(text: str) -> str:
-    """Return a block's text whose compiling steps always get the same time and host name.
+    """Return a block's text whose compile steps always get the same time and host name.
 
-    Other steps do not: Python would compile modules that check their sources at each import.
+    Other steps do not: Python would then compile modules that read their sources at each import.
     https://docs.python.org/3/library/py_compile.html#py_compile.PycInvalidationMode
     """
-    return _STEP.sub(_told, text)
+    return _STEP.sub(_fixed_step, text)
 
 
-def _told(step: re.Match[str]) -> str:
+def _fixed_step(step: re.Match[str]) -> str:
     if not _COMPILES.search(step[0]):
         return step[0]
     if step["run"]:

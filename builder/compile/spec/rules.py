@@ -1,4 +1,4 @@
-"""Faults of recipes' blocks, whatever hpccm would make of them."""
+"""Find faults of recipes' blocks, including those that hpccm would accept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE
 from builder.model.versions import version_order
 
-# What stands for a version: whoever names one of these has said which sources are taken.
+# A recipe that sets one of these arguments has chosen the sources of a block.
 _SOURCES = ("version", "url", "repository")
 PRIMITIVES = frozenset({"copy", "environment", "label", "raw", "shell"})
 _HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108 - paths in the image
@@ -22,10 +22,10 @@ TOOLCHAIN_VARIABLES = (
     *("CC", "CFLAGS", "CPPFLAGS", "CUDA_HOME", "CXX", "CXXFLAGS", "F77", "F90", "FC", "FCFLAGS"),
     *("FFLAGS", "FLIBS", "LDFLAGS", "LD_LIBRARY_PATH", "LIBS"),
 )
-# The blocks that leave a toolchain for those after them.
+# The blocks that provide a toolchain for later blocks.
 TOOLCHAINS = tuple(name for name, notes in block_notes().items() if notes.toolchain)
 _TOOLCHAIN = (
-    f"valid: a block before this one ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
+    f"valid: an earlier block ({', '.join(TOOLCHAINS)}; mpi is the last MPI), or a mapping "
     f"of {', '.join(TOOLCHAIN_VARIABLES)}"
 )
 
@@ -33,8 +33,8 @@ _TOOLCHAIN = (
 def block_faults(use: BlockUse) -> list[Fault]:
     """Return the faults of a recipe's block, before its templates are rendered.
 
-    An unknown block or argument, a value of another type than the argument's, a version that is
-    left to hpccm, and what only one of the two formats would have.
+    Faults are an unknown block or argument, a value of the wrong type, a missing version, and an
+    argument that works in only one of the two formats.
     """
     if use.name in TOOLKITS:
         return []
@@ -70,9 +70,9 @@ def _unknown(
 
 
 def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fault]:
-    """Arguments of another type than the block documents.
+    """Yield arguments of another type than the block documents.
 
-    Before templates are rendered, texts that hold one are let through.
+    Before templates are rendered, texts with a template are accepted.
     """
     for argument, value in use.arguments.items():
         if rendered or not _is_template(value):
@@ -83,7 +83,7 @@ def _type_faults(use: BlockUse, block: Block, *, rendered: bool) -> Iterator[Fau
 
 
 def _rule_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
-    """Missing arguments, and those that only one of the two formats would have."""
+    """Yield missing arguments, and those that work in only one of the two formats."""
     if refused := notes_on(use.name).refused:
         yield fault(use, f"{use.name} is not allowed in recipes: {refused}")
         return
@@ -121,7 +121,7 @@ def _version_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
 
 
 def _missing_version(use: BlockUse, block: Block) -> str:
-    """Return the version that hpccm would use by itself; empty where the recipe names one."""
+    """Return the version that hpccm would use by itself; empty if the recipe names one."""
     arguments, notes = use.arguments, notes_on(use.name)
     of_distribution = notes.distribution and not (
         arguments.get("upstream") or arguments.get("source")
@@ -131,7 +131,7 @@ def _missing_version(use: BlockUse, block: Block) -> str:
     )
     if of_distribution or named or "version" not in block.documented:
         return ""
-    return block.defaults.get("version") or "its newest"
+    return block.defaults.get("version") or "the newest one"
 
 
 def _file_faults(use: BlockUse, block: Block) -> Iterator[Fault]:
@@ -153,7 +153,7 @@ def _raw_faults(use: BlockUse) -> Iterator[Fault]:
     missing = [name for name in ("docker", "singularity") if name not in use.arguments]
     if missing:
         problem = f"raw without {' and '.join(missing)}: the two formats would differ"
-        valid = 'valid: {docker: ..., singularity: ...}; "" where a format really needs nothing'
+        valid = 'valid: {docker: ..., singularity: ...}; "" for a format that needs nothing'
         yield fault(use, problem, valid)
 
 
@@ -175,23 +175,24 @@ def _copy_faults(use: BlockUse) -> Iterator[Fault]:
                 yield fault(use, f'"{dest}" is not an absolute path', argument="dest")
             elif f"{dest}/".startswith(_HIDDEN):
                 problem = f"Singularity cannot copy files to {dest}: it mounts over it"
-                yield fault(use, problem, "valid: such as /usr/local/src/", "dest")
+                yield fault(use, problem, "valid: another folder, such as /usr/local/src/", "dest")
 
 
 def _copy_from_faults(use: BlockUse) -> Iterator[Fault]:
     stage, sources = use.arguments["from"], use.arguments.get("src")
     if stage != DEVELOPMENT:
-        problem = f'there is no stage "{stage}" to copy from'
+        problem = f'cannot copy from stage "{stage}"'
         yield fault(use, problem, f"valid: {DEVELOPMENT}", "from")
     if use.where.key.startswith(f"{DEVELOPMENT}["):
         yield fault(use, "the development stage cannot copy from itself", argument="from")
     for source in sources if isinstance(sources, list) else [sources]:
         if isinstance(source, str) and not source.startswith(("/", "{{")):
-            yield fault(use, f'"{source}" is not an absolute path in that stage', argument="src")
+            problem = f'"{source}" is not an absolute path in the development stage'
+            yield fault(use, problem, argument="src")
 
 
 def _pip_faults(use: BlockUse) -> Iterator[Fault]:
-    """Each argument is quoted, so that a blank in it reaches pip."""
+    """Yield arguments with a space: each is quoted, so pip would receive the space."""
     for argument in ("args", "install_args"):
         values = use.arguments.get(argument)
         for value in values if isinstance(values, list) else ():
@@ -222,27 +223,27 @@ _FITS = {
 
 
 def _mismatch(kind: str, value: object) -> str:
-    """Return the reason why a value does not fit; empty where it does."""
+    """Return the reason why a value does not fit; empty if it does."""
     if kind == catalogue.TOOLCHAIN:
         return _toolchain_problem(value)
     if not _FITS[kind](value):
         return f"expected {kind}, found {described(value)}"
-    if isinstance(value, Mapping):  # numbers and truth values read the same in any spelling
+    if isinstance(value, Mapping):  # numbers and booleans need no quotes here
         wrong = [item for item in value.values() if not isinstance(item, (str, int))]
     else:
         items = value if isinstance(value, list) else []
         wrong = [item for item in items if not isinstance(item, str)]
-    return f"expected texts in it, found {described(wrong[0])}" if wrong else ""
+    return f"expected only texts in it, found {described(wrong[0])}" if wrong else ""
 
 
 def _toolchain_problem(value: object) -> str:
     if isinstance(value, str):
-        return "" if value in (*TOOLCHAINS, "mpi") else f'no block "{value}" has a toolchain'
+        return "" if value in (*TOOLCHAINS, "mpi") else f'unknown toolchain: "{value}"'
     if not isinstance(value, Mapping):
         return f"expected a toolchain, found {described(value)}"
     unknown = [name for name in value if name not in TOOLCHAIN_VARIABLES]
     if unknown:
-        return f"unknown variable of a toolchain: {', '.join(map(str, unknown))}"
+        return f"unknown toolchain variable: {', '.join(map(str, unknown))}"
     wrong = [name for name, text in value.items() if not isinstance(text, str)]
     return f"expected text for {', '.join(wrong)}" if wrong else ""
 
@@ -260,7 +261,7 @@ def _valid(kind: str, value: object) -> str:
 
 
 def described(value: object) -> str:
-    """Return a value in the words of an error message."""
+    """Return a value as error messages describe it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -284,7 +285,7 @@ def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> F
 
 
 def _version(use: BlockUse) -> str:
-    """Return the version that a recipe names; empty for none, and for a template."""
+    """Return the version that a recipe names; empty for none and for a template."""
     version = use.arguments.get("version")
     return version if isinstance(version, str) and not _is_template(version) else ""
 

@@ -1,4 +1,4 @@
-"""JSON Schema of recipes' blocks: hpccm's, a site's own that are installed, and this project's."""
+"""JSON Schema of recipes' blocks: hpccm's, a site's installed ones, and this project's."""
 
 from __future__ import annotations
 
