@@ -69,8 +69,8 @@ def test_a_later_failure_is_published_and_counts_until_a_later_pass(
     assert judged("x86_64").status == 0, "what failed on one machine says nothing unasked"
     done = signed(project, registry.host, pair, "--attach-failures")
     assert done.status == 5, done.stdout + done.stderr
-    digest = read_layout(folder / "image.oci").digest
-    assert f"app:{TAG}: x86_64: attached to {registry.host}/site/app@{digest}: " in done.stderr
+    image = f"{registry.host}/site/app@{read_layout(folder / 'image.oci').digest}"
+    assert f"app:{TAG}: x86_64: evidence attached to {image}: " in done.stderr
     assert own_tags(repository(registry.host, "app")) == before
     refused = judged("x86_64")
     assert refused.status == 5

@@ -251,7 +251,7 @@ def _check_target(target: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # reported when it is opened
         usage = shutil.disk_usage(target.parent)
         if not usage.total:  # /proc and similar file systems store no files
-            raise BadInput(f"{target}: cannot create a file there", hint="name another place")
+            raise BadInput(f"{target}: cannot create a file there", hint="name another folder")
         if usage.free < size:
             raise _full(target, size)
 

@@ -62,7 +62,7 @@ def attach_failures(
     lines = []
     for image in _failed_images(declared, out):
         registry = to(image.recipe)
-        evidence = f"{registry.name}@{image.digest}: {', '.join(image.evidence)}"
+        target = f"{registry.name}@{image.digest}: {', '.join(image.evidence)}"
         try:
             published = read_or_none(registry, image.digest)
             if published is None:
@@ -75,10 +75,10 @@ def attach_failures(
             raise
         except BuildImagesError as error:
             reason = str(error.args[0]).splitlines()[0]
-            lines.append(f"{image.label}: could not be attached to {evidence}: {reason}")
+            lines.append(f"{image.label}: evidence could not be attached to {target}: {reason}")
         else:
             done = "would be attached" if dry_run else "attached"
-            lines.append(f"{image.label}: {done} to {evidence}{note}")
+            lines.append(f"{image.label}: evidence {done} to {target}{note}")
     return lines
 
 

@@ -107,7 +107,7 @@ class Mirrored:
         for proof in self.proof:  # a subject comes before its referrers
             digest, name = proof.descriptor.digest, formats.get(proof.kind, "")
             if name and (proof.subject, name, proof.file) not in proven:
-                lines[digest] = f"{digest} is left out: no proven {name} of {proof.subject}"
+                lines[digest] = f"{digest} is left out: not a proven {name} of {proof.subject}"
             elif proof.subject in lines:
                 lines[digest] = f"{digest} is left out: it refers to {proof.subject}"
         self.proof = [proof for proof in self.proof if proof.descriptor.digest not in lines]
@@ -160,7 +160,7 @@ def found_release(
             reasons.append(f"{where}: {arch}: no evidence refers to it")
         release.proof += proof
     if lost := sorted({*architectures} - release.images.keys()):
-        reasons.append(f"{where}: missing for {', '.join(lost)}")
+        reasons.append(f"{where}: no image for {', '.join(lost)}")
     return release, reasons
 
 

@@ -237,7 +237,7 @@ def finished(statement: bytes) -> str:
 
 
 BUILD_HINT = "run build-images with the same selectors to build and verify what is missing"
-NARROW_HINT = "publish those architectures with it, or remove the tag from the registry"
+NARROW_HINT = "publish these architectures, too, or remove the tag from the registry"
 
 
 def declared_releases(project: Project, selection: Selection) -> list[Declared]:

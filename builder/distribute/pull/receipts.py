@@ -132,7 +132,7 @@ def last_pulls() -> Last:
 
 
 def write_json(file: Path, document: Mapping[str, object]) -> None:
-    """Write a JSON file atomically; the caller makes sure that nothing else writes it."""
+    """Write a JSON file atomically; no other process may write it meanwhile."""
     write_whole(file, json.dumps(document, indent=1) + "\n")
 
 

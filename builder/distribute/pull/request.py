@@ -205,7 +205,7 @@ def _trusted(policy: Policy) -> tuple[Trusted, ...]:
             where, known = str(entry.file), key.fingerprint
             signer = TrustedKey(key=key, name=entry.name, until=entry.until)
         if first := trusted.get(known):
-            raise BadInput(f"{where}: the same key as {first.name}", hint="name it once")
+            raise BadInput(f"{where}: the same key as {first.name}", hint="remove one of them")
         trusted[known] = signer
     return tuple(trusted.values())
 

@@ -153,7 +153,7 @@ def test_files_that_no_evidence_is_about_are_left_out(
     words = ["load", str(archive), "--policy", str(policy), "--host", HOST, "--json"]
     assert main([*words, "--to", f"{fake.host}/site"]) == 0
     shown = capsys.readouterr()
-    assert f"is left out: no proven {name} of sha256:" in shown.err
+    assert f"is left out: not a proven {name} of sha256:" in shown.err
     assert evil & {digest for _, digest in fake.manifests} == set()
     assert evil & {digest for _, digest in fake.blobs} == set()
     images = [i for one in json.loads(shown.out)["releases"] for i in one["images"].values()]

@@ -109,7 +109,7 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
     assert "2 releases selected; no image was published, and no tag was set:" in said
     assert f"{WHERE}it is not verified: failed\n" in said
     files = "evidence/oci.json, evidence/sif.json"
-    assert f"{WHERE}attached to {fake.host}/site/app@{digest}: {files}\n" in said
+    assert f"{WHERE}evidence attached to {fake.host}/site/app@{digest}: {files}\n" in said
     changed = {key for key, held in fake.manifests.items() if before.get(key) != held}
     name = digest.replace(":", "-")
     assert len(classic_layers(before, digest)) == 5
@@ -204,10 +204,10 @@ def test_without_a_key_it_is_said_that_nobody_counts_it(
 
 def test_a_dry_run_attaches_nothing(project: Path, fake: Fake, capsys: Capture) -> None:
     assert publish(fake, project) == 0
-    digest = fail(project, "oci")
+    image = f"{fake.host}/site/app@{fail(project, 'oci')}"
     fake.asked.clear()
     assert publish(fake, project, "--dry-run") == 5
-    assert f"{WHERE}would be attached to {fake.host}/site/app@{digest}" in capsys.readouterr().err
+    assert f"{WHERE}evidence would be attached to {image}" in capsys.readouterr().err
     assert not fake.requests("^(PUT|POST|PATCH)")
 
 
@@ -254,7 +254,7 @@ def test_what_goes_wrong_with_it_is_said_with_the_rest(
     said = capsys.readouterr().err
     assert f"{WHERE}it is not verified: failed\n" in said
     [line] = [one for one in said.splitlines() if f"app@{digest}: evidence/oci.json: " in one]
-    assert line.startswith(f"{WHERE}could not be attached to ")
+    assert line.startswith(f"{WHERE}evidence could not be attached to ")
     assert why in line
 
 
