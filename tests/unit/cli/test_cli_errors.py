@@ -58,9 +58,6 @@ def test_what_may_have_been_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "; did you mean --jobs?" in error_of(capsys, "--jbos", "3")
     assert "did you mean" not in error_of(capsys, "plan", "--qqq")
     assert "did you mean plan?" in error_of(capsys, "plann")
-
-
-def test_the_command_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the command comes first: build-images plan ..." in error_of(capsys, PROJECT, "plan")
 
 

@@ -116,12 +116,13 @@ def test_it_is_a_layout_that_others_read(whole: Path) -> None:
 
 
 def test_what_is_loaded_is_what_is_published(
-    made: Path, whole: Path, policy: Path, fake: Fake, capsys: Capture
+    made: Path, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
     assert loaded(whole, policy, fake, "--dry-run") == 0
     assert fake.manifests == {}
     assert loaded(whole, policy, fake) == 0, capsys.readouterr().err
     with fake_registry() as other:
+        other.referrers = True
         words = ["publish", "--project", str(made), "--to", f"{other.host}/site", "-q"]
         assert main([*words, "--key", str(private_file("cosign"))]) == 0
         images = {key for key in other.manifests if key[1].startswith("sha256:")}
@@ -130,6 +131,20 @@ def test_what_is_loaded_is_what_is_published(
         assert {other.manifests[key] for key in tags} == {fake.manifests[key] for key in tags}
         signed = {key for key in images if b'"subject"' in other.manifests[key][0]}
         assert signed <= fake.manifests.keys()
+        capsys.readouterr()
+        source, copy = f"{other.host}/site", tmp_path / "copy.tar"
+        words = ["bundle", "--project", str(made), "--from", source, "--output", str(copy)]
+        assert main([*words, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+    with fake_registry() as third:
+        third.referrers = True
+        assert loaded(copy, policy, third) == 0, capsys.readouterr().err
+        assert third.manifests == other.manifests
+    with tarfile.open(copy) as tar:
+        assert report["blobs"] == len(tar.getnames()) - 2
+    assert report["releases"] == [f"tools:{TAG}", f"app:{TAG}"]
+    assert report["bytes"] == copy.stat().st_size
+    assert report["digest"] == f"sha256:{hashlib.sha256(copy.read_bytes()).hexdigest()}"
 
 
 def test_another_key_is_refused_and_nothing_is_sent(
@@ -301,16 +316,10 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a wrong byte": (_wrong_byte, "has the digest sha256:"),
     "a blob is missing": (_missing, "blob sha256:"),
     "a name twice": (_twice, ""),
-    "a manifest twice": (
-        on_index(lambda index: index["manifests"].extend(index["manifests"])),
-        "",
-    ),
+    "a manifest twice": (on_index(lambda index: index["manifests"].extend(index["manifests"])), ""),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
     "a shorter blob": (_shorter, "bytes, expected"),
-    "a path that leads out": (
-        lambda files: files.add("../../etc/cron.d/x", b"x"),
-        "",
-    ),
+    "a path that leads out": (lambda files: files.add("../../etc/cron.d/x", b"x"), ""),
     "an absolute path": (
         lambda files: files.add("/etc/passwd", b"x"),
         "unexpected file in an image layout",

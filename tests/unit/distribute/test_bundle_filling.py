@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -22,7 +23,7 @@ from test_bundle import (  # noqa: F401 - fixtures
 from builder.cli import main
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
+from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of, write_project
 from builder.distribute.bundle.inputs import Input, Inputs, add_build, input_file
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
@@ -160,9 +161,19 @@ def signed_archive(folder: Path) -> Path:
     return folder / "inputs.tar"
 
 
-def checked_out(archive: Path, policy: Path, place: Path) -> int:
+@pytest.mark.parametrize("name", ["/x", "../x", "a/../../x", ".", "a\0b"])
+def test_a_file_of_a_project_that_leads_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(SIGNED)
+    project = Inputs(contents=ArchiveContents())
+    project.add(PROJECT, "", {"files": [name]}, {name: input_file(tmp_path / "file")})
+    repository, inputs = written(project, tmp_path)
+    with pytest.raises(WrongContent, match="not a project path"):
+        write_project(repository, inputs, tmp_path / "project")
+
+
+def checked_out(archive: Path, policy: Path, place: Path, *more: str) -> int:
     words = ["load", str(archive), "--policy", str(policy), "--host", HOST, "--home", "--checkout"]
-    return main([*words, str(place)])
+    return main([*words, str(place), *more])
 
 
 def _emptied(place: Path) -> None:
@@ -197,11 +208,18 @@ def test_another_folder_is_refused_before_anything_is_brought(
     assert not (tmp_path / "home/sources").exists()
 
 
-def test_a_checkout_that_a_killed_one_made_is_taken(policy: Path, tmp_path: Path) -> None:
+def test_a_checkout_that_a_killed_one_made_is_taken(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     archive, place = signed_archive(tmp_path), tmp_path / "project"
     assert checked_out(archive, policy, place) == 0
+    counts = f"0 bases, 1 source, 0 packages in {tmp_path / 'home'}"
+    assert capsys.readouterr().out == f"{counts}\n2 files of the project in {place}\n"
     (tmp_path / ".project.lock").touch()
-    assert checked_out(archive, policy, place) == 0
+    assert checked_out(archive, policy, place, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["home"], report["sources"]) == (str(tmp_path / "home"), 1)
+    assert report["project"] == ["matrix.yaml", "recipes/x.yaml"]
     assert (place / "recipes/x.yaml").read_bytes() == SIGNED
     assert not (tmp_path / ".project.lock").exists()
 

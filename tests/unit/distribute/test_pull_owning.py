@@ -151,7 +151,7 @@ KEPT: list[tuple[Callable[[Path], None], str]] = [
 def test_what_is_kept_is_out_of_others_reach(
     use: Callable[[Path], None], name: str, tmp_path: Path
 ) -> None:
-    pulls = tmp_path / "pulls"
+    pulls = tmp_path / "no/home/pulls"
     use(pulls)
     for one in (pulls, pulls / name) if use is not from_last else ():
         assert one.stat().st_mode & 0o777 == 0o700

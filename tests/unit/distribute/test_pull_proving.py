@@ -16,7 +16,7 @@ from registry_site import Content, Published, Site
 from builder.distribute.pull import proof
 from builder.distribute.pull.proof import proofs_of
 from builder.model.errors import Refused
-from builder.registry import Descriptor, Registry
+from builder.registry import MANIFEST, Descriptor, Registry
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT
 from builder.trust.policy.evidence import counted_reasons
 from builder.trust.policy.records import OTHER, Claim
@@ -56,12 +56,15 @@ def test_too_many_claims_are_refused(
     image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passed over, the rest could hide a failure."""
-    registry, made = image
-    monkeypatch.setattr(proof, "MAX_CLAIMS", 30)
+    registry = image[0]
+    bare = registry.write_manifest(b"{}", MANIFEST).digest
     for number in range(3):
-        attach(registry, made.image, [b"{}"] * 10, note=str(number))
-    with pytest.raises(Refused, match="more than 30 claims"):
-        judged(registry, made.image)
+        attach(registry, bare, [b"{}"] * 10, note=str(number))
+    monkeypatch.setattr(proof, "MAX_CLAIMS", 30)
+    assert judged(registry, bare) == Counter(fault=30)
+    monkeypatch.setattr(proof, "MAX_CLAIMS", 29)
+    with pytest.raises(Refused, match="more than 29 claims"):
+        judged(registry, bare)
 
 
 def test_rubbish_within_bounds_hides_nothing(image: tuple[Registry, Published]) -> None:

@@ -132,7 +132,8 @@ GOOD: dict[str, list[list[M]]] = {
         [M("g", type=HARD, to="./f"), M("f", b"2")],
     ],
     "folders that nobody declares": [[M("a/b/c/f", b"1")], [M("a/b/.wh.c")]],
-    "odd names": [[M("./-n", b"1"), M("a b", b"2"), M("é\udcff", b"3"), M("x" * 200)]],
+    "odd names": [[M("./-n", b"1"), M("a b", b"2"), M("é\udcff", b"3"), M("y/" + "x" * 255)]],
+    "the deepest path": [[M("/".join("x" * 200))]],
     "a setuid program": [[d("bin"), M("bin/su", b"#!", mode=0o4755), M("w", mode=0o2755)]],
     "closed to its owner": [[d("a", 0o000), M("a/f", mode=0o000)]],
     "a pipe": [[M("p", type=tarfile.FIFOTYPE, mode=0o600)]],
@@ -220,8 +221,9 @@ HOSTILE: dict[str, tuple[list[M], str]] = {
         "and also another kind of file",
     ),
     "a long name": ([M("x" * 256)], "too long"),
-    "a long path": ([M("/".join(["x" * 200] * 25))], "too long"),
-    "a deep path": ([M("/".join(["x"] * 300))], "levels"),
+    "a long path": ([M("/".join(["x" * 200] * 20 + ["x" * 76]))], "too long"),
+    "a deep path": ([M("/".join("x" * 201))], "levels"),
+    "a null byte": ([M("é\0b", b"1")], "null byte"),
     "an unknown kind": ([M("a", type=b"D")], "unsupported kind|the tar is incomplete"),
 }
 
@@ -246,8 +248,9 @@ def test_a_link_of_a_lower_layer_is_not_gone_through(blobs: Path, target: Path) 
 
 def test_what_is_on_disk_is_said(blobs: Path, target: Path) -> None:
     members = [d("b", 0o2755), M("b/su", b"1", mode=0o6755), M("shadow", mode=0o000)]
-    devices = [d("dev"), M("dev/null", type=tarfile.CHRTYPE), M("dev/sda", type=tarfile.BLKTYPE)]
-    found = unpack([layer(blobs, [*members, *devices])], target)
+    devices = [d("dev"), M("dev/null", type=tarfile.CHRTYPE), M("dev/a/b", type=tarfile.BLKTYPE)]
+    layers = [[M("dev/null", b"1")], [*members, *devices]]
+    found = unpack([layer(blobs, one) for one in layers], target)
     assert sorted(change.count for change in found.changes.values()) == [1, 2, 2]
     assert Changes(count=2, paths=("/b", "/b/su")) in found.changes.values()
     assert stat.S_IMODE((target / "b/su").stat().st_mode) == 0o755

@@ -49,7 +49,7 @@ def test_every_floating_tag_of_the_shipped_matrix_means_a_cell(project: Project)
 def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) -> None:
     where = Where(file="matrix.yaml", line=7, key="tags.hpc-base.new")
     tag = FloatingTag(
-        recipe="hpc-base", tag="new", base="debian12", cuda="none", mpi="openmpi5.0", where=where
+        recipe="hpc-base", tag="new", base="debian12", cuda="10.1", mpi="openmpi5.0", where=where
     )
     matrix = dataclasses.replace(project.matrix, tags=(tag,))
     changed = dataclasses.replace(project, matrix=matrix)
@@ -57,7 +57,7 @@ def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) 
         BadInput, match=r"matrix\.yaml:7: tags\.hpc-base\.new: the cell of this tag is left out"
     ) as one:
         declared_releases(changed, Selection())
-    assert "debian12 packages Open MPI 4.1.4, not 5.0" in str(one.value)
+    assert "); base image: debian12 packages Open MPI 4.1.4, not 5.0 (" in str(one.value)
     assert declared_releases(changed, Selection(patterns={"recipe": ("biggan",)}))
 
 

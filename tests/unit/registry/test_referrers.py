@@ -9,14 +9,7 @@ import pytest
 from fake_registry import Fake, Fault, client, fake_registry, manifest
 
 from builder.distribute.pull.proof import attachments_of
-from builder.registry import (
-    INDEX,
-    MANIFEST,
-    Denied,
-    Descriptor,
-    NotThere,
-    RegistryFailed,
-)
+from builder.registry import INDEX, MANIFEST, Denied, Descriptor, NotThere, RegistryFailed
 from builder.trust.proof.attachments import DSSE
 
 LIST = "GET .*/referrers/"
@@ -196,3 +189,4 @@ def test_what_is_at_a_tag_of_cosigns_is_kept_in_sight(layer: str, fake: Fake) ->
     [found] = attachments_of(registry, image.digest)
     assert (found.tag, found.manifest) == (f"{fallback(image)}.att", content)
     assert found.blobs == {}
+    assert len(fake.requests(rf"GET .*manifests/{fallback(image)}\.att")) == 1

@@ -11,12 +11,7 @@ import urllib3.exceptions
 from fake_registry import LOGIN, Fake, Fault, challenge, digest, fake_registry, token
 from fake_registry import client as client_of
 
-from builder.registry import (
-    MANIFEST,
-    Denied,
-    Unreachable,
-    blobs,
-)
+from builder.registry import MANIFEST, Denied, Unreachable, blobs
 from builder.registry.failures import Transient, no_response
 
 CONTENT = bytes(range(256)) * 4000

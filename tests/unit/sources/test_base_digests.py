@@ -228,14 +228,8 @@ LINUX = {"os": "linux", "architecture": "amd64"}
         ({"manifests": [{"platform": None, **described(SINGLE)}]}, "available: none"),
         ({"manifests": [{"platform": LINUX}]}, NO_DIGEST),
         ({"manifests": [{"platform": LINUX, "digest": 3}]}, NO_DIGEST),
-        (
-            {"manifests": [{"platform": LINUX, "digest": "sha256:00"}]},
-            NO_DIGEST,
-        ),
-        (
-            {"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]},
-            NO_DIGEST,
-        ),
+        ({"manifests": [{"platform": LINUX, "digest": "sha256:00"}]}, NO_DIGEST),
+        ({"manifests": [{"platform": LINUX, "digest": f"{digest(b'')}\n"}]}, NO_DIGEST),
     ],
 )
 @pytest.mark.parametrize("kind", [INDEX, MANIFEST])
