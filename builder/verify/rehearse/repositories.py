@@ -183,7 +183,7 @@ def unpacked(data: bytes) -> Iterator[bytes]:
             raise Unavailable(f"it is damaged: {innermost(error)}") from error
         size += len(chunk)
         if size > LARGEST:
-            raise Unavailable(f"unpacked it is larger than {LARGEST >> 20} MiB")
+            raise Unavailable(f"larger than {LARGEST >> 20} MiB when unpacked")
         yield chunk
     if not inflate.eof:
         raise Unavailable("it is cut off")
