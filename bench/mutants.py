@@ -28,6 +28,8 @@ from covering import PROJECT, Coverage, coverage_of_engines, coverage_of_units
 from mutant_runs import Mutant, Outcome, run
 from mutations import Mutation, mutations
 
+import builder
+
 REACH, REACH_OF_PROOF = 0.90, 0.97
 PROOF = ("builder/verify", "builder/trust", "builder/distribute/pull")
 TESTS = PROJECT / "tests/unit"
@@ -136,6 +138,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--engines", nargs="+", type=Path, default=[], metavar="FILE")
     options = parser.parse_args()
+    if PROJECT not in Path(builder.__file__).parents:
+        parser.error(f"builder is imported from {builder.__file__}: set PYTHONPATH to {PROJECT}")
     engines = coverage_of_engines(measured=options.engines)
     coverage = coverage_of_units()
     chosen = sample(options.only, options.count, options.seed)
