@@ -1,7 +1,7 @@
 """Drive hpccm: compile a planned image to a Dockerfile and a Singularity definition.
 
 hpccm keeps process-wide state, and renders a block when it is converted to text. So each text is
-made in one go: set the state, build new stages, render them. hpccm's warnings are errors.
+rendered in one step: set the state, build new stages, render them. hpccm's warnings are errors.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _NO_SETTINGS = {
     "PIP_FIND_LINKS": "",
     "PIP_EXTRA_INDEX_URL": "",
 }
-# What pip installs to build a source distribution that names no requirements (PEP 517, PEP 518).
+# pip installs these to build a source distribution that names no requirements (PEP 517, PEP 518).
 _LEGACY_BUILD = ("setuptools>=40.8.0", "wheel")
 
 

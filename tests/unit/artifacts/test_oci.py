@@ -58,14 +58,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     digest = write(tmp_path)
     layout = read_layout(unpacked(tmp_path))
     assert layout.digest == digest
-    made = "1970-01-01T00:00:00Z"
+    created = "1970-01-01T00:00:00Z"
     assert layout.config == {
         "architecture": "ppc64le",
         "os": "linux",
-        "created": made,
+        "created": created,
         "config": {"Env": ["PATH=/bin", "A=b=c"], "Cmd": ["/bin/bash"]},
         "rootfs": {"type": "layers", "diff_ids": list(layout.diff_ids)},
-        "history": [{"created": made, "created_by": "mmdebstrap debian13"}],
+        "history": [{"created": created, "created_by": "mmdebstrap debian13"}],
     }
     found = {one.path: one.content for one in entries_of_layout(layout)}
     assert found == {"d": "", "d/f": hashlib.sha256(b"text").hexdigest()}

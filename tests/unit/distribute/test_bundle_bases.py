@@ -229,7 +229,7 @@ def _shorter(files: Files) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "a wrong byte": (_wrong_byte, "has the digest sha256:"),
-    "a missing blob": (_missing, "blob sha256:"),
+    "a missing blob": (_missing, f"blob sha256:{Path(LAYER).name} is missing"),
     "a shorter blob": (_shorter, "bytes, expected"),
 }
 

@@ -42,12 +42,12 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"format": "directory"}, "pulled as a directory"),
+        ({"format": "directory"}, "pulled as a directory cannot be verified"),
         ({"format": ["sif"]}, "cannot be verified"),
         ({"run": None}, "pull the image again with this version"),
-        ({"run": {"environment": ["A"], "directory": "/"}}, "the receipt is i"),
-        ({"run": {"environment": [3], "directory": "/"}}, "the receipt is i"),
-        ({"image": []}, "the receipt is i"),
+        ({"run": {"environment": ["A"], "directory": "/"}}, "the receipt is incomplete ("),
+        ({"run": {"environment": [3], "directory": "/"}}, "the receipt is incomplete ("),
+        ({"image": []}, "the receipt is incomplete ("),
     ],
 )
 def test_a_receipt_that_will_not_do(

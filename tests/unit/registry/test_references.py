@@ -40,7 +40,7 @@ def test_a_reference_in_parts(text: str, parts: tuple[str, str, str, str]) -> No
         ("a//b", "not a repository"),
         ("a/b-", "not a repository"),
         ("../etc", "not a host|not a repository"),
-        ("quay.io/" + "a" * 300, "at most 255"),
+        ("quay.io/" + "a" * 300, "a name has at most 255 characters"),
         ("a:b:c", "not a tag"),
         ("a:", "not a tag"),
         ("a:-x", "not a tag"),

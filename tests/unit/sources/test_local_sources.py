@@ -66,7 +66,7 @@ def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
     store = SourceStore(path=tmp_path / "store", project=project_with_archive(tmp_path))
     with pytest.raises(Changed) as caught:
         store.ensure(entry(), downloader=Downloader())
-    assert "differs from the locked one" in str(caught.value)
+    assert "the file differs from the locked one" in str(caught.value)
 
 
 def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:

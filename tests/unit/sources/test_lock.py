@@ -397,7 +397,7 @@ def test_a_version_that_debian_has_not_is_told(url: str, said: str, tmp_path: Pa
     [
         (archive(codename="forky"), Refused, "is for forky, stable"),
         (archive(sha256="f" * 64), Refused, "differs from the locked one"),
-        ({}, Unfetched, "Release file of trixie"),
+        ({}, Unfetched, "cannot fetch the Release file of trixie"),
     ],
 )
 def test_an_index_that_is_another_or_not_there(

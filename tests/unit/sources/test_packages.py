@@ -213,8 +213,8 @@ def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) 
         requests.get(url, timeout=10),
         requests.get(url, auth=("run", "guessed"), timeout=10),
     ):
-        told = answer.status_code, answer.headers["Proxy-Authenticate"]
-        assert told == (407, 'Basic realm="one run"')
+        refusal = answer.status_code, answer.headers["Proxy-Authenticate"]
+        assert refusal == (407, 'Basic realm="one run"')
 
 
 def test_two_who_want_one_file_fetch_it_once(

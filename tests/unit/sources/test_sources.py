@@ -302,7 +302,7 @@ def test_user_names_and_passwords_are_not_shown(server: Server, tmp_path: Path) 
     with pytest.raises(Unfetched) as missing:
         fetch_all(store, [source(f"{secret}/b.tgz")], downloader=downloader())
     text = f"{changed.value}{missing.value}"
-    assert f"{server.url}/site/a.tgz: " in text
+    assert f"{server.url}/site/a.tgz: the file differs from the locked one" in text
     assert f"{server.url}/gone/b.tgz: 127.0.0.1" in text
     assert "secret" not in text
 
