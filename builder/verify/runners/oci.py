@@ -15,7 +15,6 @@ from builder.build.engines import Buildah, Tools
 from builder.build.engines.buildah import limits
 from builder.system.descendants import waiting, waiting_below
 from builder.system.files import remove_tree
-from builder.system.locks import locked
 from builder.system.process import Completed, Processes
 from builder.verify.runners.protocol import (
     CDI_GPUS,
@@ -29,8 +28,8 @@ from builder.verify.runners.protocol import (
     scratch,
 )
 
-_TRIES = 3
-_MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; exit $status'
+_PAUSES = ("", "sleep 1; ", "sleep 5; ")
+_MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; {pause}exit $status'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,65 +38,53 @@ class Chroot:
 
     It copies output in a thread and does not wait for the end of that thread:
     https://github.com/containers/buildah/blob/v1.28.2/chroot/run_common.go (runUsingChrootMain).
-    So a shell prints a mark after the command; if the mark is missing, the command is run again.
+    So a shell prints a mark after the command. If the mark is missing, the command is run again,
+    with a longer pause after the mark.
     The shell also reports the signal that ended the command; Buildah does not.
     """
 
     inner: Prefixed
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
-        for _ in range(_TRIES):
+        for pause in _PAUSES:
             mark = f"ended-{secrets.token_hex(8)}"
-            done = self.inner.run(["sh", "-c", _MARKED, mark, *argv], timeout_s=timeout_s)
+            script = _MARKED.format(pause=pause)
+            done = self.inner.run(["sh", "-c", script, mark, *argv], timeout_s=timeout_s)
             before, ended, after = done.stdout.rpartition(f"\n{mark}\n")
             if ended or done.timed_out:
                 return dataclasses.replace(
                     done, argv=tuple(argv), stdout=before + after if ended else done.stdout
                 )
-        lost = f"{done.stderr}buildah lost the end of the output {_TRIES} times\n"
-        return dataclasses.replace(done, argv=tuple(argv), returncode=1, stderr=lost)
+        last = "".join(f": {line}" for line in done.stderr.splitlines()[-1:])
+        lost = f"buildah run: exit status {done.returncode}, and the end of the output is missing"
+        stderr = f"{done.stderr}{lost}, {len(_PAUSES)} times{last}\n"
+        return dataclasses.replace(done, argv=tuple(argv), returncode=1, stderr=stderr)
 
 
 @contextlib.contextmanager
 def buildah_runner(container: Container) -> Iterator[Runner]:
     """Create a working container of Buildah, in which each command runs with a chroot."""
-    tools, artifact = container.tools, container.artifact
-    buildah, capture = Buildah(tools), tools.processes.capture
-    # Buildah derives the image's name from the path, and not every path is a valid name. So the
-    # reference is relative, and all images share it until the container exists.
-    with locked(tools.home.path, "oci-runner"):
-        pulled = capture(
-            buildah.command("from", "--quiet", "--pull=always", f"oci:{artifact.name}"),
-            env=buildah.environment,
-            cwd=artifact.parent,
-        )
-    name = pulled.stdout.split()[-1]
-    image = capture(
-        buildah.command("inspect", "--format", "{{.FromImageID}}", name), check=False
-    ).stdout.strip()
-    command = buildah.command(
-        "run",
-        "--isolation=chroot",  # it needs neither cgroups nor a runtime
-        f"--env=HOME={HOME_IN_CONTAINER}",
-        f"--workingdir={container.directory}",
-        *_user(),
-        *([f"--device={CDI_GPUS}"] if container.gpu else []),
-        *container.data_option("volume"),
-        name,
-        "--",
-    )
-    try:
+    tools, env = container.tools, Buildah(container.tools).environment
+    with _own_storage(container, "buildah", ending=("rm", "--all")) as buildah:
         yield Chroot(
             inner=Prefixed(
-                prefix=tuple(command), tools=tools, env=buildah.environment, cwd=container.work
+                prefix=(
+                    *buildah,
+                    "run",
+                    "--isolation=chroot",  # it needs neither cgroups nor a runtime
+                    f"--env=HOME={HOME_IN_CONTAINER}",
+                    f"--workingdir={container.directory}",
+                    *_user(),
+                    *([f"--device={CDI_GPUS}"] if container.gpu else []),
+                    *container.data_option("volume"),
+                    _pulled(container, [*buildah, "from", "--quiet"]),
+                    "--",
+                ),
+                tools=tools,
+                env=env,
+                cwd=container.work,
             )
         )
-    finally:
-        # An interrupted run cleans the whole storage. It needs the lock, since it may remove a
-        # layer that is just being added for another image: "layer not known".
-        with contextlib.suppress(Exception), locked(tools.home.path, "oci-runner"):
-            capture(buildah.command("rm", name), check=False)
-            capture(buildah.command("rmi", image), check=False)
 
 
 def buildah_problem(tools: Tools) -> str:
@@ -168,19 +155,15 @@ class _Named:
 @contextlib.contextmanager
 def podman_runner(container: Container) -> Iterator[Runner]:
     """Run Podman with a storage that only this run uses."""
-    tools, artifact, env = container.tools, container.artifact, Buildah(container.tools).environment
     gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
-    with _podman_storage(container) as options:
-        engine = (tools.program("podman"), *options)
-        with locked(tools.home.path, "oci-runner"):
-            pull = [*engine, "pull", "--quiet", f"oci:{artifact.name}"]
-            pulled = tools.processes.capture(pull, env=env, cwd=artifact.parent)
+    # Its `system migrate` ends the process that keeps its namespace open.
+    with _own_storage(container, "podman", "tmpdir", ending=("system", "migrate")) as podman:
         runner = _Named(
-            engine=engine,
+            engine=podman,
             options=(*_user(), *limits(), *gpus),
             container=container,
-            image=pulled.stdout.split()[-1],
-            env=env,
+            image=_pulled(container, [*podman, "pull", "--quiet"]),
+            env=Buildah(container.tools).environment,
         )
         with _removed(runner):
             yield runner
@@ -198,23 +181,41 @@ def _removed(runner: _Named) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _podman_storage(container: Container) -> Iterator[tuple[str, ...]]:
-    """Yield the options for a storage that only this run uses.
+def _own_storage(
+    container: Container, program: str, *places: str, ending: Sequence[str]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the command of an engine with a storage that only this run uses.
 
+    Other builders cannot remove a container in it. `places` are options for further folders; the
+    command's `ending` is run before the storage is removed.
     Podman refuses a runroot with a path of more than 50 characters, such as those in users' homes.
     """
-    root = Path(tempfile.mkdtemp(dir=container.work, prefix="podman-"))
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="podman-") as short:
-        places = {"root": root, "runroot": f"{short}/run", "tmpdir": f"{short}/libpod"}
-        named = [f"--{name}={place}" for name, place in places.items()]
-        options = (*named, *Buildah(container.tools).driver.options)
+    tools = container.tools
+    root = Path(tempfile.mkdtemp(dir=container.work, prefix=f"{program}-"))
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix=f"{program}-") as short:
+        folders = [f"--{name}={short}/{name}" for name in ("runroot", *places)]
+        driver = Buildah(tools).driver.options
+        command = (tools.program(program), f"--root={root}", *folders, *driver)
         try:
-            yield options
+            yield command
         finally:
-            with contextlib.suppress(Exception):  # ends the process that keeps its namespace open
-                ending = [container.tools.program("podman"), *options, "system", "migrate"]
-                Processes().capture(ending, env=container.tools.environment, check=False)
+            with contextlib.suppress(Exception):
+                Processes().capture([*command, *ending], env=tools.environment, check=False)
             remove_tree(root)
+
+
+def _pulled(container: Container, command: Sequence[str]) -> str:
+    """Pull the artifact by an engine's command; return the name that the command prints.
+
+    Engines derive the image's name from the path, and not every path is a valid name. So the
+    reference is relative.
+    """
+    tools, artifact = container.tools, container.artifact
+    env = Buildah(tools).environment
+    pulled = tools.processes.capture(
+        [*command, f"oci:{artifact.name}"], env=env, cwd=artifact.parent
+    )
+    return pulled.stdout.split()[-1]
 
 
 @contextlib.contextmanager

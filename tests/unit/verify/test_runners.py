@@ -90,8 +90,38 @@ def test_a_command_whose_output_is_lost_is_run_again(kept: int, tmp_path: Path) 
 def test_output_that_is_always_lost_is_no_success(tmp_path: Path) -> None:
     done = chroot(tmp_path, losses=9).run(["echo", "finding"], timeout_s=20)
     assert (done.stdout, done.returncode) == ("", 1)
-    assert done.stderr == "buildah lost the end of the output 3 times\n"
+    lost = "buildah run: exit status 0, and the end of the output is missing, 3 times"
+    assert done.stderr == f"{lost}\n"
     assert (tmp_path / "count").read_text() == "3\n"
+
+
+# As Buildah: output is copied by a thread, whose end is not awaited.
+COPIES_SLOWLY = """\
+import os, subprocess, sys, threading, time
+def copy(): time.sleep(0.3); os.write(1, os.read(command.stdout.fileno(), 99))
+command = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
+threading.Thread(target=copy).start()
+os._exit(command.wait())
+"""
+
+
+def test_a_slow_copy_of_the_output_is_given_time(tmp_path: Path) -> None:
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    inner = Prefixed(prefix=(sys.executable, "-S", "-c", COPIES_SLOWLY), tools=tools, cwd=tmp_path)
+    done = Chroot(inner=inner).run(["echo", "finding"], timeout_s=20)
+    assert (done.stdout, done.returncode) == ("finding\n", 0)
+
+
+def test_an_error_of_buildah_itself_is_named(tmp_path: Path) -> None:
+    refuses = ("sh", "-c", "echo 'Error: container not known' >&2; exit 125")
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    inner = Prefixed(prefix=refuses, tools=tools, cwd=tmp_path)
+    done = Chroot(inner=inner).run(["echo", "finding"], timeout_s=20)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "buildah run: exit status 125, and the end of the output is missing, 3 times: "
+        "Error: container not known"
+    )
 
 
 @pytest.mark.parametrize(
