@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ProcessPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 
 from builder.model.errors import Interrupted, Refused
 
@@ -22,6 +22,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 # Takes arguments, and a function that raises to end the work.
 Work = Callable[[Sequence[str], Callable[[], object]], object]
+# True if the work was done, else False, or text and hint of a refusal.
+Answer = bool | tuple[str, str]
 
 
 class Workers:
@@ -38,20 +40,30 @@ class Workers:
         `check` is called meanwhile, and may raise to abandon the work. Raises `Refused` if the work
         did, and `Interrupted` after `end`.
         """
-        if self._pool is None:
-            return False
-        try:
-            future = self._pool.submit(_attempt, self._work, list(words))
-            while not wait([future], timeout=_POLL_S).done:
-                check()
-            answer = future.result()
-        except (RuntimeError, CancelledError) as error:  # a process died, or `end` was called
-            if self._ended.is_set():
-                raise Interrupted("the work has ended") from error
-            return False
+        answer = self.finished(self.begin(words), check)
         if isinstance(answer, tuple):
             raise Refused(answer[0], hint=answer[1])
         return answer
+
+    def begin(self, words: Sequence[str]) -> Future[Answer] | None:
+        """Begin the work in a process; None if there is no process."""
+        with contextlib.suppress(RuntimeError):  # a process died, or `end` was called
+            if self._pool:
+                return self._pool.submit(_attempt, self._work, list(words))
+        return None
+
+    def finished(self, work: Future[Answer] | None, check: Callable[[], object]) -> Answer:
+        """Wait for the end of work that was begun; see `do`."""
+        try:
+            while work and not wait([work], timeout=_POLL_S).done:
+                check()
+            if work:
+                return work.result()
+        except (RuntimeError, CancelledError):  # a process died, or `end` was called
+            pass
+        if self._ended.is_set():
+            raise Interrupted("the work has ended")
+        return False
 
     def end(self) -> None:
         """Kill all processes; their results are not needed any more."""
@@ -101,8 +113,7 @@ def _begin() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _attempt(work: Work, words: Sequence[str]) -> bool | tuple[str, str]:
-    """Return whether the work was done, or text and hint of a refusal."""
+def _attempt(work: Work, words: Sequence[str]) -> Answer:
     try:
         work(words, lambda: None)
     except Refused as error:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,14 +88,18 @@ class FormatPacker:
             yield name, functools.partial(self._fetch, layer)
 
     def _fetch(self, layer: Descriptor) -> FetchedLayer:
-        blob = self.cache.store.get(self.judged.source, layer)
-        is_listed = self.judged.request.format in LISTED
-        members = self._list(blob, layer.digest) if is_listed else None
+        source, members = self.judged.source, None
+        if self.judged.request.format in LISTED:
+            with self._listing(layer) as listed_members:
+                blob = self.cache.store.get(source, layer)
+                members = listed_members(blob)
+        else:
+            blob = self.cache.store.get(source, layer)
         return FetchedLayer(digest=layer.digest, blob=blob, members=members)
 
-    def _list(self, blob: Path, digest: str) -> Path:
-        check, diff_id = self.judged.source.check, self._diff_id(digest)
-        return self.cache.list_members(blob, digest, check, diff_id=diff_id)
+    def _listing(self, blob: Descriptor) -> AbstractContextManager[Callable[[Path], Path]]:
+        check, diff_id = self.judged.source.check, self._diff_id(blob.digest)
+        return self.cache.listing(blob, check, diff_id=diff_id)
 
     def _diff_id(self, digest: str) -> str:
         return self.judged.remote.diff_ids.get(digest, "")
@@ -149,9 +154,11 @@ class FormatPacker:
         artifact, unpacked = self.judged.artifact, None
         assert artifact is not None  # the rule `artifact` has passed
         is_sif = self.judged.request.format == "sif"
-        with self.cache.store.held(self.judged.source, artifact) as blob:
-            if not is_sif:
-                members = listed(self._list(blob, artifact.digest))
+        with ExitStack() as held:
+            listing = None if is_sif else held.enter_context(self._listing(artifact))
+            blob = held.enter_context(self.cache.store.held(self.judged.source, artifact))
+            if listing:
+                members = listed(listing(blob))
                 unpacked = unpack([(artifact.digest, members)], None)
             elif not begins_as_sif(blob):
                 raise Refused(f"{artifact.digest}: the published file is not a SIF")

@@ -28,7 +28,7 @@ from builder.distribute.pull.members import (
     named,
     sha256_of_content,
 )
-from builder.distribute.pull.streams import opened
+from builder.distribute.pull.streams import PARTIAL, opened
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked
@@ -83,7 +83,7 @@ class BlobStore:
             yield file
 
     def _fetch(self, registry: Source, blob: Descriptor, file: Path) -> None:
-        partial = file.with_name(f"{file.name}.partial")
+        partial = file.with_name(f"{file.name}{PARTIAL}")
         if not is_own_file(partial):
             partial.unlink(missing_ok=True)
         try:
@@ -105,12 +105,23 @@ def place(blob: Path, target: Path) -> None:
 
 
 def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
-    """Write a list of a layer's members; `request` is blob, digest, diff_id or "", list path."""
-    blob, digest, diff_id, target = request
+    """Write a list of a layer's members; `request` is blob, digest, diff_id or "", list path.
+
+    With the blob's size at the end, the blob may still be in transfer; the work ends when the list
+    is removed.
+    """
+    blob, digest, diff_id, target, *sizes = request
+    size = int(sizes[0]) if sizes else 0
+
+    def checked() -> None:
+        check()
+        if size:
+            Path(target).lstat()
+
     with (
         Path(target).open("wb") as file,
         named(digest),
-        opened(Path(blob), digest, diff_id, check=check) as stream,
+        opened(Path(blob), digest, diff_id, check=checked, size=size) as stream,
     ):
         for member, path, content in members(stream):
             sha256 = sha256_of_content(content) if member.isreg() else ""
@@ -164,6 +175,34 @@ class PullCache:
             with _READING:
                 write_list(request, check)
         return path
+
+    @contextlib.contextmanager
+    def listing(
+        self, blob: Descriptor, check: Callable[[], object], *, diff_id: str = ""
+    ) -> Iterator[Callable[[Path], Path]]:
+        """List the members of a blob while the caller fetches it into the store.
+
+        Yields a function that takes the complete blob, waits, and returns the list. If no process
+        is there to read ahead, or if it failed, the function calls `list_members`.
+        """
+        assert self.lists is not None  # the cache was opened for this format
+        readers = self.readers
+        assert readers is not None
+        folder = Path(mkdtemp(dir=self.lists))
+        path, name = folder / "list", blob.digest.partition(":")[2]
+        request = [str(self.store.folder / name), blob.digest, diff_id, str(path), str(blob.size)]
+        ahead = readers.begin(request)
+
+        def listed_members(file: Path) -> Path:
+            if ahead and readers.finished(ahead, check) is True:
+                return path
+            return self.list_members(file, blob.digest, check, diff_id=diff_id)
+
+        try:
+            yield listed_members
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # the reader ends, too
+            raise
 
 
 @contextlib.contextmanager

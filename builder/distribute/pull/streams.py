@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import os
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from builder.artifacts.oci import GZIP_MAGIC
 from builder.model.digests import HashedReader
@@ -131,23 +135,82 @@ def _inflated(packed: HashedReader, label: str) -> Iterator[bytes]:
         data = member.unused_data or packed.read(_CHUNK)
 
 
+PARTIAL = ".partial"  # ends the name of a blob that is being fetched
+_POLL_S = 0.005
+
+
+class GrowingFile(io.RawIOBase):
+    """A blob's file, read while another process writes it, under its name with `.partial`.
+
+    `size` is that of the complete blob. `check` is called while bytes are missing, and may raise an
+    error to end the reading.
+    """
+
+    def __init__(self, blob: Path, size: int, check: Callable[[], object]) -> None:
+        super().__init__()
+        self._blob, self._size, self._check = blob, size, check
+        self._file = self._opened()
+
+    def _opened(self) -> IO[bytes]:
+        while True:
+            for path in (self._blob, self._blob.with_name(f"{self._blob.name}{PARTIAL}")):
+                with contextlib.suppress(FileNotFoundError):
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    return os.fdopen(os.open(path, flags), "rb")
+            self._wait()
+
+    def _wait(self) -> None:
+        self._check()
+        time.sleep(_POLL_S)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes, once there are any; none at the end.
+
+        Raises `OSError` if the blob is complete, and its end is not in this file.
+        """
+        while True:
+            is_complete = self._blob.exists()
+            data = self._file.read(size)
+            if data or self._file.tell() >= self._size:
+                return data
+            if is_complete:
+                raise OSError(f"{self._blob}: another file took its place")
+            self._wait()
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Continue at another position."""
+        return self._file.seek(position, whence)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 @contextlib.contextmanager
 def opened(
-    blob: Path, digest: str, diff_id: str = "", *, check: Callable[[], object] = lambda: None
+    blob: Path,
+    digest: str,
+    diff_id: str = "",
+    *,
+    check: Callable[[], object] = lambda: None,
+    size: int = 0,
 ) -> Iterator[PlainLayer]:
     """Open a layer as its plain bytes; on exit, the rest is read. `check` may end the reading.
+
+    With the blob's `size`, it may still be in transfer: see `GrowingFile`.
 
     A gzip file without its checksum, or with data after it, is refused. Raises `Refused` on exit
     unless the blob has its digest, and, if the image's configuration names a `diff_id`, the plain
     bytes have that digest.
     """
-    with blob.open("rb") as file:
+    source = GrowingFile(blob, size, check) if size else blob.open("rb")
+    with source as file:
         begin = file.read(max(map(len, _OTHER_WAYS)))
         file.seek(0)
         for magic, way in _OTHER_WAYS.items():
             if begin.startswith(magic):
                 raise Refused(f"{digest}: compression {way} is not supported; use gzip or none")
-        packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
+        packed, gzipped = HashedReader(cast("IO[bytes]", file)), begin.startswith(GZIP_MAGIC)
         hashed = bool(diff_id)
         plain = PlainLayer(packed, gzipped=gzipped, label=digest, hashed=hashed, check=check)
         yield plain

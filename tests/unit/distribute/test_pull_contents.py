@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_pull_unpacking import GOOD, HOSTILE, M, layer
 
+from builder.artifacts.oci import LAYER
 from builder.distribute.pull.cache import PullCache, listed, pull_cache, write_list
 from builder.distribute.pull.layers import read, unpack
+from builder.distribute.pull.streams import PARTIAL
 from builder.model.errors import Interrupted, Refused
+from builder.registry import Descriptor
+from builder.system.threads import AT_ONCE
 
 MEMBERS = [M("a", b"1"), M("b", b"22", mode=0o755)]
 
@@ -82,3 +87,54 @@ def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
     blob, digest = layer(tmp_path, MEMBERS)
     with pytest.raises(Interrupted):
         write_list([str(blob), digest, "", str(tmp_path / "list")], stop)
+
+
+def arriving(cache: PullCache, blob: Path, digest: str) -> tuple[Path, Descriptor]:
+    """The path in the store under which a layer's bytes arrive, and the layer's descriptor."""
+    cache.store.folder.mkdir(parents=True)
+    descriptor = Descriptor(media_type=LAYER, digest=digest, size=blob.stat().st_size)
+    return cache.store.folder / digest.partition(":")[2], descriptor
+
+
+def test_a_layer_is_listed_while_it_arrives(
+    tmp_path: Path, cache: PullCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, digest = layer(tmp_path, MEMBERS)
+    expected, data = cache.list_members(blob, digest, ignore).read_bytes(), blob.read_bytes()
+    file, descriptor = arriving(cache, blob, digest)
+    partial = file.with_name(f"{file.name}{PARTIAL}")
+    monkeypatch.delattr(PullCache, "list_members")  # nobody reads the complete layer
+    with cache.listing(descriptor, ignore) as members:
+        with partial.open("wb", buffering=0) as growing:
+            for number in range(0, len(data), 40):
+                growing.write(data[number : number + 40])
+                time.sleep(0.01)
+        partial.rename(file)
+        assert members(file).read_bytes() == expected
+
+
+@pytest.mark.parametrize("begin", [b"", b"\x1f\x8b", b"what another layer begins with" * 99])
+def test_a_layer_that_arrives_in_another_file_is_read_when_complete(
+    begin: bytes, tmp_path: Path, cache: PullCache
+) -> None:
+    blob, digest = layer(tmp_path, MEMBERS)
+    file, descriptor = arriving(cache, blob, digest)
+    partial = file.with_name(f"{file.name}{PARTIAL}")
+    partial.write_bytes(begin)
+    with cache.listing(descriptor, ignore) as members:
+        time.sleep(0.1)  # the reader has opened the first file
+        partial.unlink()
+        blob.rename(file)
+        assert [path for _, path, _ in listed(members(file))] == ["a", "b"]
+
+
+def test_a_layer_that_does_not_arrive_occupies_no_reader(tmp_path: Path, cache: PullCache) -> None:
+    blob, digest = layer(tmp_path, MEMBERS)
+    _, descriptor = arriving(cache, blob, digest)
+    for _ in range(AT_ONCE + 1):
+        with pytest.raises(ConnectionError), cache.listing(descriptor, ignore):
+            raise ConnectionError
+    assert cache.readers
+    request = [str(blob), digest, "", str(tmp_path / "list")]
+    work = cache.readers.begin(request)
+    assert work is None or work.result(timeout=20) is True
