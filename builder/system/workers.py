@@ -15,15 +15,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 
-from builder.model.errors import Interrupted, Refused
+from builder.model.errors import Interrupted
 
 _POLL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SET_DEATH_SIGNAL = 1  # prctl(2), PR_SET_PDEATHSIG
 # Takes arguments, and a function that raises to end the work.
 Work = Callable[[Sequence[str], Callable[[], object]], object]
-# True if the work was done, else False, or text and hint of a refusal.
-Answer = bool | tuple[str, str]
 
 
 class Workers:
@@ -34,26 +32,19 @@ class Workers:
         self._ended = threading.Event()
         self.processes = multiprocessing.active_children() if pool else []
 
-    def do(self, words: Sequence[str], check: Callable[[], object]) -> bool:
-        """Do the work in a process; return False if the caller must do it, and meet its error.
-
-        `check` is called meanwhile, and may raise to abandon the work. Raises `Refused` if the work
-        did, and `Interrupted` after `end`.
-        """
-        answer = self.finished(self.begin(words), check)
-        if isinstance(answer, tuple):
-            raise Refused(answer[0], hint=answer[1])
-        return answer
-
-    def begin(self, words: Sequence[str]) -> Future[Answer] | None:
+    def begin(self, words: Sequence[str]) -> Future[bool] | None:
         """Begin the work in a process; None if there is no process."""
         with contextlib.suppress(RuntimeError):  # a process died, or `end` was called
             if self._pool:
                 return self._pool.submit(_attempt, self._work, list(words))
         return None
 
-    def finished(self, work: Future[Answer] | None, check: Callable[[], object]) -> Answer:
-        """Wait for the end of work that was begun; see `do`."""
+    def finished(self, work: Future[bool] | None, check: Callable[[], object]) -> bool:
+        """Wait for work that was begun; return False if the caller must do it, and meet its error.
+
+        `check` is called meanwhile, and may raise to abandon the work. Raises `Interrupted` after
+        `end`.
+        """
         try:
             while work and not wait([work], timeout=_POLL_S).done:
                 check()
@@ -113,11 +104,10 @@ def _begin() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _attempt(work: Work, words: Sequence[str]) -> Answer:
+def _attempt(work: Work, words: Sequence[str]) -> bool:
+    """Return whether the work was done."""
     try:
         work(words, lambda: None)
-    except Refused as error:
-        return error.args[0], error.hint
     except Exception:  # the caller repeats the work and meets the same error
         return False
     return True

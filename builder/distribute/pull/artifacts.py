@@ -90,14 +90,14 @@ class FormatPacker:
     def _fetch(self, layer: Descriptor) -> FetchedLayer:
         source, members = self.judged.source, None
         if self.judged.request.format in LISTED:
-            with self._listing(layer) as listed_members:
+            with self._listing(layer) as listing:
                 blob = self.cache.store.get(source, layer)
-                members = listed_members(blob)
+                members = listing()
         else:
             blob = self.cache.store.get(source, layer)
         return FetchedLayer(digest=layer.digest, blob=blob, members=members)
 
-    def _listing(self, blob: Descriptor) -> AbstractContextManager[Callable[[Path], Path]]:
+    def _listing(self, blob: Descriptor) -> AbstractContextManager[Callable[[], Path]]:
         check, diff_id = self.judged.source.check, self._diff_id(blob.digest)
         return self.cache.listing(blob, check, diff_id=diff_id)
 
@@ -158,7 +158,7 @@ class FormatPacker:
             listing = None if is_sif else held.enter_context(self._listing(artifact))
             blob = held.enter_context(self.cache.store.held(self.judged.source, artifact))
             if listing:
-                members = listed(listing(blob))
+                members = listed(listing())
                 unpacked = unpack([(artifact.digest, members)], None)
             elif not begins_as_sif(blob):
                 raise Refused(f"{artifact.digest}: the published file is not a SIF")

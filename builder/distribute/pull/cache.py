@@ -105,23 +105,20 @@ def place(blob: Path, target: Path) -> None:
 
 
 def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
-    """Write a list of a layer's members; `request` is blob, digest, diff_id or "", list path.
+    """Write a list of a layer's members, while its blob arrives; end if the list is removed.
 
-    With the blob's size at the end, the blob may still be in transfer; the work ends when the list
-    is removed.
+    `request` is the blob's path and digest, its diff_id or "", the list's path, the blob's size.
     """
-    blob, digest, diff_id, target, *sizes = request
-    size = int(sizes[0]) if sizes else 0
+    blob, digest, diff_id, target, size = request
 
     def checked() -> None:
         check()
-        if size:
-            Path(target).lstat()
+        Path(target).lstat()
 
     with (
         Path(target).open("wb") as file,
         named(digest),
-        opened(Path(blob), digest, diff_id, check=checked, size=size) as stream,
+        opened(Path(blob), digest, diff_id, check=checked, size=int(size)) as stream,
     ):
         for member, path, content in members(stream):
             sha256 = sha256_of_content(content) if member.isreg() else ""
@@ -159,47 +156,32 @@ class PullCache:
     lists: Path | None = None
     readers: Workers | None = None
 
-    def list_members(
-        self, blob: Path, digest: str, check: Callable[[], object], *, diff_id: str = ""
-    ) -> Path:
-        """List the members of a layer; its plain bytes must have the `diff_id`, if one is given.
-
-        `check` is called in between, and raises an error to end the work. Raises `Refused` for a
-        layer that must not be unpacked.
-        """
-        assert self.lists is not None  # the cache was opened for this format
-        assert self.readers is not None
-        path = Path(mkdtemp(dir=self.lists), "list")  # an abandoned reader may still write
-        request = [str(blob), digest, diff_id, str(path)]
-        if not self.readers.do(request, check):
-            with _READING:
-                write_list(request, check)
-        return path
-
     @contextlib.contextmanager
     def listing(
         self, blob: Descriptor, check: Callable[[], object], *, diff_id: str = ""
-    ) -> Iterator[Callable[[Path], Path]]:
+    ) -> Iterator[Callable[[], Path]]:
         """List the members of a blob while the caller fetches it into the store.
 
-        Yields a function that takes the complete blob, waits, and returns the list. If no process
-        is there to read ahead, or if it failed, the function calls `list_members`.
+        Yields a function for when it is there, which returns the list. Its plain bytes must have
+        the `diff_id`, if one is given. The function calls `check` in between, which raises an error
+        to end the work, and raises `Refused` for a layer that must not be unpacked.
         """
         assert self.lists is not None  # the cache was opened for this format
         readers = self.readers
         assert readers is not None
         folder = Path(mkdtemp(dir=self.lists))
-        path, name = folder / "list", blob.digest.partition(":")[2]
-        request = [str(self.store.folder / name), blob.digest, diff_id, str(path), str(blob.size)]
+        path, file = folder / "list", self.store.folder / blob.digest.partition(":")[2]
+        request = [str(file), blob.digest, diff_id, str(path), str(blob.size)]
         ahead = readers.begin(request)
 
-        def listed_members(file: Path) -> Path:
-            if ahead and readers.finished(ahead, check) is True:
-                return path
-            return self.list_members(file, blob.digest, check, diff_id=diff_id)
+        def members() -> Path:
+            if not readers.finished(ahead, check):
+                with _READING:
+                    write_list(request, check)
+            return path
 
         try:
-            yield listed_members
+            yield members
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # the reader ends, too
             raise

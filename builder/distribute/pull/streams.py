@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 from builder.artifacts.oci import GZIP_MAGIC
 from builder.model.digests import HashedReader
@@ -139,7 +138,7 @@ PARTIAL = ".partial"  # ends the name of a blob that is being fetched
 _POLL_S = 0.005
 
 
-class GrowingFile(io.RawIOBase):
+class GrowingFile(io.FileIO):
     """A blob's file, read while another process writes it, under its name with `.partial`.
 
     `size` is that of the complete blob. `check` is called while bytes are missing, and may raise an
@@ -147,43 +146,33 @@ class GrowingFile(io.RawIOBase):
     """
 
     def __init__(self, blob: Path, size: int, check: Callable[[], object]) -> None:
-        super().__init__()
         self._blob, self._size, self._check = blob, size, check
-        self._file = self._opened()
+        super().__init__(self._descriptor())
 
-    def _opened(self) -> IO[bytes]:
+    def _descriptor(self) -> int:
         while True:
             for path in (self._blob, self._blob.with_name(f"{self._blob.name}{PARTIAL}")):
                 with contextlib.suppress(FileNotFoundError):
-                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                    return os.fdopen(os.open(path, flags), "rb")
+                    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             self._wait()
 
     def _wait(self) -> None:
         self._check()
         time.sleep(_POLL_S)
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Return at most `size` bytes, once there are any; none at the end.
 
         Raises `OSError` if the blob is complete, and its end is not in this file.
         """
         while True:
             is_complete = self._blob.exists()
-            data = self._file.read(size)
-            if data or self._file.tell() >= self._size:
+            data = super().read(size)
+            if data or self.tell() >= self._size:
                 return data
             if is_complete:
                 raise OSError(f"{self._blob}: another file took its place")
             self._wait()
-
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Continue at another position."""
-        return self._file.seek(position, whence)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 @contextlib.contextmanager
@@ -203,14 +192,13 @@ def opened(
     unless the blob has its digest, and, if the image's configuration names a `diff_id`, the plain
     bytes have that digest.
     """
-    source = GrowingFile(blob, size, check) if size else blob.open("rb")
-    with source as file:
+    with GrowingFile(blob, size, check) if size else blob.open("rb") as file:
         begin = file.read(max(map(len, _OTHER_WAYS)))
         file.seek(0)
         for magic, way in _OTHER_WAYS.items():
             if begin.startswith(magic):
                 raise Refused(f"{digest}: compression {way} is not supported; use gzip or none")
-        packed, gzipped = HashedReader(cast("IO[bytes]", file)), begin.startswith(GZIP_MAGIC)
+        packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
         hashed = bool(diff_id)
         plain = PlainLayer(packed, gzipped=gzipped, label=digest, hashed=hashed, check=check)
         yield plain

@@ -49,12 +49,17 @@ def nothing() -> None:
     """No reason to end."""
 
 
+def done(some: Workers, words: Sequence[str], check: Callable[[], object]) -> bool:
+    """Whether a process did the work."""
+    return some.finished(some.begin(words), check)
+
+
 @pytest.mark.usefixtures("alone")
 def test_the_work_is_done_in_other_processes(tmp_path: Path) -> None:
     with workers(work, 2) as some:
         assert len(some.processes) == 2
         for number in range(4):
-            assert some.do(["write", str(tmp_path / str(number))], nothing)
+            assert done(some, ["write", str(tmp_path / str(number))], nothing)
     found = {int(one.read_text()) for one in tmp_path.iterdir()}
     assert found <= {one.pid for one in some.processes}
     assert os.getpid() not in found
@@ -62,21 +67,11 @@ def test_the_work_is_done_in_other_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_what_is_refused_is_refused_alike(tmp_path: Path) -> None:
-    with workers(work, 2) as some:
-        for _ in range(3):
-            with pytest.raises(Refused) as raised:
-                some.do(["refuse"], nothing)
-            assert str(raised.value) == "no\n  hint: ask again"
-        assert some.do(["write", str(tmp_path / "after")], nothing)
-
-
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("what", ["fail", "break", "die"])
+@pytest.mark.parametrize("what", ["fail", "refuse", "break", "die"])
 def test_whoever_asks_finds_what_is_in_the_way(what: str, tmp_path: Path) -> None:
     with workers(work, 2) as some:
-        assert not some.do([what], nothing)
-        assert some.do(["write", str(tmp_path / "after")], nothing) is (what != "die")
+        assert not done(some, [what], nothing)
+        assert done(some, ["write", str(tmp_path / "after")], nothing) is (what != "die")
 
 
 @pytest.mark.usefixtures("alone")
@@ -89,8 +84,8 @@ def test_a_reason_to_end_ends_the_work(tmp_path: Path) -> None:
 
     with workers(work, 2) as some:
         with pytest.raises(Interrupted, match="enough"):
-            some.do(["forever", str(begun)], check)
-        assert some.do(["write", str(tmp_path / "by-another")], nothing)
+            done(some, ["forever", str(begun)], check)
+        assert done(some, ["write", str(tmp_path / "by-another")], nothing)
 
 
 @pytest.mark.usefixtures("alone")
@@ -99,7 +94,7 @@ def test_the_end_ends_the_work(tmp_path: Path) -> None:
 
     def ask(some: Workers) -> None:
         try:
-            some.do(["forever", str(begun)], nothing)
+            done(some, ["forever", str(begun)], nothing)
         except BaseException as error:
             told.append(error)
 
@@ -118,7 +113,7 @@ def test_when_the_program_is_killed_its_workers_end(tmp_path: Path) -> None:
     if not program:
         with workers(work, 1) as some:
             known.write_text(str(some.processes[0].pid))
-            some.do(["forever", str(begun)], nothing)
+            done(some, ["forever", str(begun)], nothing)
         os._exit(0)
     wait_for(begun.exists)
     os.kill(program, signal.SIGKILL)
@@ -135,7 +130,7 @@ def test_where_no_thread_can_begin_nobody_waits_for_them(monkeypatch: pytest.Mon
         limited.setattr(threading.Thread, "start", start)
         with workers(work, 2) as some:
             assert not some.processes
-            assert not some.do(["write", "nowhere"], nothing)
+            assert not done(some, ["write", "nowhere"], nothing)
     wait_for(lambda: not multiprocessing.active_children())
 
 
@@ -161,7 +156,7 @@ def test_beside_threads_there_are_none() -> None:
     try:
         with workers(work, 2) as some:
             assert not some.processes
-            assert not some.do(["write", "nowhere"], nothing)
+            assert not done(some, ["write", "nowhere"], nothing)
     finally:
         go.set()
         thread.join()

@@ -72,6 +72,11 @@ if [ "$count" -lt {losses} ]; then "$@" | head -c {kept}; else "$@"; fi
 """
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oci, "_PAUSES", ("", "sleep 0.6; ", "sleep 0.1; "))
+
+
 def chroot(tmp_path: Path, *, losses: int, kept: int = 0) -> Chroot:
     script = LOSES.format(count=tmp_path / "count", losses=losses, kept=kept)
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
