@@ -1,9 +1,9 @@
-"""Native tools for builds under emulation: this machine's twins of an image's programs.
+"""Native tools for builds under emulation: programs of this machine in place of the image's own.
 
-`tools` brings them from the Debian mirror, `twins` says which stands for which, `files` lists their
-files, and `interpreter` makes the QEMU that runs them in place of the image's own. The kernel
-starts an architecture's programs by that QEMU if its handler (binfmt_misc) says so; to look takes
-no more than to read four small files.
+`tools` downloads them from the Debian mirror, `twins` pairs each with the image's program, `files`
+lists their files, and `interpreter` makes the QEMU that runs them. The kernel starts an
+architecture's programs by that QEMU if its handler (binfmt_misc) names it; four small files show
+whether it does.
 """
 
 from __future__ import annotations

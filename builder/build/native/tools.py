@@ -1,8 +1,8 @@
-"""Native tools for a base: this machine's twins of its compilers, shell and utilities.
+"""Native tools for a base: its compilers, shell and utilities, built for this machine.
 
-They are the packages of the base's own Debian release, built for this machine: the same versions,
-and of the compilers those that cross-compile. Kept by content key beside the bases; shown to
-build steps at `/.native`, where `twins.c` looks.
+They are packages of the base's own Debian release, in the same versions; the compilers are those
+that cross-compile. They are stored by content key beside the bases. Build steps see them at
+`/.native`, where `twins.c` looks for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORD = "native.json"
 _OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpccm
 # Of Debian's nvcc the passes that make the GPU's code, which is for any host; nvcc itself, and
 # cudafe++ that sees the host's code, are the image's own. A mirror without non-free costs these
-# twins alone. What the package depends on is not brought: 2 GB of libraries.
+# twins alone. The package's dependencies, 2 GB of libraries, are not fetched.
 _NVCC = "nvidia-cuda-toolkit"
 _BRING_NVCC = (Path(__file__).parent / "bring-nvcc.sh").read_text()
 _USED = {"bin", "lib", "lib64", "sbin", "usr"}
@@ -78,7 +78,7 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
     if arch not in _MULTIARCH:
         return f"Debian has no cross-compilers for {arch}"
     if base.bootstrap is None:
-        return f"{base.name} comes from a registry, and no Debian release has its compilers' twins"
+        return f"{base.name} comes from a registry, and no Debian release has its compilers"
     return ""
 
 
@@ -113,7 +113,7 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
     name = _name(base, arch)
 
     def make(folder: Path, now: str) -> dict[str, object]:
-        way.say(f"bringing native tools of {base.name} for builds of {arch}")
+        way.say(f"downloading native tools of {base.name} for builds of {arch}")
         _make(base, arch, folder, way)
         folder.chmod(0o755)
         return {"name": name, "digest": digest_of(entries_of(folder / "root")), "made": now}
@@ -139,7 +139,7 @@ def _read(record: Path) -> NativeTools | None:
 def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
     """Return the newest tools for a base's release and an architecture; None if there are none.
 
-    For where no mirror is: tools that were brought are of the mirror of those who made them.
+    For use without a mirror: tools from an archive are of the mirror of those who made them.
     """
     named = [tools for tools in stored_tools(store) if tools.name == _name(base, arch)]
     newest = max(named, key=lambda tools: tools.made, default=None)
