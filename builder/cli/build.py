@@ -29,9 +29,6 @@ from builder.cli.options import (
     add_no_native_tools,
     add_offline,
     add_output,
-    add_progress,
-    add_project,
-    add_selectors,
     positive_number,
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
@@ -73,9 +70,6 @@ class BuildOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of the main job."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     add_output(parser, "folder for images and report (default: PROJECT/out)")
     parser.add_argument(
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"

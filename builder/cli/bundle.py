@@ -13,9 +13,6 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     a_path,
-    add_progress,
-    add_project,
-    add_selectors,
     add_transfer,
     not_empty,
 )
@@ -79,9 +76,6 @@ class BundleOptions(SelectorOptions, ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `bundle`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--output",
         "-o",

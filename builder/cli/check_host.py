@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli.options import (
-    Options,
-    Parser,
-    a_path,
-    add_output,
-    add_project,
-    distinct,
-    find_image,
-)
+from builder.cli.options import Options, Parser, a_path, add_output, distinct, find_image
 from builder.host.local_host import this_host
 from builder.host.records import Host, as_record, read_record
 from builder.host.rules import judge
@@ -79,7 +71,6 @@ class CheckHostOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `check-host`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
     parser.add_argument(
         "path",
         type=a_path,

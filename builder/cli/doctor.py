@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.build.engines.storage import try_storage
 from builder.build.native import is_lent
-from builder.cli.options import Options, Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path
 from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -27,7 +27,6 @@ class DoctorOptions(Options):
 
 def declare(parser: Parser) -> None:
     """Add the options of `doctor`."""
-    add_project(parser)
     parser.add_argument(
         "--gpu",
         action="store_true",

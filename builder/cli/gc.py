@@ -9,7 +9,7 @@ from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
 from builder.build.garbage import Garbage, free, garbage
 from builder.build.planning import load_plan
-from builder.cli.options import Options, Parser, add_project, number_of_days
+from builder.cli.options import Options, Parser, number_of_days
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError, counted
 from builder.system.home import Home
@@ -29,7 +29,6 @@ class GcOptions(Options):
 
 def declare(parser: Parser) -> None:
     """Add the options of `gc`."""
-    add_project(parser)
     parser.add_argument("--free", action="store_true", help="remove the parts (default: show them)")
     parser.add_argument(
         "--unused-for",

@@ -9,15 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    a_path,
-    add_progress,
-    add_project,
-    add_transfer,
-    not_empty,
-)
+from builder.cli.options import Parser, ProgressOptions, a_path, add_transfer, not_empty
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
@@ -109,8 +101,6 @@ class LoadOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `load`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="archive from `bundle`")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="target registry")

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from builder.build.inputs import Lockable
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, ProgressOptions, SelectorOptions
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -35,9 +28,6 @@ class LockOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `lock`."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--check", action="store_true", help="only compare lock.yaml with recipes")
     how.add_argument(

@@ -1,7 +1,8 @@
 """The parser, and the options that several commands share.
 
-A command's module has a class that names the options it reads, `declare`, which adds them to a
-parser, and `run`, which takes them and returns the exit code.
+A command's module has a class that names the options it reads, `declare`, which adds its own to a
+parser, and `run`, which takes them and returns the exit code. `builder.cli.commands` adds --project
+and the options of the classes that it inherits from.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import ImageGoal
 from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
-from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.options import Parser, SelectorOptions
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
@@ -24,8 +24,6 @@ class PlanOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `plan`."""
-    add_selectors(parser)
-    add_project(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="as JSON, with content keys")
     shape.add_argument("--graph", action="store_true", help="as a graph in Graphviz's language")

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -33,7 +33,6 @@ class PolicyOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `policy test`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument("kind", metavar="test", choices=("test",), help="what to do")
     parser.add_argument(
         "cases",

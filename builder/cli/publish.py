@@ -13,9 +13,6 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     add_output,
-    add_progress,
-    add_project,
-    add_selectors,
     add_transfer,
     not_empty,
 )
@@ -80,9 +77,6 @@ class PublishOptions(SelectorOptions, ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `publish`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )

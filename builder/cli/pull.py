@@ -15,8 +15,6 @@ from builder.cli.options import (
     a_path,
     add_output,
     add_plain_http,
-    add_progress,
-    add_project,
     not_empty,
 )
 from builder.cli.os_errors import describe
@@ -83,8 +81,6 @@ class PullOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `pull`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "references",
         metavar="REFERENCE",

@@ -10,15 +10,7 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    a_path,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, ProgressOptions, SelectorOptions, a_path
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.model.records import plain
@@ -42,9 +34,6 @@ class RehearseOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `rehearse`."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--clones",
         action="append",

@@ -16,8 +16,6 @@ from builder.cli.options import (
     add_no_native_tools,
     add_offline,
     add_output,
-    add_progress,
-    add_project,
     find_image,
 )
 from builder.model.errors import BadInput, counted
@@ -56,8 +54,6 @@ class ReproduceOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `reproduce`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "path",
         type=a_path,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli.options import Options, Parser, add_project, not_empty
+from builder.cli.options import Options, Parser, not_empty
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -41,7 +41,6 @@ class SetupOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `setup`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument(
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )

@@ -14,8 +14,6 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
-    add_progress,
-    add_project,
     distinct,
     not_empty,
     positive_number,
@@ -69,8 +67,6 @@ class VerifyOptions(ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `verify`."""
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "path",
         type=a_path,
