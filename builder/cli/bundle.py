@@ -13,6 +13,7 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     a_path,
+    add_flag,
     add_transfer,
     not_empty,
 )
@@ -105,10 +106,8 @@ def declare(parser: Parser) -> None:
         metavar="KEY",
         help="sign everything with this key, as `publish` does",
     )
-    parser.add_argument(
-        "--no-inputs",
-        action="store_true",
-        help="only images and proof: no bases, sources, packages or project files",
+    add_flag(
+        parser, "--no-inputs", "only images and proof: no bases, sources, packages or project files"
     )
     add_transfer(parser, "show what the archive would contain; write nothing")
 

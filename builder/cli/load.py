@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
-from builder.cli.options import Parser, ProgressOptions, a_path, add_transfer, not_empty
+from builder.cli.options import Parser, ProgressOptions, a_path, add_flag, add_transfer, not_empty
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
@@ -111,11 +111,7 @@ def declare(parser: Parser) -> None:
         metavar="DIR",
         help="create one folder per image in this folder",
     )
-    where.add_argument(
-        "--home",
-        action="store_true",
-        help="copy inputs to the builder's home, to build offline",
-    )
+    add_flag(where, "--home", "copy inputs to the builder's home, to build offline")
     parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
     parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
     parser.add_argument(
@@ -135,7 +131,7 @@ def declare(parser: Parser) -> None:
         metavar="FILE",
         help="evaluate for a recorded host (check-host --record)",
     )
-    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
+    add_flag(parser, "--explain", "show the outcome of every rule")
     add_transfer(parser, "read and evaluate everything; load nothing")
 
 

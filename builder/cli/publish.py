@@ -12,6 +12,7 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     SelectorOptions,
+    add_flag,
     add_output,
     add_transfer,
     not_empty,
@@ -95,10 +96,10 @@ def declare(parser: Parser) -> None:
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
     add_output(parser, "output folder of the build (default: PROJECT/out)")
-    parser.add_argument(
+    add_flag(
+        parser,
         "--attach-failures",
-        action="store_true",
-        help="attach evidence of failed checks to the images in the registry: "
+        "attach evidence of failed checks to the images in the registry: "
         "policies refuse these images until a later pass is published",
     )
     add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)

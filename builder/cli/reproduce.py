@@ -12,6 +12,7 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
+    add_flag,
     add_max_index_age,
     add_no_native_tools,
     add_offline,
@@ -64,7 +65,7 @@ def declare(parser: Parser) -> None:
     add_no_native_tools(parser)
     add_max_index_age(parser)
     add_offline(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_flag(parser, "--json", "print the result as JSON")
 
 
 def run(options: ReproduceOptions) -> int:
