@@ -227,11 +227,9 @@ def add_no_lint(parser: Parser) -> None:
     add_flag(parser, "--no-lint", "do not check the generated specs for errors")
 
 
-def add_plain_http(
-    parser: Parser,
-    text: str = "use HTTP for this registry (may be repeated; loopback needs no option)",
-) -> None:
+def add_plain_http(parser: Parser) -> None:
     """Add --plain-http."""
+    text = "use HTTP for this registry (may be repeated; loopback needs no option)"
     parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
 
 
