@@ -14,7 +14,7 @@ from builder.system.files import mounted_below, remove_tree, write_whole
 from builder.system.home import Home
 from builder.system.locks import Turn, locked, together
 from builder.system.orphans import MARK, end_orphans, living
-from builder.system.terminal import uninterrupted
+from builder.system.terminal import interruptions
 
 LOCK = "builder"
 _PROJECTS = "projects.json"
@@ -72,7 +72,7 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
         try:
             yield
         except BaseException:
-            with uninterrupted():
+            with interruptions(lambda: None):  # the program is already ending
                 tools.processes.stop()
                 with turn.alone() as alone:
                     if alone:

@@ -82,7 +82,8 @@ class RunStages:
         """Make a base unless the store has it; return whether it was made now."""
         if not image.is_bootstrapped or image.base_image in self.bases:
             return False
-        run, log = self.run, self.base_log(image)
+        run = self.run
+        log = run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
         run.progress.step(image.identifier, f"base {image.base.name}")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
@@ -117,9 +118,6 @@ class RunStages:
             for state in record.indices if record else ():
                 used.setdefault(state, []).append(stage.target)
         return dict(sorted(used.items()))
-
-    def base_log(self, image: PlannedImage) -> Path:
-        return self.run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
 
     def make(self, spec: Spec, number: int) -> bool:
         """Build one of a spec's stages unless the engine has it; return whether it was built.

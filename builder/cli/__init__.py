@@ -9,8 +9,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from gc import freeze
-from types import FrameType
-from typing import NoReturn
 
 from builder.build.shared import name_shared
 from builder.cli.commands import command_of, parse
@@ -41,7 +39,7 @@ def _ended(argv: Sequence[str] | None) -> int:
         options = parse(sys.argv[1:] if argv is None else argv)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, _as_interrupt)
+                signal.signal(number, signal.default_int_handler)
         name_shared(options.project)
         command = command_of(options.command)
         freeze()  # modules are never freed: the collector need not scan them
@@ -84,7 +82,3 @@ def _flushed(*, quiet: bool) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BadInput.exit_code if quiet else _failed(error)
     return 0
-
-
-def _as_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

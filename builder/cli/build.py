@@ -24,14 +24,12 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     SelectorOptions,
+    add_flag,
     add_max_index_age,
     add_no_lint,
     add_no_native_tools,
     add_offline,
     add_output,
-    add_progress,
-    add_project,
-    add_selectors,
     positive_number,
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
@@ -73,9 +71,6 @@ class BuildOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of the main job."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     add_output(parser, "folder for images and report (default: PROJECT/out)")
     parser.add_argument(
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
@@ -94,25 +89,15 @@ def declare(parser: Parser) -> None:
         metavar="N",
         help="images to work on at once (default: the number of cores, at most 4)",
     )
-    parser.add_argument(
-        "--refresh",
-        action="store_true",
-        help="build everything again, bases included, with today's packages",
-    )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="run every build step again, on the existing bases",
-    )
+    add_flag(parser, "--refresh", "build everything again, bases included, with today's packages")
+    add_flag(parser, "--no-cache", "run every build step again, on the existing bases")
     add_no_native_tools(parser)
     add_max_index_age(parser)
-    parser.add_argument("--no-verify", action="store_true", help="build and pack only")
+    add_flag(parser, "--no-verify", "build and pack only")
     add_no_lint(parser)
     add_offline(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be done, and do nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_flag(parser, "--dry-run", "show what would be done, and do nothing")
+    add_flag(parser, "--json", "print the report as JSON")
 
 
 def run(options: BuildOptions) -> int:

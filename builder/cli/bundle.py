@@ -13,9 +13,7 @@ from builder.cli.options import (
     ProgressOptions,
     SelectorOptions,
     a_path,
-    add_progress,
-    add_project,
-    add_selectors,
+    add_flag,
     add_transfer,
     not_empty,
 )
@@ -79,9 +77,6 @@ class BundleOptions(SelectorOptions, ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `bundle`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--output",
         "-o",
@@ -111,10 +106,8 @@ def declare(parser: Parser) -> None:
         metavar="KEY",
         help="sign everything with this key, as `publish` does",
     )
-    parser.add_argument(
-        "--no-inputs",
-        action="store_true",
-        help="only images and proof: no bases, sources, packages or project files",
+    add_flag(
+        parser, "--no-inputs", "only images and proof: no bases, sources, packages or project files"
     )
     add_transfer(parser, "show what the archive would contain; write nothing")
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.cli.options import Options, Parser, add_images_in, add_output, add_project, not_empty
+from builder.cli.options import Options, Parser, add_images_in, add_output, not_empty
 from builder.host.contracts import contract_from_file
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA
@@ -31,7 +31,6 @@ class CatalogOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `catalog`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument(
         "--registry",
         type=not_empty,

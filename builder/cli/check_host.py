@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli.options import (
-    Options,
-    Parser,
-    a_path,
-    add_output,
-    add_project,
-    distinct,
-    find_image,
-)
+from builder.cli.options import Options, Parser, a_path, add_flag, add_output, distinct, find_image
 from builder.host.local_host import this_host
 from builder.host.records import Host, as_record, read_record
 from builder.host.rules import judge
@@ -79,7 +71,6 @@ class CheckHostOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `check-host`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
     parser.add_argument(
         "path",
         type=a_path,
@@ -95,11 +86,7 @@ def declare(parser: Parser) -> None:
         metavar="FILE",
         help="check for the host of this record (made with --record)",
     )
-    parser.add_argument(
-        "--record",
-        action="store_true",
-        help="print this host as a record (JSON), and check nothing",
-    )
+    add_flag(parser, "--record", "print this host as a record (JSON), and check nothing")
     parser.add_argument(
         "--runtime",
         action="append",
@@ -114,12 +101,12 @@ def declare(parser: Parser) -> None:
         choices=("in-container", "hybrid", "bind"),
         help="a way to launch the ranks of its MPI (may be repeated: one must work)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--emulated",
-        action="store_true",
-        help="allow programs of another architecture under QEMU; the answer is never native",
+        "allow programs of another architecture under QEMU; the answer is never native",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(parser, "--json", "as JSON")
 
 
 def run(options: CheckHostOptions) -> int:

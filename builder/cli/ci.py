@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from builder.build.planning import load_plan
-from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.reports.pipelines import jobs
 
@@ -30,8 +30,6 @@ class CiOptions(SelectorOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `ci`."""
     parser.description = _DESCRIPTION
-    add_selectors(parser)
-    add_project(parser)
     parser.add_argument("system", choices=tuple(jobs.RUNNERS), help="which CI system")
     parser.add_argument(
         "--native-runner",
@@ -41,11 +39,7 @@ def declare(parser: Parser) -> None:
         metavar="ARCH=LABEL",
         help="label or tag of an architecture's runner, or `none` (may be repeated)",
     )
-    parser.add_argument(
-        "--keyless",
-        action="store_true",
-        help="sign with cosign and the job's identity, without a key",
-    )
+    add_flag(parser, "--keyless", "sign with cosign and the job's identity, without a key")
 
 
 def run(options: CiOptions) -> int:

@@ -8,7 +8,16 @@ from importlib import import_module
 from typing import Any, Protocol, cast, get_type_hints
 
 from builder import __version__
-from builder.cli.options import EXIT_CODES, Options, Parser
+from builder.cli.options import (
+    EXIT_CODES,
+    Options,
+    Parser,
+    ProgressOptions,
+    SelectorOptions,
+    add_progress,
+    add_project,
+    add_selectors,
+)
 
 DEFAULT = "build"
 ABOUT = {
@@ -68,7 +77,7 @@ class Command(Protocol):
 
     @staticmethod
     def declare(parser: Parser) -> None:
-        """Add the command's options, its description and its examples."""
+        """Add the command's own options, its description and its examples."""
 
     @staticmethod
     def run(options: Any) -> int:
@@ -125,7 +134,7 @@ def make_parser(declared: Sequence[str] = tuple(ABOUT), *, is_help: bool = False
     )
     parser.commands = tuple(ABOUT)
     if is_help:
-        command_of(DEFAULT).declare(parser)
+        _declare(DEFAULT, parser)
     parser.add_argument("--version", action="version", version=f"build-images {__version__}")
     commands = parser.add_subparsers(
         prog="build-images", dest="command", title="commands", metavar="COMMAND"
@@ -142,5 +151,17 @@ def make_parser(declared: Sequence[str] = tuple(ABOUT), *, is_help: bool = False
         subparser.commands = tuple(ABOUT)
         subparser.set_defaults(parser=subparser)
         if name in declared:
-            command_of(name).declare(subparser)
+            _declare(name, subparser)
     return parser
+
+
+def _declare(name: str, parser: Parser) -> None:
+    """Add a command's options: first those that follow from the class of its options."""
+    command = command_of(name)
+    options = options_of(command)
+    if isinstance(options, SelectorOptions):
+        add_selectors(parser)
+    add_project(parser)
+    if isinstance(options, ProgressOptions):
+        add_progress(parser)
+    command.declare(parser)

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.build.engines.storage import try_storage
 from builder.build.native import is_lent
-from builder.cli.options import Options, Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path, add_flag
 from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -27,11 +27,10 @@ class DoctorOptions(Options):
 
 def declare(parser: Parser) -> None:
     """Add the options of `doctor`."""
-    add_project(parser)
-    parser.add_argument(
+    add_flag(
+        parser,
         "--gpu",
-        action="store_true",
-        help="show the health of the driver and each GPU; exit code 0 if they are reliable, "
+        "show the health of the driver and each GPU; exit code 0 if they are reliable, "
         "1 if not, 4 if there is no GPU",
     )
     parser.add_argument(
@@ -41,7 +40,7 @@ def declare(parser: Parser) -> None:
         nargs="?",
         help="with --gpu: an image's folder; show the cause of its failed GPU checks",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(parser, "--json", "as JSON")
 
 
 def run(options: DoctorOptions) -> int:

@@ -8,7 +8,7 @@ import json
 from builder.build import native
 from builder.build.planning import load_plan
 from builder.cli import show
-from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
 
@@ -21,9 +21,7 @@ class ExplainOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `explain`."""
-    add_selectors(parser)
-    add_project(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(parser, "--json", "as JSON")
 
 
 def run(options: ExplainOptions) -> int:

@@ -7,15 +7,7 @@ import json
 from builder.build.at_work import using
 from builder.build.inputs import fetched, planned, sources_of
 from builder.build.planning import compiled
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    add_offline,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, ProgressOptions, SelectorOptions, add_flag, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
 from builder.model.errors import counted
@@ -32,11 +24,8 @@ class FetchOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `fetch`."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     add_offline(parser)
-    parser.add_argument("--json", action="store_true", help="print the files as JSON, by URL")
+    add_flag(parser, "--json", "print the files as JSON, by URL")
 
 
 def run(options: FetchOptions) -> int:

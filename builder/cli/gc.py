@@ -9,7 +9,7 @@ from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
 from builder.build.garbage import Garbage, free, garbage
 from builder.build.planning import load_plan
-from builder.cli.options import Options, Parser, add_project, number_of_days
+from builder.cli.options import Options, Parser, add_flag, number_of_days
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError, counted
 from builder.system.home import Home
@@ -29,8 +29,7 @@ class GcOptions(Options):
 
 def declare(parser: Parser) -> None:
     """Add the options of `gc`."""
-    add_project(parser)
-    parser.add_argument("--free", action="store_true", help="remove the parts (default: show them)")
+    add_flag(parser, "--free", "remove the parts (default: show them)")
     parser.add_argument(
         "--unused-for",
         type=number_of_days,
@@ -38,12 +37,8 @@ def declare(parser: Parser) -> None:
         metavar="DAYS",
         help="keep parts that any project used in the last DAYS days (default: 7)",
     )
-    parser.add_argument(
-        "--layers",
-        action="store_true",
-        help="include all build layers; later builds make them again",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(parser, "--layers", "include all build layers; later builds make them again")
+    add_flag(parser, "--json", "as JSON")
 
 
 def run(options: GcOptions) -> int:

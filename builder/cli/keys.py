@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path
 from builder.model.errors import BadInput
 from builder.trust.proof.keys import PASSWORD, boxed, generated
 
@@ -27,7 +27,6 @@ class KeysOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `keys`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument("kind", metavar="generate", choices=("generate",), help="what to do")
     parser.add_argument(
         "--output",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
-from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.compile.lint.findings import LintReport
 from builder.compile.lint.run import lint
 from builder.model import Spec
@@ -28,10 +28,8 @@ class LintOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `lint`."""
-    add_selectors(parser)
-    add_project(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument("--no-cache", action="store_true", help="lint unchanged specs again")
+    add_flag(parser, "--json", "as JSON")
+    add_flag(parser, "--no-cache", "lint unchanged specs again")
 
 
 def run(options: LintOptions) -> int:

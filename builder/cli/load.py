@@ -9,15 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    a_path,
-    add_progress,
-    add_project,
-    add_transfer,
-    not_empty,
-)
+from builder.cli.options import Parser, ProgressOptions, a_path, add_flag, add_transfer, not_empty
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
@@ -109,8 +101,6 @@ class LoadOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `load`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="archive from `bundle`")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="target registry")
@@ -121,11 +111,7 @@ def declare(parser: Parser) -> None:
         metavar="DIR",
         help="create one folder per image in this folder",
     )
-    where.add_argument(
-        "--home",
-        action="store_true",
-        help="copy inputs to the builder's home, to build offline",
-    )
+    add_flag(where, "--home", "copy inputs to the builder's home, to build offline")
     parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
     parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
     parser.add_argument(
@@ -145,7 +131,7 @@ def declare(parser: Parser) -> None:
         metavar="FILE",
         help="evaluate for a recorded host (check-host --record)",
     )
-    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
+    add_flag(parser, "--explain", "show the outcome of every rule")
     add_transfer(parser, "read and evaluate everything; load nothing")
 
 

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from builder.build.inputs import Lockable
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, ProgressOptions, SelectorOptions, add_flag
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -35,15 +28,10 @@ class LockOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `lock`."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--check", action="store_true", help="only compare lock.yaml with recipes")
-    how.add_argument(
-        "--update", action="store_true", help="look up locked entries again, and accept changes"
-    )
-    parser.add_argument("--json", action="store_true", help="print the lock as JSON")
+    add_flag(how, "--check", "only compare lock.yaml with recipes")
+    add_flag(how, "--update", "look up locked entries again, and accept changes")
+    add_flag(parser, "--json", "print the lock as JSON")
 
 
 def run(options: LockOptions) -> int:

@@ -1,13 +1,15 @@
 """The parser, and the options that several commands share.
 
-A command's module has a class that names the options it reads, `declare`, which adds them to a
-parser, and `run`, which takes them and returns the exit code.
+A command's module has a class that names the options it reads, `declare`, which adds its own to a
+parser, and `run`, which takes them and returns the exit code. `builder.cli.commands` adds --project
+and the options of the classes that it inherits from.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from argparse import _ActionsContainer
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -112,6 +114,11 @@ def distinct(texts: Iterable[str]) -> tuple[str, ...]:
 # ---- Options that several commands add ----
 
 
+def add_flag(parser: _ActionsContainer, name: str, text: str) -> None:
+    """Add an option without a value to a parser, or to a group of one."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
 def add_project(parser: Parser) -> None:
     """Add --project."""
     parser.add_argument(
@@ -160,10 +167,8 @@ def add_selectors(parser: Parser) -> None:
         metavar="TARGET",
         help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
     )
-    group.add_argument(
-        "--all",
-        action="store_true",
-        help="select the whole matrix within the selectors, with any number of images",
+    add_flag(
+        group, "--all", "select the whole matrix within the selectors, with any number of images"
     )
 
 
@@ -176,10 +181,10 @@ def add_progress(parser: Parser) -> None:
 
 def add_offline(parser: Parser) -> None:
     """Add --offline."""
-    parser.add_argument(
+    add_flag(
+        parser,
         "--offline",
-        action="store_true",
-        help="do not download sources; list those that the store lacks. Bases and packages in "
+        "do not download sources; list those that the store lacks. Bases and packages in "
         "the home, for example from `load --home`, are used without the network",
     )
 
@@ -198,10 +203,10 @@ def add_images_in(parser: Parser, text: str) -> None:
 
 def add_no_native_tools(parser: Parser) -> None:
     """Add --no-native-tools."""
-    parser.add_argument(
+    add_flag(
+        parser,
         "--no-native-tools",
-        action="store_true",
-        help="emulate every program of a foreign image, without this machine's native tools; "
+        "emulate every program of a foreign image, without this machine's native tools; "
         "stages built with native tools are built again only with --no-cache",
     )
 
@@ -219,22 +224,18 @@ def add_max_index_age(parser: Parser) -> None:
 
 def add_no_lint(parser: Parser) -> None:
     """Add --no-lint."""
-    parser.add_argument(
-        "--no-lint", action="store_true", help="do not check the generated specs for errors"
-    )
+    add_flag(parser, "--no-lint", "do not check the generated specs for errors")
 
 
-def add_plain_http(
-    parser: Parser,
-    text: str = "use HTTP for this registry (may be repeated; loopback needs no option)",
-) -> None:
+def add_plain_http(parser: Parser) -> None:
     """Add --plain-http."""
+    text = "use HTTP for this registry (may be repeated; loopback needs no option)"
     parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
 
 
 def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
     """Add the options for the transfer of blobs: --dry-run, --plain-http, --jobs and --json."""
-    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    add_flag(parser, "--dry-run", dry_run)
     add_plain_http(parser)
     parser.add_argument(
         "--jobs",
@@ -243,7 +244,7 @@ def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
         metavar="N",
         help="blobs and requests to work on at once (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    add_flag(parser, "--json", "print what was done as JSON")
 
 
 # ---- Types of arguments ----

@@ -9,7 +9,7 @@ from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import ImageGoal
 from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
-from builder.cli.options import Parser, SelectorOptions, add_project, add_selectors
+from builder.cli.options import Parser, SelectorOptions, add_flag
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
@@ -24,16 +24,10 @@ class PlanOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `plan`."""
-    add_selectors(parser)
-    add_project(parser)
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="as JSON, with content keys")
-    shape.add_argument("--graph", action="store_true", help="as a graph in Graphviz's language")
-    parser.add_argument(
-        "--stages",
-        action="store_true",
-        help="show the stages, even for many images",
-    )
+    add_flag(shape, "--json", "as JSON, with content keys")
+    add_flag(shape, "--graph", "as a graph in Graphviz's language")
+    add_flag(parser, "--stages", "show the stages, even for many images")
 
 
 def run(options: PlanOptions) -> int:

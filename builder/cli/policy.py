@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_project
+from builder.cli.options import Options, Parser, a_path, add_flag
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -33,7 +33,6 @@ class PolicyOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `policy test`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument("kind", metavar="test", choices=("test",), help="what to do")
     parser.add_argument(
         "cases",
@@ -44,8 +43,8 @@ def declare(parser: Parser) -> None:
         help="folder of the cases, *.yaml and *.json",
     )
     parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without a policy")
-    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_flag(parser, "--explain", "show the outcome of every rule")
+    add_flag(parser, "--json", "as JSON")
 
 
 def run(options: PolicyOptions) -> int:

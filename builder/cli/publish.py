@@ -12,10 +12,8 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     SelectorOptions,
+    add_flag,
     add_output,
-    add_progress,
-    add_project,
-    add_selectors,
     add_transfer,
     not_empty,
 )
@@ -80,9 +78,6 @@ class PublishOptions(SelectorOptions, ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `publish`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )
@@ -101,10 +96,10 @@ def declare(parser: Parser) -> None:
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
     )
     add_output(parser, "output folder of the build (default: PROJECT/out)")
-    parser.add_argument(
+    add_flag(
+        parser,
         "--attach-failures",
-        action="store_true",
-        help="attach evidence of failed checks to the images in the registry: "
+        "attach evidence of failed checks to the images in the registry: "
         "policies refuse these images until a later pass is published",
     )
     add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)

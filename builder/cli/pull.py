@@ -13,10 +13,9 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
+    add_flag,
     add_output,
     add_plain_http,
-    add_progress,
-    add_project,
     not_empty,
 )
 from builder.cli.os_errors import describe
@@ -83,8 +82,6 @@ class PullOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `pull`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "references",
         metavar="REFERENCE",
@@ -105,15 +102,11 @@ def declare(parser: Parser) -> None:
         metavar="FILE",
         help="pull for a recorded host (check-host --record)",
     )
-    parser.add_argument(
-        "--emulated",
-        action="store_true",
-        help="accept images of another architecture, which run under QEMU",
-    )
+    add_flag(parser, "--emulated", "accept images of another architecture, which run under QEMU")
     add_plain_http(parser)
-    parser.add_argument("--explain", action="store_true", help="show the outcome of every rule")
-    parser.add_argument("--dry-run", action="store_true", help="evaluate images; download nothing")
-    parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    add_flag(parser, "--explain", "show the outcome of every rule")
+    add_flag(parser, "--dry-run", "evaluate images; download nothing")
+    add_flag(parser, "--json", "print the receipt as JSON")
 
 
 def run(options: PullOptions) -> int:

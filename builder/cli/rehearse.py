@@ -10,15 +10,7 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    a_path,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, ProgressOptions, SelectorOptions, a_path, add_flag
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.model.records import plain
@@ -42,9 +34,6 @@ class RehearseOptions(SelectorOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `rehearse`."""
-    add_selectors(parser)
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "--clones",
         action="append",
@@ -53,12 +42,12 @@ def declare(parser: Parser) -> None:
         metavar="DIR",
         help="a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)",
     )
-    parser.add_argument(
+    add_flag(
+        parser,
         "--steps",
-        action="store_true",
-        help="also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
+        "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, with passed trials")
+    add_flag(parser, "--json", "print JSON, with passed trials")
 
 
 def run(options: RehearseOptions) -> int:

@@ -12,12 +12,11 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
+    add_flag,
     add_max_index_age,
     add_no_native_tools,
     add_offline,
     add_output,
-    add_progress,
-    add_project,
     find_image,
 )
 from builder.model.errors import BadInput, counted
@@ -56,8 +55,6 @@ class ReproduceOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `reproduce`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "path",
         type=a_path,
@@ -68,7 +65,7 @@ def declare(parser: Parser) -> None:
     add_no_native_tools(parser)
     add_max_index_age(parser)
     add_offline(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_flag(parser, "--json", "print the result as JSON")
 
 
 def run(options: ReproduceOptions) -> int:

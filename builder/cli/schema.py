@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from builder.cli.options import Options, Parser, add_project
+from builder.cli.options import Options, Parser
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load import schemas
@@ -49,7 +49,6 @@ class SchemaOptions(Options):
 
 def declare(parser: Parser) -> None:
     """Add the options of `schema`."""
-    add_project(parser)
     kinds = (*FILE_KINDS, *RESULT_KINDS)
     parser.add_argument(
         "kind",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli.options import Options, Parser, add_project, not_empty
+from builder.cli.options import Options, Parser, add_flag, not_empty
 from builder.model.errors import StepFailed
 from builder.system.process import Processes
 
@@ -41,7 +41,6 @@ class SetupOptions(Options):
 def declare(parser: Parser) -> None:
     """Add the options of `setup`."""
     parser.description = _DESCRIPTION
-    add_project(parser)
     parser.add_argument(
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )
@@ -53,14 +52,10 @@ def declare(parser: Parser) -> None:
         metavar="USER",
         help="with host: give this user sub-ids (may be repeated)",
     )
-    parser.add_argument(
-        "--with-cosign", action="store_true", help="also install cosign, for publish --key keyless"
-    )
+    add_flag(parser, "--with-cosign", "also install cosign, for publish --key keyless")
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--dry-run", action="store_true", help="show what would be installed, and where"
-    )
-    ways.add_argument("--check", action="store_true", help="exit code 4 if anything is missing")
+    add_flag(ways, "--dry-run", "show what would be installed, and where")
+    add_flag(ways, "--check", "exit code 4 if anything is missing")
 
 
 def words_of(options: SetupOptions) -> list[str]:

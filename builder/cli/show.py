@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.build.records import StageState
-from builder.model import Cell, LeftOut, Plan, PlannedImage
+from builder.model import LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.model.planned import MANY, by_reason
 from builder.reports.report import ReportDocument, report_files
@@ -87,18 +87,15 @@ def plan_graph(plan: Plan) -> str:
     """Return the plan in Graphviz's language: bases, the stages of each recipe, images."""
     edges: dict[str, None] = {}
     for image in plan.images:
-        source = f"{image.cell.base} {image.cell.arch}"
+        cell = image.cell
+        source = f"{cell.base} {cell.arch}"
         for stage in image.stages:
-            target = f"{stage.name} {_rest(image.cell)}"
+            target = f"{stage.name} {cell.base} {cell.cuda} {cell.mpi} {cell.arch}"
             edges[f'  "{source}" -> "{target}";'] = None
             source = target
         edges[f'  "{source}" -> "{image.identifier}";'] = None
         edges[f'  "{image.identifier}" [shape=box];'] = None
     return "\n".join(["digraph plan {", "  rankdir=LR;", *edges, "}"])
-
-
-def _rest(cell: Cell) -> str:
-    return " ".join([cell.base, cell.cuda, cell.mpi, cell.arch])
 
 
 def explanation(plan: Plan, decided: Decided, seen: Seen = lambda _: "") -> str:

@@ -13,8 +13,6 @@ from builder.cli.options import (
     SelectorOptions,
     add_images_in,
     add_output,
-    add_project,
-    add_selectors,
     not_empty,
     positive_number,
 )
@@ -41,8 +39,6 @@ class SiteFilesOptions(SelectorOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `site-files`."""
     parser.description = _DESCRIPTION
-    add_selectors(parser)
-    add_project(parser)
     parser.add_argument(
         "--registry", required=True, metavar="HOST/NAMESPACE", help="where the images are published"
     )

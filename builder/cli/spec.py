@@ -7,14 +7,7 @@ import sys
 from builder.build import workspace
 from builder.build.planning import compiled, load_plan
 from builder.cli.lint import check
-from builder.cli.options import (
-    Parser,
-    SelectorOptions,
-    add_no_lint,
-    add_output,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import Parser, SelectorOptions, add_no_lint, add_output
 from builder.compile.spec import base_archive
 
 
@@ -26,8 +19,6 @@ class SpecOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `spec`."""
-    add_selectors(parser)
-    add_project(parser)
     add_output(parser, "where to write a folder for each image (default: PROJECT/out)")
     add_no_lint(parser)
 

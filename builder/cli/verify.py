@@ -14,8 +14,7 @@ from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
-    add_progress,
-    add_project,
+    add_flag,
     distinct,
     not_empty,
     positive_number,
@@ -69,8 +68,6 @@ class VerifyOptions(ProgressOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `verify`."""
-    add_project(parser)
-    add_progress(parser)
     parser.add_argument(
         "path",
         type=a_path,
@@ -84,9 +81,7 @@ def declare(parser: Parser) -> None:
         choices=tuple(RUNNERS),
         help="run the checks with this program only (may be repeated; default: one per format)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the manifest, or the measurement, as JSON"
-    )
+    add_flag(parser, "--json", "print the manifest, or the measurement, as JSON")
     group = parser.add_argument_group(
         "only start ranks, each in a container of its own, by this host's launcher"
     )
@@ -127,10 +122,10 @@ def declare(parser: Parser) -> None:
         help="time limit for the ranks (default: that of the image's check mpi)",
     )
     bench = parser.add_argument_group("measuring")
-    bench.add_argument(
+    add_flag(
+        bench,
         "--bench",
-        action="store_true",
-        help="run no checks; compare the speed of programs in each format with bare execution",
+        "run no checks; compare the speed of programs in each format with bare execution",
     )
     bench.add_argument(
         "--repeats",

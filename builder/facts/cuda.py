@@ -167,11 +167,6 @@ def capability_of(model: str) -> int | None:
     return capabilities[0] if capabilities else None
 
 
-def is_data_centre(model: str) -> bool:
-    """Return whether a model is known to be one of a data centre, which cuda-compat is for."""
-    return capability_of(model) is not None
-
-
 def is_desktop(model: str) -> bool:
     """Return whether a model is known to be a desktop's."""
     return any(name.lower() in model.lower() for name in _DESKTOP)

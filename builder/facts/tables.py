@@ -31,7 +31,9 @@ def rows(file: str, table: str, record: Callable[..., Row]) -> tuple[Row, ...]:
     Raises `TypeError` for a row with an unknown field, or without a needed one.
     """
     return tuple(
-        record(**{name: _frozen(value) for name, value in row.items()})
+        record(
+            **{key: tuple(cell) if isinstance(cell, list) else cell for key, cell in row.items()}
+        )
         for row in _tables(file)[table]
     )
 
@@ -43,7 +45,3 @@ def _tables(file: str) -> Mapping[str, Sequence[Mapping[str, object]]]:
     tables = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - it is safe
     assert isinstance(tables, dict)
     return tables
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value

@@ -11,7 +11,6 @@ from builder.facts.cuda import (
     MIG,
     capability_of,
     code_for,
-    is_data_centre,
     is_desktop,
     last_branch,
 )
@@ -67,7 +66,9 @@ def _too_old(case: RuleCase, cuda: NeededCuda) -> RuleAnswer:
     models = [gpu.model for gpu in case.host.gpu.devices or ()]
     if any(map(is_desktop, models)):
         return case.no("driver-compat-on-desktop", older=older, compat=compat[-1])
-    kind = "data centre" if models and all(map(is_data_centre, models)) else "unknown"
+    # Only models of data centres, which cuda-compat is for, have a known capability.
+    is_known = models and None not in map(capability_of, models)
+    kind = "data centre" if is_known else "unknown"
     return case.unknown("driver-compat", older=older, compat=compat[-1], kind=kind)
 
 

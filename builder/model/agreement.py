@@ -58,7 +58,9 @@ def run_faults(result: TestResult, *, arch: str = "") -> list[str]:
     """
     run = result.run
     host, is_emulated = run.host.arch, run.emulated
-    faults = [*_wrong_times(run.started, run.finished)]
+    faults = []
+    if time_of(run.finished) < time_of(run.started):
+        faults.append(f"it ended at {run.finished}, before it began at {run.started}")
     if arch and is_emulated is not (host != arch):
         how = "emulated" if is_emulated else "native"
         faults.append(f"a run of {arch} on {host} is marked as {how}")
@@ -157,11 +159,6 @@ def _wrong_lists(result: TestResult) -> Iterator[str]:
     worst = max(outcomes_of(result).values(), key=_WORST_LAST.index, default=PASSED)
     if _RESULTS.get(result.lists.result) != worst:
         yield f"its result is {result.lists.result}, but its worst outcome is {worst}"
-
-
-def _wrong_times(started: str, finished: str) -> Iterator[str]:
-    if time_of(finished) < time_of(started):
-        yield f"it ended at {finished}, before it began at {started}"
 
 
 def _impossible_times(manifest: Manifest, started: str, finished: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from builder.facts import NO_FACTS, Facts
 from builder.facts.tables import Where
@@ -20,6 +21,14 @@ LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that ma
 def source_folder(recipe: str) -> str:
     """Return the folder in an image for a recipe's source files, which its steps remove."""
     return f"/opt/build-images/sources/{recipe}"
+
+
+def public_url(url: str) -> str:
+    """Return a URL without a user, a password or a query: those may be secrets."""
+    parts = urlsplit(url)
+    if not parts.netloc:
+        return url
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def locked_url(asked: str) -> str:

@@ -250,7 +250,7 @@ class _Plain(HTTPConnection):
         self.sock = cast("socket.socket", _WatchedSocket(self.sock))
 
 
-class _Encrypted(HTTPSConnection):
+class _Encrypted(_Plain, HTTPSConnection):
     def _tunnel(self) -> None:
         """Request the connection from a proxy, within the limits of the current request."""
         sock = self.sock
@@ -258,10 +258,6 @@ class _Encrypted(HTTPSConnection):
         super()._tunnel()
         sock.settimeout(self.timeout)  # for the TLS handshake
         _CURRENT.get().end_head()
-
-    def connect(self) -> None:
-        super().connect()
-        self.sock = cast("socket.socket", _WatchedSocket(self.sock))
 
 
 class _PlainPool(HTTPConnectionPool):

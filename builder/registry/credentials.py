@@ -77,7 +77,8 @@ class Credentials:
         """
         if registry in self._logins:
             return self._logins[registry]
-        if registry in {self._own, variables_host()} - {""} and (login := _of_variables()):
+        named = os.environ.get(NAMED, "").partition("/")[0]  # without the namespace
+        if registry in {self._own, named} - {""} and (login := _of_variables()):
             return login
         for file in auth_files() if self._files is None else self._files:
             if login := self._in_file(file, registry, repository):
@@ -161,11 +162,6 @@ def auth_files() -> tuple[Path, ...]:
         config / "containers/auth.json",
         docker / "config.json",
     )
-
-
-def variables_host() -> str:
-    """Return the host of BUILD_IMAGES_REGISTRY, without its namespace; empty if it is not set."""
-    return os.environ.get(NAMED, "").partition("/")[0]
 
 
 def _of_variables() -> Login | None:

@@ -248,8 +248,3 @@ def interruptions(note: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def uninterrupted() -> contextlib.AbstractContextManager[None]:
-    """Ignore interruptions while the program is already ending."""
-    return interruptions(lambda: None)

@@ -88,10 +88,6 @@ def _free_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def _free_disk(*folders: Path) -> int:
-    return min(shutil.disk_usage(folder).free for folder in folders)
-
-
 def _lacks(error: BuildImagesError) -> bool:
     """Return whether an error is about this machine, and not about the image."""
     return error.exit_code == MissingPrerequisite.exit_code
@@ -135,7 +131,10 @@ class _MainJob:
                 threads=limits.tasks,
                 on_end=self._end,
                 stop=run.tools.processes.stop,
-                free_disk=lambda: max(1, _free_disk(home.path, run.settings.out)),  # 0 is no limit
+                free_disk=lambda: max(
+                    1,  # 0 is no limit
+                    min(shutil.disk_usage(one).free for one in (home.path, run.settings.out)),
+                ),
             )
         finally:
             self._durations.keep(home.path)

@@ -9,7 +9,6 @@ import re
 import shlex
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.artifacts.flatten import TreeNode
@@ -22,7 +21,7 @@ from builder.artifacts.sbom.packages import (
 )
 from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, public_url
 
 __all__ = ["bill_of_materials"]
 
@@ -114,7 +113,7 @@ def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, obj
         name, version = (match["name"], match["version"]) if match else (stem, "")
         if source.url.startswith(DEBIAN_SOURCE):
             name, _, version = source.url.removeprefix(DEBIAN_SOURCE).partition("/")
-        url = _public(source.url)
+        url = public_url(source.url)
         is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE))  # no URL to fetch it by
         where = purl(
             "generic",
@@ -134,11 +133,3 @@ def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, obj
             externalReferences=[] if is_local else [{"type": "distribution", "url": url}],
             properties=[{"name": "build-images:built-from", "value": url}],
         )
-
-
-def _public(url: str) -> str:
-    """Return a URL without a user, a password or a query: those may be secrets."""
-    parts = urlsplit(url)
-    if not parts.netloc:
-        return url
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

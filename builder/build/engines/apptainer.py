@@ -41,7 +41,8 @@ def pack(
     own = spoiled(read_layout(layout).environment)
     with _without(layout, own, target.with_suffix(".pack.oci")) as source:
         parts = [f"Bootstrap: oci\nFrom: {os.path.relpath(source, target.parent)}", *sections]
-        parts += [environment_section(own)] if own else []
+        if own:
+            parts.append("\n    ".join(["%environment", *variable_commands(own)]))
         definition = target.with_suffix(".pack.def")
         definition.write_text("\n\n".join(parts) + "\n")
         build(definition, target, arch=arch, tools=tools, log=log, cwd=target.parent)
@@ -166,11 +167,6 @@ def variable_commands(variables: Mapping[str, str]) -> list[str]:
             f"export {name}",
         )
     ]
-
-
-def environment_section(variables: Mapping[str, str]) -> str:
-    """Return the section `%environment` of a definition that sets the variables."""
-    return "\n".join(["%environment", *(f"    {line}" for line in variable_commands(variables))])
 
 
 def environment_script(environment: Mapping[str, str]) -> list[str]:

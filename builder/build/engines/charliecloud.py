@@ -34,8 +34,13 @@ def pack(plain: PlainLayout, nodes: Mapping[str, TreeNode], packed: Layout, targ
         archive = GzippedTar(gzip)
         for name in _MOUNT_POINTS:
             if name not in nodes:
-                archive.add(_directory(name))
-        _add_text(archive, ENVIRONMENT, environment_text(packed.environment))
+                member = tarfile.TarInfo(name)
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+                archive.add(member)
+        variables = environment_text(packed.environment).encode()
+        member = tarfile.TarInfo(ENVIRONMENT)
+        member.size, member.mode = len(variables), 0o644
+        archive.add(member, io.BytesIO(variables))
         with contextlib.ExitStack() as files:
             _add_nodes(archive, nodes, plain, packed, files)
             archive.close()
@@ -73,16 +78,3 @@ def _add_nodes(
                     archive.add_again(member, data, places, blobs[digest])
                 else:
                     archive.add(member, data)
-
-
-def _directory(name: str) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.mode = tarfile.DIRTYPE, 0o755
-    return member
-
-
-def _add_text(archive: GzippedTar, name: str, text: str) -> None:
-    data = text.encode()
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(data), 0o644
-    archive.add(member, io.BytesIO(data))

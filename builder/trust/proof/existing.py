@@ -79,7 +79,9 @@ class ExistingProof:
         needed = [
             replace(proof, fresh=not self._attached, drops=drops)
             for proof in proofs
-            if proof.tag or not (self._is_signed and _predicate_type(proof) == SIGN)
+            if proof.tag
+            or not self._is_signed
+            or part(manifest_of(proof.manifest), "annotations", BUNDLE_NOTE) != SIGN
         ]
         if needed:
             alone = {
@@ -142,7 +144,3 @@ def _setting(run: RunFacts) -> RunFacts:
     return replace(
         run, started="", finished="", indices=None, runner=runner, host=host, launcher=launcher
     )
-
-
-def _predicate_type(attachment: ProofManifest) -> object:
-    return part(manifest_of(attachment.manifest), "annotations", BUNDLE_NOTE)

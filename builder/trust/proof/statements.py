@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from builder import __version__
 from builder.model.errors import BadInput
 from builder.model.exact_json import part, time_of
+from builder.model.inputs import public_url
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
 from builder.system.files import read_bound
@@ -204,7 +204,7 @@ def _dependencies(inputs: ImageInputs) -> Iterator[dict[str, object]]:
         yield {"name": path, "digest": _digest(digest)}
     yield _base(inputs.base)
     for url, digest in sorted((inputs.sources or {}).items()):
-        yield {"uri": _public(url), "digest": _digest(digest)}
+        yield {"uri": public_url(url), "digest": _digest(digest)}
 
 
 def _base(base: UsedBase) -> dict[str, object]:
@@ -219,15 +219,6 @@ def _base(base: UsedBase) -> dict[str, object]:
     version = f"@{digest.replace(':', '%3A')}" if digest else ""
     uri = f"pkg:oci/{repository}{version}" + (f"?tag={tag}" if tag else "")
     return {"name": name, "uri": uri, **({"digest": _digest(digest)} if digest else {})}
-
-
-def _public(url: str) -> str:
-    """Return a URL without user, password and query, which may be secrets."""
-    parts = urlsplit(url)
-    if not parts.netloc:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _digest(text: str) -> dict[str, str]:

@@ -190,7 +190,10 @@ class _Verification:
             self._certified_bundles.add(layer.digest)
             signer, keys = self._certified(value, envelope)
         else:
-            keys = self._keys_of(envelope)
+            data = envelope.signed
+            keys = self._vouching(
+                lambda key: any(key.verifies(one, data) for one in envelope.signatures)
+            )
         statement = statement_of(envelope.payload, self._digest)
         is_signature = statement["predicateType"] == SIGN
         (self.signatures if is_signature else self.attestations).append(
@@ -225,12 +228,6 @@ class _Verification:
                 layer=layer.digest,
                 format=CLASSIC,
             )
-        )
-
-    def _keys_of(self, envelope: Envelope) -> tuple[str, ...]:
-        data = envelope.signed
-        return self._vouching(
-            lambda key: any(key.verifies(one, data) for one in envelope.signatures)
         )
 
     def _vouching(self, signed: Callable[[PublicKey], bool]) -> tuple[str, ...]:
