@@ -216,6 +216,13 @@ def test_the_two_texts_say_the_same(case: str, sample: Callable[..., Spec]) -> N
     assert any(text in one.text for one in found), found
 
 
+def test_what_is_started_is_in_the_definition(sample: Callable[..., Spec]) -> None:
+    _, old, new, text = DIFFERENT["what is run"]
+    changes = {"dockerfile": {"CMD [": "ENTRYPOINT ["}, "singularity": {old: new}}
+    [found] = problems(sample(changes=changes))
+    assert found.text == f'ENTRYPOINT ["/bin/bash"]: the definition {text}'
+
+
 def test_a_definition_of_one_stage_is_compared_with_all_of_the_dockerfile(
     sample: Callable[..., Spec],
 ) -> None:
