@@ -124,7 +124,7 @@ def test_work_that_comes_when_all_is_done_is_begun_and_no_more_at_once_than_allo
             go.wait(5)
             return threading.current_thread()
 
-        first, second = daemons.begin(work), daemons.begin(lambda number=number: number)
+        first, second = daemons.begin(work), daemons.begin(functools.partial(abs, number))
         with pytest.raises(concurrent.futures.TimeoutError):
             second.result(0.1)
         go.set()
