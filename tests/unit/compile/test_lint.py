@@ -149,8 +149,9 @@ def test_secrets(name: str, sample: Callable[..., Spec]) -> None:
     assert rules(with_value("TOKENIZERS_PARALLELISM", "false")) == []
 
 
-def test_add_of_a_url(sample: Callable[..., Spec]) -> None:
-    found = rules(sample(docker="ADD https://example.org/x.tar /x.tar\n"))
+@pytest.mark.parametrize("url", ["https://example.org/x.tar", "git@example.org:x.git"])
+def test_add_of_a_url(url: str, sample: Callable[..., Spec]) -> None:
+    found = rules(sample(docker=f"ADD {url} /x.tar\n"))
     assert found == ["remote-add", "missing-from-definition"]
     pinned = f"ADD --checksum=sha256:{'0' * 64} https://example.org/x.tar /x.tar\n"
     assert "remote-add" not in rules(sample(docker=pinned))
@@ -170,7 +171,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
     assert rules(loose, locked=True) == ["unpinned-base"] * 2
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
-    assert rules(of("build"), locked=True) == ["unpinned-base"]
+    [found] = problems(of("build"), locked=True)
+    assert (found.rule, found.file) == ("unpinned-base", "Singularity.def")
     assert rules(of(f"docker.io/library/debian:13@sha256:{'0' * 64}"), locked=True) == []
 
 
