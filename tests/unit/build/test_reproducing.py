@@ -14,8 +14,10 @@ from test_again import MANIFEST
 from test_proving import TREE, Unpacks, write_formats
 
 from builder.build.engines import Tools
+from builder.build.run import BuildSettings
 from builder.cli import main
 from builder.cli.reproduce import _as_json, _as_text
+from builder.model.errors import BadInput
 from builder.system.home import Home
 from builder.verify import reproduction
 from builder.verify.reproduction import Comparison
@@ -70,6 +72,24 @@ def test_what_cannot_be_built_again_is_refused(
 def test_an_image_without_its_base(tmp_path: Path, capsys: Capture) -> None:
     error = refusal(tmp_path, capsys, content_key=content_key(capsys))
     assert "debian13-x86_64.oci.tar: not the base of the image" in error
+
+
+@pytest.mark.parametrize("option", ["--no-native-tools", "--offline"])
+def test_it_is_built_again_as_is_asked(
+    option: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = list[BuildSettings]()
+
+    def note(*given: Any) -> None:
+        settings.append(given[3])
+        raise BadInput("noted")
+
+    monkeypatch.setattr("builder.cli.reproduce.build_again", note)
+    refusal(tmp_path, capsys, content_key=content_key(capsys))
+    main(["reproduce", str(tmp_path / IMAGE), "--project", str(ROOT), option])
+    one, other = ((each.native_tools, each.offline) for each in settings)
+    assert one == (True, False)
+    assert other == (option != "--no-native-tools", option == "--offline")
 
 
 def test_tarballs_are_compared_where_the_layers_are_the_same(

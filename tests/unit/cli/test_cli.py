@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -12,17 +13,23 @@ from typing import Any, get_type_hints
 
 import pytest
 from golden_cells import SHIPPED
-from manifest_samples import document
+from manifest_samples import document, record
 from projects import copy_of_project
 from samples import GOLDEN, ROOT, plan_of, shipped_plan, shipped_project
 
+from builder.build import run as build_run
+from builder.build.engines import ENGINES, Tools
 from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
 from builder.cli.commands import command_of, make_parser, options_of, parse
 from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model.cells import SELECTABLE
-from builder.model.errors import MissingPrerequisite
+from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.system.home import Home
+from builder.system.host_facts import host_facts
+from builder.system.process import Processes
 from builder.system.terminal import LiveProgress
+from builder.verify.main_job import Results
 
 PROJECT = f"--project={ROOT}"
 
@@ -306,6 +313,43 @@ def test_what_was_done_another_way_is_still_to_do(
     done = run(*argv, f"--project={project}")
     assert done.code == 4
     assert done.err.endswith("build-images: examined\n")
+
+
+def test_the_end_of_a_run_says_what_came_of_each_image(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (f"hpc-base-1.0-debian13-openmpi5.0-{arch}" for arch in ("x86_64", "ppc64le"))
+    errors = {ours: StepFailed("make: exit status 2"), theirs: MissingPrerequisite("no space")}
+    tools = Tools(processes=Processes(), home=Home.of_environment())
+    of_buildah = functools.partial(build_run.Run, tools=tools, engine=ENGINES["buildah"](tools))
+
+    def prepared(settings: build_run.BuildSettings, progress: Any, *_: Any, **__: Any) -> Any:
+        settings.out.mkdir(exist_ok=True)
+        return of_buildah(settings=settings, progress=progress, host=host_facts())
+
+    for name in ("at_work", "shared_layers"):
+        monkeypatch.setattr(build, name, lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(build, "prepare", prepared)
+    results = Results(manifests={}, errors=errors)
+    monkeypatch.setattr(build, "run_job", lambda *_, **__: results)
+    done = run(f"--project={project}", "--no-lint", "--json")
+    assert done.code == 4, done.err
+    assert done.json["failures"] == {ours: "make: exit status 2"}
+    assert done.json["compiled"] == {theirs: "no space"}
+    passed = record(
+        {
+            "emulated": True,
+            "proven_on_gpu": False,
+            "checks": {"oci": [{"check": "mpi", "outcome": "passed"}]},
+        }
+    )
+    results = Results(manifests=dict.fromkeys((ours, theirs), passed), errors={})
+    done = run(f"--project={project}", "--no-lint")
+    assert done.code == 0
+    assert done.out.splitlines()[:2] == [
+        f"✓ {ours}  verified  emulated, not proven on a GPU",
+        "    oci              0.0 MB  sha256:0  1 passed",
+    ]
 
 
 def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

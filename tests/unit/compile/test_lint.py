@@ -149,8 +149,9 @@ def test_secrets(name: str, sample: Callable[..., Spec]) -> None:
     assert rules(with_value("TOKENIZERS_PARALLELISM", "false")) == []
 
 
-def test_add_of_a_url(sample: Callable[..., Spec]) -> None:
-    found = rules(sample(docker="ADD https://example.org/x.tar /x.tar\n"))
+@pytest.mark.parametrize("url", ["https://example.org/x.tar", "git@example.org:x.git"])
+def test_add_of_a_url(url: str, sample: Callable[..., Spec]) -> None:
+    found = rules(sample(docker=f"ADD {url} /x.tar\n"))
     assert found == ["remote-add", "missing-from-definition"]
     pinned = f"ADD --checksum=sha256:{'0' * 64} https://example.org/x.tar /x.tar\n"
     assert "remote-add" not in rules(sample(docker=pinned))
@@ -170,7 +171,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
     assert rules(loose, locked=True) == ["unpinned-base"] * 2
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
-    assert rules(of("build"), locked=True) == ["unpinned-base"]
+    [found] = problems(of("build"), locked=True)
+    assert (found.rule, found.file) == ("unpinned-base", "Singularity.def")
     assert rules(of(f"docker.io/library/debian:13@sha256:{'0' * 64}"), locked=True) == []
 
 
@@ -214,6 +216,13 @@ def test_the_two_texts_say_the_same(case: str, sample: Callable[..., Spec]) -> N
     found = problems(sample(changes={file: {old: new}}))
     assert {one.rule for one in found} <= {"missing-from-definition", "missing-from-dockerfile"}
     assert any(text in one.text for one in found), found
+
+
+def test_what_is_started_is_in_the_definition(sample: Callable[..., Spec]) -> None:
+    _, old, new, text = DIFFERENT["what is run"]
+    changes = {"dockerfile": {"CMD [": "ENTRYPOINT ["}, "singularity": {old: new}}
+    [found] = problems(sample(changes=changes))
+    assert found.text == f'ENTRYPOINT ["/bin/bash"]: the definition {text}'
 
 
 def test_a_definition_of_one_stage_is_compared_with_all_of_the_dockerfile(

@@ -33,14 +33,17 @@ from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, read_base
 from builder.model.cells import image_tag
+from builder.model.digests import digest_of
 from builder.registry import Reference, WrongContent, connect
-from builder.registry.manifests import INDEX, MANIFEST, REGISTRY_BASE
+from builder.registry.manifests import INDEX, MANIFEST, REGISTRY_BASE, SOURCES
 from builder.registry.repository import DOCKER_MANIFEST
 from builder.sources.journals import Journals, build_id
+from builder.sources.store import SourceStore
 from builder.system.home import Home
 
 REFERENCE = "docker.io/library/sample:22.04"
 REPOSITORY = "library/sample"
+SOURCE = b"what was downloaded"
 LAYERS = (b"the lowest layer " * 50, b"another one " * 70, b"the lowest layer " * 50)
 
 
@@ -76,7 +79,11 @@ def project_on(folder: Path, fake: Fake, digest: str) -> Path:
     correct_evidence(project)
     manifest = json.loads((image / "manifest.json").read_text())
     manifest["inputs"]["stages"] = {manifest["cell"]["flavour"]: "0" * 64}
+    manifest["inputs"]["sources"] = {"https://x.example/a.tar": digest_of(SOURCE)}
     (image / "manifest.json").write_text(json.dumps(manifest))
+    source = Home.of_environment().sources / digest_of(SOURCE).replace(":", "/")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_bytes(SOURCE)
     who = build_id(image_tag(manifest["image"], manifest["content_key"]))
     Journals(cache=Home.of_environment().packages).end(who, built=(), taken=(), well=True)
     return project
@@ -122,13 +129,16 @@ def test_it_is_where_an_offline_build_looks(
     project, archive = project_on(tmp_path, fake, digest), tmp_path / "site.tar"
     assert bundled(project, archive) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
-    assert "built from 1 base, 0 sources, 0 packages" in shown
+    assert "built from 1 base, 1 source, 0 packages" in shown
     assert f"  docker.io/{REPOSITORY}@{digest}  x86_64  0.0 MB" in shown
     assert fake.host not in archive.read_bytes().decode("latin-1")
+    [sources] = [one for one in inputs_of(*index_of_inputs(opened(archive))) if one.kind == SOURCES]
+    assert sources.about == {"sources": [digest_of(SOURCE)[7:]]}
 
     home = other(monkeypatch)
     assert into_home(archive, policy, "--checkout", str(tmp_path / "there")) == 0
-    assert "1 base, 0 sources" in capsys.readouterr().out
+    assert "1 base, 1 source" in capsys.readouterr().out
+    assert SourceStore(path=home.sources).place(digest_of(SOURCE)[7:]).read_bytes() == SOURCE
     stored = kept_base(f"mirror.example/of/{REPOSITORY}@{digest}", store=home.bases)
     assert stored is not None
     assert (stored.arch, stored.digest, stored.names) == ("x86_64", digest, (stored.tag,))

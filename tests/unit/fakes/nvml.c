@@ -265,6 +265,5 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t gpu, unsigned link, struct 
 }
 int nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
 {
-    *level = one->index / 2 == other->index / 2 ? 40 : 50;
-    return OK;
+    return give("level", other, one->index / 2 == other->index / 2 ? 40 : 50, level);
 }

@@ -195,8 +195,11 @@ def test_ch_convert_has_the_version_of_ch_run(machine: Machine) -> None:
 
 
 def test_ch_run_is_asked_with_user_set(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("USER", raising=False)
-    assert machine.examine().items["ch-run"].ok
+    machine.script("ch-run", 'test "$USER" = alice && echo 0.31 || echo "0.32${USER:+.1}"')
+    monkeypatch.setenv("USER", "alice")
+    assert machine.examine().items["ch-run"].text == "0.31"
+    monkeypatch.delenv("USER")
+    assert machine.examine().items["ch-run"].text == "0.32.1"
 
 
 @pytest.mark.parametrize(

@@ -503,19 +503,20 @@ def test_the_text_of_it(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     doctor()
-    monkeypatch.setenv("FAKE_NVML", "count=4,handle1=15,vuncorrected2=3,slowdown3=-3")
+    errors = "handle1=15,vuncorrected2=3,slowdown3=-3,temp0=-3,level2=99"
+    monkeypatch.setenv("FAKE_NVML", f"count=4,{errors}")
     assert main(["doctor", "--gpu"]) == 1
     told = capsys.readouterr().out
     v100, end = ["Tesla V100-SXM2-32GB", "7.0", "32 GiB"], ["3 x16", "6 of 6"]
     same = ["38 of 300", "135 of 1530"]
     assert [re.split(" {2,}", line.strip()) for line in told.splitlines()[:5]] == [
         ["GPU", "model", "sm", "memory", "°C", "W", "MHz", "ECC", "PCIe", "NVLinks", "MIG"],
-        ["0", *v100, "34 of 87", *same, "on 0/0", *end],
+        ["0", *v100, *same, "on 0/0", *end],
         ["1"],
         ["2", *v100, "34 of 87", *same, "on 3/0", *end],
         ["3", *v100, "34", *same, "on 0/0", *end],
     ]
-    assert "  0-2 0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
+    assert "  0-2: unknown\n  0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
     assert "caused by the host: drain the node, look for Xid 79" in told
     assert told.splitlines()[-1].startswith("A fault was found")
 

@@ -86,6 +86,7 @@ def test_shared_ranges_are_told_with_the_way_out(tmp_path: Path) -> None:
     assert "alice (150000-215535)" in found.text
     command = "sudo usermod --del-subuids 150000-215535 --add-subuids 231072-296607 alice"
     assert found.remedy.startswith(f"{command}  (while logged out")
+    assert not items("build-images", roots)["subids"].optional
     assert items("carol", roots)["subids"].optional, "a warning for whom it does not concern"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.model.errors import BadInput
-from builder.registry import Reference
+from builder.registry import Descriptor, Reference
 
 DIGEST = f"sha256:{'0' * 64}"
 
@@ -68,6 +68,13 @@ def test_a_password_is_not_repeated(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         Reference.parse(text)
     assert "secret" not in str(caught.value)
+    if "/" in text:
+        assert "a reference has no scheme, no user name and no password" in str(caught.value)
+
+
+def test_a_descriptor_is_read_as_it_was_written() -> None:
+    for one in (Descriptor.of(b"", "text/plain"), Descriptor.of(b"x", "text/plain")):
+        assert Descriptor.read(one.as_json(), "here") == one
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,7 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
         cell(mpi="none"),
         cell("ppc64le", "none", "10.1"),
         dataclasses.replace(cell("ppc64le"), cpu="power9le"),
+        dataclasses.replace(cell(), base="debian13-of-site"),
         dataclasses.replace(cell(cuda="12.4"), flavour="development", cpu="x86_64_v3"),
     ],
 )

@@ -267,6 +267,8 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     store = SourceStore(path=tmp_path)
     there = source(f"{server.url}/a.tgz")
     store.ensure(there, downloader=downloader())
+    found = fetch_all(store, [there], downloader=downloader(), offline=True)
+    assert found == {there.url: store.place(there.sha256)}
     missing = [source(f"{server.url}/{name}.tgz", name.encode()) for name in ("b", "c")]
     with pytest.raises(Unfetched) as caught:
         fetch_all(store, [there, *missing], downloader=downloader(), offline=True)

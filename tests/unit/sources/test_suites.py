@@ -248,6 +248,7 @@ def test_what_is_asked_past_the_proxy_is_asked_again(mirror: Site) -> None:
         release(OLD, BEFORE, suite="oldstable"),  # of another release
         release(OLD, "some day"),
         WHOLE.replace(b"Origin: Debian", b"Origin: Other"),
+        WHOLE.replace(b"Codename: trixie", b"Label: Other\nCodename: trixie"),
         WHOLE.replace(b"Codename: trixie", b"Codename: bookworm"),
         b"<html>no Release file</html>",
     ],

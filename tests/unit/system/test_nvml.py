@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_nvml import fake_nvml
@@ -19,7 +20,7 @@ from builder.system.nvml import (
     reading_of,
 )
 from builder.system.nvml_reader import read
-from builder.system.process import Processes
+from builder.system.process import Completed, Processes
 
 KERNEL = (
     "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.00  Thu Aug  8\nGCC version:  gcc\n"
@@ -242,6 +243,18 @@ def test_a_library_that_ends_who_asks(library: str, monkeypatch: pytest.MonkeyPa
     found = asked(library, monkeypatch, "crash=1")
     assert found.fault is not None
     assert found.fault.text == "the process that queried NVML ended with signal 11"
+
+
+def test_one_who_asks_and_fails() -> None:
+    class Failing(Processes):
+        def capture(self, argv: Any, **_: object) -> Completed:
+            said = "Traceback:\n  in read\nMemoryError: no more\n"
+            return Completed(argv=argv, returncode=1, stderr=said)
+
+    found = nvml.ask(Failing())
+    assert found.fault is not None
+    text = "the process that queried NVML ended with status 1: MemoryError: no more"
+    assert found.fault.text == text
 
 
 def test_one_who_asks_and_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:

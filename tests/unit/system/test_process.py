@@ -291,6 +291,12 @@ def test_a_process_whose_name_is_rubbish_is_named_all_the_same() -> None:
     assert [line.partition(" (")[0] for line in waiting] == ["tail -f /dev/null a?\ufffd?b"]
 
 
+@pytest.mark.parametrize(("length", "shown"), [(102, "a" * 102), (103, f"{'a' * 98} ...")])
+def test_the_beginning_of_a_long_command_line_is_named(length: int, shown: str) -> None:
+    waiting = supervised(["tail", "-f", "/dev/null", "a" * length], timeout_s=0.5).waiting
+    assert [line.partition(" (")[0] for line in waiting] == [f"tail -f /dev/null {shown}"]
+
+
 def test_a_look_that_fails_ends_the_command_all_the_same() -> None:
     def look(_pid: int) -> tuple[str, ...]:
         raise OSError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from builder.system.orphans import Daemons
 from builder.system.threads import Coming, in_threads
 
 
@@ -111,3 +113,20 @@ def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> Non
         signal.signal(signal.SIGALRM, before)
         go.set()
     assert coming.get("a", lambda: False, "second"), "it came all the same"
+
+
+def test_work_that_comes_when_all_is_done_is_begun_and_no_more_at_once_than_allowed() -> None:
+    daemons = Daemons(1)
+    for number in range(2):
+        go = threading.Event()
+
+        def work(go: threading.Event = go) -> threading.Thread:
+            go.wait(5)
+            return threading.current_thread()
+
+        first, second = daemons.begin(work), daemons.begin(functools.partial(abs, number))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            second.result(0.1)
+        go.set()
+        first.result(5).join(5)
+        assert second.result(5) == number

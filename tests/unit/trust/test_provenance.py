@@ -237,7 +237,10 @@ def test_without_evidence_there_is_nothing_to_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["sbom.cdx.json", "evidence/oci.json"])
 def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: str) -> None:
     folder, manifest = folder_of(tmp_path)
-    statements_of(folder, manifest, builder_id="x:y")
+    before = statements_of(folder, manifest, builder_id="x:y")
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    assert statements_of(folder, manifest, builder_id="x:y") == before
     (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     with pytest.raises(BadInput, match=f"{name}: its digest differs from manifest.json"):
         statements_of(folder, manifest, builder_id="x:y")

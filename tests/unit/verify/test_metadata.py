@@ -20,7 +20,9 @@ from builder.model.digests import digest_of
 from builder.model.planned import RUNSCRIPT, environment_text
 from builder.verify.formats import FormatTree, ReadFormats, compared, metadata_faults
 
-VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`'}
+VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`', "of.no-shell": "x"}
+# As Apptainer writes it: what a shell cannot set is left out, and ODD, which it would change.
+SCRIPT = '#!/bin/sh\nexport PATH="/bin"\nexport MODE="${MODE:-"a b"}"'
 CONTRACT = {"schema": "s/v1", "cpu": {"target": "generic"}, "list": ["a", "b"]}
 LABELS = {
     "title": "x",
@@ -105,7 +107,9 @@ class Made:
 
 
 def test_formats_that_say_the_same_have_no_fault(tmp_path: Path) -> None:
-    assert metadata_faults(Made.sound().described(tmp_path)) == []
+    made = Made.sound()
+    assert made.sif[f"{ENV}/10-docker2singularity.sh"] == SCRIPT
+    assert metadata_faults(made.described(tmp_path)) == []
 
 
 def with_settings(**settings: Any) -> Callable[[Made], None]:
