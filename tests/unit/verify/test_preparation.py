@@ -37,6 +37,7 @@ def prepared(
     *pockets: str,
     engine: str = "buildah",
     native_tools: bool = True,
+    offline: bool = False,
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
     bootstrap = base().bootstrap
@@ -49,6 +50,7 @@ def prepared(
         engine=engine,
         formats=("oci",),
         native_tools=native_tools,
+        offline=offline,
     )
     said = io.StringIO()
     with ExitStack() as held:
@@ -78,6 +80,16 @@ def test_it_is_said_that_steps_are_emulated_whole(machine: Machine) -> None:  # 
     hint = "the kernel's handler is not from set-up"
     assert hint in prepared(machine)[1]
     assert hint not in prepared(machine, native_tools=False)[1]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_base_that_is_not_in_the_store_has_to_be_made(
+    offline: bool,
+    machine: Machine,  # noqa: F811
+) -> None:
+    (machine.bin / "mmdebstrap").unlink()
+    with pytest.raises(MissingPrerequisite, match="mmdebstrap"):
+        prepared(machine, native_tools=False, offline=offline)
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_the_distributions_toolkit_is_not_where_nvidias_is(
 # What Python sources import.
 
 
-SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
+SETUP_OF_TWO = "import builds_it\nExtension(name='fast')\nextension('SSD._C')\n"
 PROGRAM = (
     "import os, torch\nfrom package import part\nimport own\n"
     "try:\n    import maybe\nexcept:\n    0\n"
@@ -375,6 +375,7 @@ def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
         ("http://has.example/a-1.0.tar.gz", FAILED),
         ("https://has.example/None/a.tar.gz", FAILED),
         ("https://has.example/folder/", FAILED),
+        ("https://has/a-1.0.tar.gz", FAILED),
     ],
 )
 def test_a_download_is_asked_for(url: str, outcome: str, tmp_path: Path) -> None:
