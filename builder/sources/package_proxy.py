@@ -173,13 +173,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, place: Path, kind: str = "", *, note: bool = False) -> bool:
         """Answer with the cached file, if it exists; note it first with `note`."""
         path = self.cache.file_at(place)
-        if is_release(self._url) and path.is_file():
-            self._note_index(self._url, path.read_bytes())
         try:
             file = path.open("rb")
         except OSError:
             return False
         with file:
+            if is_release(self._url):
+                self._note_index(self._url, path.read_bytes())
             size = os.fstat(file.fileno()).st_size
             note_use(path)
             self.cache.count(size)

@@ -160,9 +160,7 @@ def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipIns
 
 
 def _new_environment(step: Step, system: PythonTarget) -> dict[str, PythonTarget]:
-    """Return the environment that Python's venv or Miniconda's installer makes in a step."""
-    if _PYTHON.fullmatch(step.program) and step.argv[1:3] == ("-m", "venv"):
-        return {posixpath.normpath(step.argv[-1]): system}
+    """Return the environment that Miniconda's installer makes in a step; venv's have `system`."""
     if "-p" in step.argv and (match := _MINICONDA.search(" ".join(step.argv))):
         prefix = step.argv[step.argv.index("-p") + 1]
         python = replace(system, python=f"{match[1]}.{match[2]}.0").upgraded()

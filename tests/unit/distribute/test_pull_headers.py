@@ -79,6 +79,14 @@ def spoiled(header: bytes, place: int, by: bytes) -> bytes:
     return with_checksum(header[:place] + by + header[place + len(by) :])
 
 
+def gnu(name: str, link: str = "") -> bytes:
+    """A header after those of GNU's tar for a long name and a long target of a link."""
+    made = tarfile.TarInfo(name)
+    if link:
+        made.type, made.linkname = tarfile.SYMTYPE, link
+    return made.tobuf(tarfile.GNU_FORMAT)
+
+
 END = bytes(1024)
 LONG = "usr/share/" + "a-long-name/" * 20 + "file"
 TARS = {
@@ -106,9 +114,11 @@ TARS = {
     + header_of(size=0, name="after"),
     "nothing after it": pax(b"", path=LONG),
     "usual ones between": header_of(size=0) + pax(header_of(size=0), path=LONG) + header_of(size=0),
-    "GNU's long name": header_of(size=0)
-    + tarfile.TarInfo(LONG).tobuf(tarfile.GNU_FORMAT)
-    + header_of(size=0),
+    "GNU's long name": header_of(size=0) + gnu(LONG) + header_of(size=0),
+    "GNU's long name and link": gnu(LONG, LONG),
+    "GNU's long name twice": gnu(LONG)[:-512] + gnu(LONG),
+    "GNU's long name, then pax's": gnu(LONG)[:-512] + pax(header_of(size=0), path="usr/other"),
+    "pax's long name, then GNU's": pax(gnu(LONG), path="usr/other"),
     "a prefix alone": header_of(
         tarfile.USTAR_FORMAT, type=tarfile.DIRTYPE, size=0, name="x" * 100 + "/"
     ),
@@ -122,6 +132,9 @@ TARS |= {
 }
 REFUSED = {  # what two readers understand differently, and no sound layer has
     "two of them",
+    "GNU's long name twice",
+    "GNU's long name, then pax's",
+    "pax's long name, then GNU's",
     "a time that is no number",
     "a time without an end",
     "what is about all",

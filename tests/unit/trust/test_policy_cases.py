@@ -22,6 +22,7 @@ from builder.trust.policy.records import (
     as_lines,
     refused,
 )
+from builder.trust.policy.rules import tree
 from builder.trust.policy.site_policy import Policy
 
 CASES = read_cases(ROOT / "tests/data/policy/cases")
@@ -103,6 +104,27 @@ def test_with_a_signature_each_rule_says_what_it_lacks() -> None:
     assert fixes.keys() == set(OF_PROOF) - {"signature"}
     assert "identity: ignored" in fixes["identity"]
     assert "verify it on such a host" in fixes["evidence"]
+
+
+def test_without_a_rule_for_bills_none_is_asked_for() -> None:
+    fixes = fixes_of(policy=Policy(keys=(), bill=None, provenance=None))
+    assert fixes.keys() == set(OF_PROOF) - {"sbom", "provenance"}
+
+
+@pytest.mark.parametrize(
+    ("expected", "result", "reason"),
+    [
+        (ABOUT.digest, PASSED, "sha256:111111111111, as in the evidence"),
+        ("", REFUSED, "the evidence names no tree digest"),
+        ("sha256:2", REFUSED, "sha256:111111111111, but the evidence is about sha256:2"),
+    ],
+)
+def test_what_was_unpacked_is_what_the_evidence_is_about(
+    expected: str, result: str, reason: str
+) -> None:
+    ruling = tree(expected, ABOUT.digest)
+    assert (ruling.rule, ruling.result) == ("tree", result)
+    assert ruling.reason.endswith(reason)
 
 
 def test_a_reason_that_somebody_else_wrote_has_an_end() -> None:

@@ -124,6 +124,18 @@ def test_everything_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [("12h", dt.timedelta(hours=12)), ("3d", dt.timedelta(days=3)), ("2w", dt.timedelta(weeks=2))],
+)
+def test_ages_are_in_hours_days_or_weeks(text: str, age: dt.timedelta, tmp_path: Path) -> None:
+    (tmp_path / "site.pub").touch()
+    (tmp_path / "policy.yaml").write_text(
+        f"{HEAD}keys: [site.pub]\nevidence: {{max_age: {text}}}\n"
+    )
+    assert read_policy(tmp_path / "policy.yaml").evidence.max_age == age
+
+
 def test_what_is_ignored_is_not_asked_for() -> None:
     policy = read_policy(POLICIES / "little.yaml")
     assert policy.provenance is None

@@ -35,6 +35,7 @@ from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LibraryTrials,
     import_trials,
+    modules_of_packages,
     needed_outside,
 )
 from builder.verify.rehearse.python_packages import CondaTrials
@@ -132,9 +133,11 @@ def test_an_archive_of_the_store_is_unpacked(tmp_path: Path) -> None:
     tar_of(tmp_path / "a.tar.gz", {"a-1.0/configure.ac": "AC_INIT\n"})
     space = workspace(tmp_path)
     space.stored = {"a.tar.gz": tmp_path / "a.tar.gz"}
-    followed(space, "tar -x -f /var/tmp/a.tar.gz -C /var/tmp -z", "tar -x -f other.tar -C /opt")
-    followed(space, "sed -i -e s/AC_INIT/X/ a-1.0/configure.ac")
-    assert outcomes(space.trials) == [PASSED]
+    followed(space, "tar -x -f /var/tmp/a.tar.gz -C /opt -z", "tar -f a.tar.gz -C /srv -x")
+    followed(space, "tar -x -f other.tar -C /opt")
+    for place in ("/opt", "/srv"):
+        followed(space, "sed -i -e s/AC_INIT/X/ a-1.0/configure.ac", folder=place)
+    assert outcomes(space.trials) == [PASSED, PASSED]
 
 
 def test_sed_runs_nothing(tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_the_distributions_toolkit_is_not_where_nvidias_is(
 # What Python sources import.
 
 
-SETUP_OF_TWO = "Extension(name='fast')\nextension('SSD._C')\n"
+SETUP_OF_TWO = "import builds_it\nExtension(name='fast')\nextension('SSD._C')\n"
 PROGRAM = (
     "import os, torch\nfrom package import part\nimport own\n"
     "try:\n    import maybe\nexcept:\n    0\n"
@@ -240,11 +243,7 @@ def test_a_module_that_nothing_installs_is_a_failure(tmp_path: Path) -> None:
         "package/unused.py": "import h5py\n",
         "test_train.py": "import pytest\n",
     }
-    space = followed(
-        workspace(tmp_path, code=files),
-        f"git clone {OWNER}/code.git code",
-        "cp -r code/. /opt/code",
-    )
+    space = copied(tmp_path, code=files)
     [trial] = import_trials(space, "/opt/code", {"torch"})
     assert trial.outcome == FAILED
     assert trial.text == "nothing installs tqdm (package/part.py:1)"
@@ -255,16 +254,17 @@ def test_a_module_that_nothing_installs_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_what_setup_py_compiles_is_a_module(tmp_path: Path) -> None:
-    files = {
-        "train.py": "import fast\nimport SSD\n",
-        "setup.py": SETUP_OF_TWO,
-    }
-    space = followed(
-        workspace(tmp_path, code=files),
-        f"git clone {OWNER}/code.git code",
-        "cp -r code/. /opt/code",
-    )
+    files = {"train.py": "import fast\nimport SSD\n", "setup.py": SETUP_OF_TWO}
+    space = copied(tmp_path, code=files)
     assert outcomes(import_trials(space, "/opt/code", ())) == [PASSED]
+
+
+@pytest.mark.parametrize(
+    ("package", "modules"),
+    [("cupy-cuda12x", {"cupy", "cupyx"}), ("Pillow", {"PIL"}), ("a-b", {"a_b"})],
+)
+def test_packages_have_modules_of_other_names(package: str, modules: set[str]) -> None:
+    assert {*modules_of_packages([package])} == modules
 
 
 def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
@@ -375,6 +375,7 @@ def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
         ("http://has.example/a-1.0.tar.gz", FAILED),
         ("https://has.example/None/a.tar.gz", FAILED),
         ("https://has.example/folder/", FAILED),
+        ("https://has/a-1.0.tar.gz", FAILED),
     ],
 )
 def test_a_download_is_asked_for(url: str, outcome: str, tmp_path: Path) -> None:

@@ -141,9 +141,21 @@ def test_a_repository_that_is_gone_leaves_a_base_untried() -> None:
 # Debian, and in place of Ubuntu.
 
 
-def test_names_of_packages_are_looked_up_in_the_distributions_list() -> None:
+@pytest.mark.parametrize(
+    ("ending", "packed"), [(".xz", lzma.compress), (".gz", gzip.compress), ("", bytes)]
+)
+def test_names_of_packages_are_looked_up_in_the_distributions_list(
+    ending: str, packed: Callable[[bytes], bytes]
+) -> None:
+    """A repository has its list in one of three forms at least."""
+
+    def read_list(url: str) -> bytes:
+        if not url.endswith(f"/Packages{ending}"):
+            raise NotOnServer(f"it has no {url}")
+        return packed(b"Package: make\nProvides: maker (= 1), tool\n")
+
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
-    trials = PackageTrials(packed_list("Package: make\nProvides: maker (= 1), tool\n"), OF_DEBIAN)
+    trials = PackageTrials(read_list, OF_DEBIAN)
     steps = [
         step("apt-get install -y --no-install-recommends make=1 maker tool", line=3),
         step("apt-get install -y make nothing", line=4),

@@ -12,7 +12,6 @@ from samples import base, plan_of, shipped_project
 from builder.compile.lint.reading import SpecStage
 from builder.model import LockedSource, PlannedImage, Spec
 from builder.model.errors import StepFailed
-from builder.verify import stand_ins
 from builder.verify.rehearse.servers import Answer
 from builder.verify.rehearse.trials import (
     FAILED,
@@ -211,19 +210,6 @@ def test_a_source_that_is_not_in_the_store_is_no_failure() -> None:
     assert (trial.outcome, trial.line) == (NOT_TRIED, 2)
     assert trial.text == "https://a.example/a.tar is not in the store"
     assert not list(StepTrials(spec, RecordedStandIn({}, source.url), ask).trials())
-
-
-def test_a_base_that_cannot_be_made_is_no_failure() -> None:
-    class Unmade:
-        def make_base(self, _: PlannedImage) -> bool:
-            raise StepFailed("mmdebstrap of debian12 for x86_64: exit status 25")
-
-    image = cell("ubuntu22.04")
-    spec = Spec(image=image, dockerfile="", singularity="", files={})
-    on_debian = dataclasses.replace(image, base=shipped_project().bases["debian12"])
-    [trial] = stand_ins._trials(Unmade(), spec, on_debian, ask)  # type: ignore[arg-type]
-    assert trial.outcome == NOT_TRIED
-    assert trial.text.startswith("debian12 for x86_64 cannot be made: mmdebstrap of")
 
 
 # What is said of the image afterwards.

@@ -1,0 +1,114 @@
+"""What a machine needs before images are built on it, and what a run is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import platform
+from contextlib import ExitStack
+
+import pytest
+from samples import base, image
+from test_doctor import Machine, docker_says, machine  # noqa: F401 - one is a fixture
+
+from builder.build import native
+from builder.build.run import BuildSettings, Run
+from builder.model import Bootstrap, Plan
+from builder.model.errors import MissingPrerequisite
+from builder.system.terminal import Progress
+from builder.verify import preparation
+
+MIRROR = "http://mirror.example/debian"
+LENT = {"name": "build-images-ppc64le", "flags": "POCF", "suffix": f".{native.version()}"}
+
+
+@pytest.fixture(autouse=True)
+def _prepare_on_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(preparation, "examined", lambda _: machine.examine())
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(machine.home))
+    monkeypatch.setenv("BUILD_IMAGES_MIRROR", MIRROR)
+    monkeypatch.delenv("BUILD_IMAGES_SECURITY_MIRROR", raising=False)
+    monkeypatch.setenv("PATH", f"{machine.bin}:{os.environ['PATH']}")
+
+
+def prepared(
+    machine: Machine,  # noqa: F811
+    *pockets: str,
+    engine: str = "buildah",
+    native_tools: bool = True,
+    offline: bool = False,
+) -> tuple[Run, str]:
+    """The run for one image for ppc64le, and what was said while it was prepared."""
+    bootstrap = base().bootstrap
+    assert isinstance(bootstrap, Bootstrap)
+    based = base(bootstrap=dataclasses.replace(bootstrap, pockets=pockets))
+    planned = image(machine.root / "project", bases=[based], arch=("ppc64le",))
+    options = BuildSettings(
+        project=machine.root / "project",
+        out=machine.root / "out",
+        engine=engine,
+        formats=("oci",),
+        native_tools=native_tools,
+        offline=offline,
+    )
+    said = io.StringIO()
+    with ExitStack() as held:
+        plan = Plan(images=(planned,), left_out=())
+        run = preparation.prepare(options, Progress(stream=said), plan, todo=1, held=held)
+    return run, said.getvalue()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> None:  # noqa: F811
+    """Docker cannot lend them, and they can be turned off."""
+    machine.handler(**LENT)
+    with pytest.raises(MissingPrerequisite, match="patchelf"):
+        prepared(machine)
+    prepared(machine, native_tools=False)
+    machine.program("docker", docker_says('{"Version":"20.10.24"}'))
+    run, _ = prepared(machine, engine="docker")
+    assert "docker" in run.versions
+    machine.program("patchelf", "patchelf 0.14.3")
+    run, said = prepared(machine)
+    assert "docker" not in run.versions
+    assert said == ""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
+def test_it_is_said_that_steps_are_emulated_whole(machine: Machine) -> None:  # noqa: F811
+    hint = "the kernel's handler is not from set-up"
+    assert hint in prepared(machine)[1]
+    assert hint not in prepared(machine, native_tools=False)[1]
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_base_that_is_not_in_the_store_has_to_be_made(
+    offline: bool,
+    machine: Machine,  # noqa: F811
+) -> None:
+    (machine.bin / "mmdebstrap").unlink()
+    with pytest.raises(MissingPrerequisite, match="mmdebstrap"):
+        prepared(machine, native_tools=False, offline=offline)
+
+
+@pytest.mark.parametrize(
+    ("security", "pockets", "is_said"),
+    [
+        ("none", ("security",), True),
+        ("none", (), False),
+        (f"{MIRROR}-security", ("security",), False),
+    ],
+)
+def test_it_is_said_that_there_are_no_security_updates(
+    security: str,
+    pockets: tuple[str, ...],
+    is_said: bool,
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_SECURITY_MIRROR", security)
+    run, said = prepared(machine, *pockets, native_tools=False)
+    assert run.mirror
+    assert run.mirror.main == MIRROR
+    assert ("BUILD_IMAGES_SECURITY_MIRROR turns security updates off" in said) is is_said
