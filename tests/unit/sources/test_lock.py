@@ -14,7 +14,7 @@ import pytest
 from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import Lock, LockedSource
-from builder.model.errors import Refused, StepFailed
+from builder.model.errors import MissingPrerequisite, Refused, StepFailed
 from builder.sources.base_digests import (
     Registries,
     RegistryFails,
@@ -103,11 +103,17 @@ def test_what_is_locked_stays_without_a_look_at_the_network(tmp_path: Path) -> N
 
 def test_an_update_accepts_what_changed_and_says_both_checksums(tmp_path: Path) -> None:
     said: list[str] = []
-    how = locking(tmp_path, FakeNetwork({ONE: b"new"}), update=True, said=said)
-    sources, _ = lock_sources([wanted(ONE)], Lock(sources={ONE: entry()}), how)
-    assert sources == [entry(content=b"new")]
-    assert entry().sha256 in said[0]
-    assert entry(content=b"new").sha256 in said[0]
+    gone, moved = "https://up.example/gone", "https://up.example/moved"
+    files = {ONE: b"new", TWO: b"old", moved: b"old"}
+    how = locking(tmp_path, FakeNetwork(files), update=True, said=said)
+    known = {url: entry(url, mirrors=("https://m.example/x",)) for url in (ONE, TWO)}
+    new = entry(content=b"new", mirrors=known[ONE].mirrors)
+    wants = [wanted(gone, ONE), wanted(TWO), wanted(moved, TWO)]
+    found = lock_sources(wants, Lock(sources=known), how)
+    assert found == ([new, known[TWO], entry(moved)], [])
+    [change, reason] = said
+    assert change == f"{ONE}: was sha256 {entry().sha256}, is {new.sha256}"
+    assert reason.startswith(f"  instead of {gone}: ")
 
 
 def test_an_update_without_a_network_loses_nothing(tmp_path: Path) -> None:
@@ -313,8 +319,9 @@ class FakeGpgv(Processes):
     def capture(self, argv: Any, **_: Any) -> Any:
         if not self.trusts:
             raise StepFailed("gpgv: exit status 1", tail=["gpgv: BAD signature"])
-        assert argv[0] == "gpgv"
-        Path(argv[4]).write_bytes(Path(argv[5]).read_bytes())
+        command, keyring, _, output, plain, signed = argv
+        assert (command, keyring, output) == ("gpgv", "--keyring", "--output")
+        Path(plain).write_bytes(Path(signed).read_bytes())
 
 
 def archive(*, codename: str = "trixie", sha256: str = "") -> dict[str, bytes]:
@@ -335,7 +342,7 @@ def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> Debia
     keyring = root / "keyring.gpg"
     keyring.touch()
     return DebianSources(
-        store=SourceStore(path=root / "store", debian=DEBIAN),
+        store=SourceStore(path=root / "home" / "store", debian=DEBIAN),
         suites=["trixie"],
         downloader=FakeNetwork(files),
         processes=FakeGpgv(trusts=trusts),
@@ -344,7 +351,16 @@ def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> Debia
 
 
 def test_a_source_package_is_found_in_the_signed_index(tmp_path: Path) -> None:
-    found = debian(tmp_path, archive()).resolve("debian-source:hello/2.10+ds")
+    """Of one suite or the next; each index is read once."""
+    said: list[str] = []
+    older = f"{DEBIAN}/dists/bookworm/InRelease"
+    sources = debian(tmp_path, {**archive(), older: b"Suite: bookworm\n"})
+    sources.suites, sources.say = ["trixie", "bookworm"], said.append
+    for _ in range(2):
+        found = sources.resolve("debian-source:hello/2.10+ds")
+    assert said == ["reading Debian's index of sources of trixie"]
+    with pytest.raises(Unfetched, match="file of bookworm does not list main/source/Sources.xz"):
+        sources.resolve("debian-source:hello/1")
     assert found == LockedSource(
         url="debian-source:hello/2.10+ds",
         file="hello_2.10+ds.orig.tar.xz",
@@ -369,7 +385,7 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
     fetch = FakeNetwork.fetch
 
     def fetched(self: FakeNetwork, url: str, target: Path) -> Fetched:
-        folders.extend((tmp_path / "store").glob(".*.partial"))
+        folders.extend((tmp_path / "home" / "store").glob(".*.partial"))
         return fetch(self, url, target)
 
     network = debian(tmp_path, archive())
@@ -412,3 +428,17 @@ def test_an_index_that_debian_did_not_sign_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not signed by Debian") as caught:
         debian(tmp_path, archive(), trusts=False).resolve("debian-source:hello/2.10+ds")
     assert "BAD signature" in str(caught.value)
+
+
+def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -> None:
+    sources = debian(tmp_path, archive())
+    sources.keyring.unlink()
+    texts = []
+    for change in ({}, {"store": SourceStore(path=tmp_path)}, {"suites": []}):
+        with pytest.raises(MissingPrerequisite) as caught:
+            dataclasses.replace(sources, **change).resolve("debian-source:hello/2.10+ds")
+        texts.append(str(caught.value))
+    assert texts[0].startswith(f"{sources.keyring}: Debian's keys are not on this machine")
+    assert "build-images setup" in texts[0]
+    assert texts[1] == "no Debian mirror is known for the sources of trixie"
+    assert "2.10+ds: Debian's suites have no version of it" in texts[2]
