@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import compare_with_golden
 
 from builder.load.document import Faults
 from builder.load.lock import read_lock
@@ -172,19 +173,22 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
     debian = entry("debian-source:one/1", file="one_1.orig.tar.xz", path="pool/main/o/one_1")
     lock = Lock(
         sources={
-            TWO: entry(TWO, mirrors=("https://m.example/two",)),
+            TWO: entry(TWO, mirrors=("https://m.example/two",), recipes=("app", "core")),
             ONE: entry(sha256="1" * 64),
             debian.url: debian,
         },
-        references={("docker.io/library/debian:13", "ppc64le"): DIGEST},
+        references={
+            ("docker.io/library/debian:13", arch): DIGEST for arch in ("aarch64", "ppc64le")
+        },
     )
     (tmp_path / "lock.yaml").write_text(lock_text(lock))
     faults = Faults()
     assert read_lock(tmp_path, faults) == lock
     assert faults.found == []
+    compare_with_golden(lock_text(lock), "lock.yaml")
     turned = Lock(
         sources={url: lock.sources[url] for url in reversed(list(lock.sources))},
-        references=lock.references,
+        references=dict(reversed(lock.references.items())),
     )
     assert lock_text(turned) == lock_text(lock)
 

@@ -139,7 +139,7 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
     server: Server, tmp_path: Path
 ) -> None:
     server.files["/a.tgz"] = OTHER
-    wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",))
+    wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",) * 2)
     with pytest.raises(Changed) as caught:
         fetch_all(SourceStore(path=tmp_path), [wanted], downloader=downloader())
     text = str(caught.value)
@@ -149,6 +149,7 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
     assert "answers 404" in text
     assert "lock --update" in text
     assert caught.value.exit_code == 5
+    assert [path for path, _ in server.asked] == ["/a.tgz", "/gone.tgz"]
     assert leftovers(tmp_path) == []
 
 
@@ -340,6 +341,10 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     assert "2 sources are not in the store, and --offline forbids downloads:" in text
     assert all(one.url in text and one.sha256 in text for one in missing)
     assert there.url not in text
+    assert (
+        f"without --offline, or on a machine with a network, and copy its store to {store.path}"
+        in text
+    )
     assert caught.value.exit_code == 4
     assert len(server.asked) == 1
 
@@ -347,8 +352,12 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
 def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     ensured(server, tmp_path)
-    SourceStore(path=tmp_path).place(source("").sha256).write_bytes(OTHER)
-    assert ensured(server, tmp_path) == CONTENT
+    store = SourceStore(path=tmp_path)
+    place = store.place(source("").sha256)
+    for damaged in (OTHER, CONTENT[:-1]):
+        place.write_bytes(damaged)
+        assert (store.holds(source("")) is None) == (len(damaged) < len(CONTENT))
+        assert ensured(server, tmp_path) == CONTENT
 
 
 def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:
@@ -387,6 +396,14 @@ def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path
     assert server.asked[0][0] == f"/debian/{wanted.path}"
     assert "/debian/pool" not in str(caught.value)
     assert server.url.removeprefix("http://") not in str(caught.value)
+    with pytest.raises(Unfetched) as caught:
+        fetch_all(SourceStore(path=tmp_path), [wanted], downloader=downloader())
+    assert str(caught.value).splitlines()[:-1] == [
+        "1 source is not available:",
+        f"hello_1.0.orig.tar.xz ({wanted.url}), sha256 {wanted.sha256}",
+        "  no URL to fetch it from",
+    ]
+    assert f"copy its store to {tmp_path}" in str(caught.value)
 
 
 class SlowDownloader(Downloader):
