@@ -363,7 +363,7 @@ def test_a_source_package_is_found_in_the_signed_index(tmp_path: Path) -> None:
     for _ in range(2):
         found = sources.resolve("debian-source:hello/2.10+ds")
     assert said == ["reading Debian's index of sources of trixie"]
-    with pytest.raises(Unfetched, match="file of bookworm does not list main/source/Sources.xz"):
+    with pytest.raises(Unfetched, match=r"file of bookworm does not list main/source/Sources\.xz"):
         sources.resolve("debian-source:hello/1")
     assert found == LockedSource(
         url="debian-source:hello/2.10+ds",

@@ -184,7 +184,7 @@ def test_a_part_that_does_not_go_on_is_dropped(
 
 def test_no_more_than_the_limit_is_fetched(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    with pytest.raises(NotFetched, match="127.0.0.1:.* sends more than 1000 bytes"):
+    with pytest.raises(NotFetched, match=r"127\.0\.0\.1:.* sends more than 1000 bytes"):
         downloader().fetch(f"{server.url}/a.tgz", tmp_path / "a", limit=1000)
 
 
@@ -278,7 +278,7 @@ def test_a_host_that_does_not_exist_is_looked_up_once(
 def test_a_server_whose_tls_fails_is_asked_once(server: Server, tmp_path: Path) -> None:
     waits: list[float] = []
     url = server.url.replace("http:", "https:")
-    with pytest.raises(NotFetched, match="^127.0.0.1:[0-9]+: TLS fails: "):
+    with pytest.raises(NotFetched, match=r"^127\.0\.0\.1:[0-9]+: TLS fails: "):
         downloader(waits).fetch(f"{url}/a.tgz", tmp_path / "a")
     assert waits == []
 
@@ -341,10 +341,8 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     assert "2 sources are not in the store, and --offline forbids downloads:" in text
     assert all(one.url in text and one.sha256 in text for one in missing)
     assert there.url not in text
-    assert (
-        f"without --offline, or on a machine with a network, and copy its store to {store.path}"
-        in text
-    )
+    assert "without --offline, or on a machine" in text
+    assert f"copy its store to {store.path}" in text
     assert caught.value.exit_code == 4
     assert len(server.asked) == 1
 
