@@ -161,10 +161,11 @@ def test_an_index_that_breaks_off_is_no_response() -> None:
             _packages(f"http://127.0.0.1:{server.getsockname()[1]}/a.xz", "amd64")
 
 
-@pytest.mark.parametrize("by_hash", [True, False])
+@pytest.mark.parametrize(("by_hash", "status"), [(True, 404), (False, 410)])
 def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
-    by_hash: bool, mirror: Site, get: Get, said: list[str]
+    by_hash: bool, status: int, mirror: Site, get: Get, said: list[str]
 ) -> None:
+    mirror.status = status
     mirror.has("trixie", release(NEW, LATER, by_hash=by_hash), OLD, by_hash=by_hash)
     mirror.has("stable", release(OLD, BEFORE, by_hash=by_hash), OLD, by_hash=by_hash)
     for _ in range(2):
@@ -191,6 +192,9 @@ def test_a_state_that_is_too_old_is_not_taken(
         raise StepFailed("the build failed at: RUN apt-get update", hint="ask for the log")
     assert "--max-index-age 70 accepts it" in failed.value.hint
     assert failed.value.hint.endswith("ask for the log")
+    with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the base image was not made", tail=["E: mmdebstrap failed to run"])
+    assert failed.value.hint == suites.refused[0]
     with pytest.raises(StepFailed) as failed, cache.step():
         raise StepFailed("the build failed at: RUN make")
     assert failed.value.hint == ""
@@ -269,6 +273,10 @@ def _security(mirror: Site) -> None:
     mirror.has("trixie", torn, OLD)
 
 
+def _without_components(mirror: Site) -> None:
+    mirror.has("trixie", TORN.replace(b"Components: main contrib\n", b""), OLD)
+
+
 def _by_its_codename(mirror: Site) -> None:
     mirror.has("trixie", WHOLE, OLD)
     mirror.has("stable", TORN, OLD)
@@ -282,7 +290,12 @@ def _missing_altogether(mirror: Site) -> None:
 
 @pytest.mark.parametrize(
     ("change", "suite"),
-    [(_security, "trixie"), (_by_its_codename, "stable"), (_missing_altogether, "trixie")],
+    [
+        (_security, "trixie"),
+        (_without_components, "trixie"),
+        (_by_its_codename, "stable"),
+        (_missing_altogether, "trixie"),
+    ],
 )
 def test_the_whole_state_is_taken(
     change: Callable[[Site], None], suite: str, mirror: Site, get: Get, said: list[str]
