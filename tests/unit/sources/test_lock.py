@@ -187,7 +187,10 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
     assert faults.found == []
     compare_with_golden(lock_text(lock), "lock.yaml")
     turned = Lock(
-        sources={url: lock.sources[url] for url in reversed(list(lock.sources))},
+        sources={
+            url: dataclasses.replace(one, recipes=one.recipes[::-1])
+            for url, one in reversed(lock.sources.items())
+        },
         references=dict(reversed(lock.references.items())),
     )
     assert lock_text(turned) == lock_text(lock)
@@ -379,6 +382,7 @@ def test_a_source_package_is_locked_without_the_mirrors_name(tmp_path: Path) -> 
     how = locking(tmp_path, FakeNetwork(files), resolve=debian(tmp_path, files).resolve)
     sources, failures = lock_sources([wanted("debian-source:hello/2.10+ds")], Lock(), how)
     assert failures == []
+    assert how.store.holds(sources[0])
     assert "debian.example" not in lock_text(Lock(sources={"x": sources[0]}))
 
 

@@ -333,7 +333,9 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     server.files["/a.tgz"] = CONTENT
     store = SourceStore(path=tmp_path)
     there = source(f"{server.url}/a.tgz")
-    store.ensure(there, downloader=downloader())
+    [place] = fetch_all(store, [there], downloader=downloader()).values()
+    assert fetch_all(store, [there], downloader=downloader(), offline=True) == {there.url: place}
+    assert place.read_bytes() == CONTENT
     missing = [source(f"{server.url}/{name}.tgz", name.encode()) for name in ("b", "c")]
     with pytest.raises(Unfetched) as caught:
         fetch_all(store, [there, *missing], downloader=downloader(), offline=True)
@@ -360,8 +362,15 @@ def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: P
 
 def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    shared = downloader()
-    shared.stop()
+    shared, store = downloader(), SourceStore(path=tmp_path)
+
+    def interrupted(_: LockedSource, size: int) -> None:
+        raise KeyboardInterrupt(size)
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_all(
+            store, [source(f"{server.url}/a.tgz")], downloader=shared, on_progress=interrupted
+        )
     with pytest.raises(Interrupted):
         shared.fetch(f"{server.url}/a.tgz", tmp_path / "a")
 

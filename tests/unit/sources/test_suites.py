@@ -306,6 +306,14 @@ def test_the_whole_state_is_taken(
     assert len(said) == 1
 
 
+def test_a_newer_state_is_not_behind(mirror: Site, suites: Suites) -> None:
+    mirror.has("trixie", release(NEW, BEFORE), OLD)
+    mirror.has("stable", release(OLD, LATER), OLD)
+    url = f"{mirror.url}/dists/trixie/InRelease"
+    assert suites.address(url) == f"{mirror.url}/dists/stable/InRelease"
+    assert [suites.behind_days(one) for one in (url, f"{mirror.url}/pool/a.deb")] == [0, 0]
+
+
 def test_an_architecture_that_nobody_wants_may_be_missing(
     mirror: Site, get: Get, suites: Suites
 ) -> None:
