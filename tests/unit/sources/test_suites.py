@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import itertools
 import lzma
 import socket
 import threading
@@ -124,27 +125,30 @@ def test_a_whole_suite_is_asked_for_by_its_own_name(
     assert said == []
 
 
-@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("missing", ["", "tree", "zoo"])
 def test_an_index_that_came_before_its_packages_is_not_taken(
-    arrived: bool, mirror: Site, get: Get, said: list[str]
+    missing: str, mirror: Site, get: Get, said: list[str]
 ) -> None:
-    """Packages of all architectures are there early, and say nothing."""
+    """Packages of all architectures are there early; unchanged and added ones say nothing."""
     pool, archs = "pool/main/t/tree", ("all", "amd64", "ppc64el")
     for suite, version, date in (("trixie", 2, LATER), ("stable", 1, BEFORE)):
         index = "\n".join(
-            f"Package: {arch}-tree\nDescription: a\n b\nFilename: {pool}/{version}_{arch}.deb\n"
+            f"Package: {name}\nDescription: a\n b\nFilename: {pool}/{new}-{name}_{arch}.deb\n"
             for arch in archs
+            for name, new in (("same", 1), ("tree", version), ("zoo", version), ("added", 2))
+            if new <= version
         )
         packed = lzma.compress(index.encode())
         mirror.has(suite, release(packed, date), packed)
         mirror.files[f"/debian/dists/{suite}/main/binary-amd64/Packages.xz"] = packed
-    for arch in archs if arrived else archs[:2]:
-        mirror.files[f"/debian/{pool}/2_{arch}.deb"] = b"package"
+    for arch, name in itertools.product(archs, ("tree", "zoo")):
+        if (arch, name) != ("ppc64el", missing):
+            mirror.files[f"/debian/{pool}/2-{name}_{arch}.deb"] = b"package"
     for arch in archs[1:]:
         listing = lzma.decompress(get(f"dists/trixie/main/binary-{arch}/Packages.xz").content)
-        assert (b"/2_" in listing) is arrived
-    text = f"syncing trixie: {pool}/2_ppc64el.deb is still missing; using its stable, of"
-    assert [text in line for line in said] == ([] if arrived else [True])
+        assert (b"/2-" in listing) is (not missing)
+    text = f"syncing trixie: {pool}/2-{missing}_ppc64el.deb is still missing; using its stable, of"
+    assert [text in line for line in said] == ([True] if missing else [])
 
 
 def test_of_an_index_no_more_is_unpacked_than_is_compared(mirror: Site) -> None:
