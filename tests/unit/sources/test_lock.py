@@ -45,6 +45,7 @@ class FakeNetwork(Downloader):
     def fetch(self, url: str, target: Path, **_: Any) -> Fetched:
         self.asked.append(url)
         if url not in self.files:
+            target.write_bytes(b"a part")
             raise NotFetched("up.example cannot be reached: no network in unit tests")
         target.write_bytes(self.files[url])
         return digest_of(target)
@@ -137,11 +138,17 @@ def test_the_next_of_some_alternatives_is_taken_and_told(tmp_path: Path) -> None
 
 
 def test_what_can_be_locked_is_locked(tmp_path: Path) -> None:
-    how = locking(tmp_path, FakeNetwork({TWO: b"2"}))
-    sources, failures = lock_sources([wanted(ONE, recipes=("app",)), wanted(TWO)], Lock(), how)
+    def refused(url: str) -> LockedSource:
+        raise Refused(f"{url}: not signed")
+
+    how = locking(tmp_path, FakeNetwork({TWO: b"2"}), resolve=refused)
+    wants = [wanted(ONE, recipes=("app",)), wanted(TWO), wanted("debian-source:one/1")]
+    sources, failures = lock_sources(wants, Lock(), how)
     assert [one.url for one in sources] == [TWO]
-    [failure] = failures
-    assert f"{ONE} (app)" in str(failure)
+    [debians, others] = sorted(map(str, failures))
+    assert debians == "debian-source:one/1: not signed"
+    assert others.startswith(f"{ONE} (app)\n  {ONE}: up.example cannot be reached")
+    assert not list(tmp_path.glob(".*.new"))
 
 
 def test_a_sites_mirror_stands_in(tmp_path: Path) -> None:
