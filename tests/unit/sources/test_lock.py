@@ -15,7 +15,7 @@ from samples import compare_with_golden
 from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import Lock, LockedSource
-from builder.model.errors import MissingPrerequisite, Refused, StepFailed
+from builder.model.errors import Interrupted, MissingPrerequisite, Refused, StepFailed
 from builder.sources.base_digests import (
     Registries,
     RegistryFails,
@@ -149,6 +149,17 @@ def test_what_can_be_locked_is_locked(tmp_path: Path) -> None:
     assert debians == "debian-source:one/1: not signed"
     assert others.startswith(f"{ONE} (app)\n  {ONE}: up.example cannot be reached")
     assert not list(tmp_path.glob(".*.new"))
+
+
+def test_an_interrupted_lock_ends_its_downloads(tmp_path: Path) -> None:
+    def interrupted(url: str) -> LockedSource:
+        raise KeyboardInterrupt(url)
+
+    how = locking(tmp_path, FakeNetwork({}), resolve=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock_sources([wanted("debian-source:one/1")], Lock(), how)
+    with pytest.raises(Interrupted):
+        Downloader.fetch(how.downloader, "file:///dev/null", tmp_path / "x")
 
 
 def test_a_sites_mirror_stands_in(tmp_path: Path) -> None:
