@@ -48,6 +48,7 @@ def image(arch: str) -> tuple[bytes, bytes]:
 CONFIG, SINGLE = image("amd64")
 POWER = image("ppc64le")[1]
 MANIFESTS = [
+    described(b"!", platform={"os": "windows", "architecture": "amd64"}),
     described(SINGLE, platform={"os": "linux", "architecture": "amd64"}),
     described(POWER, platform={"os": "linux", "architecture": "ppc64le"}),
     described(b"?", platform={"os": "unknown", "architecture": "unknown"}),

@@ -118,6 +118,20 @@ def test_an_index_that_changed_between_two_builds_makes_none_complete(tmp_path: 
         journals.end(who, built=built, taken=taken, well=True)
     assert journals.is_complete(ONE)
     assert not journals.is_complete(OTHER)
+    for age, who in enumerate((OTHER, ONE)):
+        os.utime(journals.path(who), (0, 9 - age))
+    newest = [files["http://x/InRelease"].file for files in journals.newest_first()]
+    assert newest == ["answers/b", "answers/a"]
+
+
+def test_only_builds_have_journals(tmp_path: Path) -> None:
+    journals = Journals(cache=tmp_path / "packages")
+    for name in ("run", "../x"):
+        journals.note(name, [ServedFile(url="http://x/a", file="answers/a")])
+    assert list(tmp_path.iterdir()) == []
+    journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
+    journals.path(ONE).rename(journals.path("../x"))
+    assert journals.of("../x") == {}
 
 
 def test_what_was_cut_short_is_not_complete(tmp_path: Path) -> None:
@@ -126,6 +140,7 @@ def test_what_was_cut_short_is_not_complete(tmp_path: Path) -> None:
     assert not journals.is_complete(ONE)
     journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
     with journals.path(ONE).open("a") as file:
+        file.write('{"built": [3, []]}\n{"url": "http://x/c", "file": "../../c"}\n')
         file.write('{"url": "http://x/b", "fi')
     assert list(journals.of(ONE)) == ["http://x/a"]
     journals.end(ONE, built=["aaaaaaaaaaa"], taken=(), well=False)
