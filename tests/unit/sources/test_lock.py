@@ -22,6 +22,7 @@ from builder.sources.base_digests import (
     RegistryUnreachable,
     mismatches,
     pin_references,
+    registry_of,
 )
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
@@ -277,8 +278,8 @@ def test_entries_that_nobody_needs_are_faults() -> None:
 
 class FakeRegistries(Registries):
     def digest(self, reference: str, arch: str) -> str:
-        if reference.startswith("gone.example"):
-            lost = "the registry gone.example cannot be reached"
+        if reference.startswith("gone"):
+            lost = f"the registry {registry_of(reference)} cannot be reached"
             raise RegistryUnreachable(f"{reference}: {lost}", lost=lost)
         if "none" in reference:
             raise RegistryFails(f"{reference}: no such image for {arch}")
@@ -288,7 +289,12 @@ class FakeRegistries(Registries):
 def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
     keys = [("gone.example/a:1", "x86_64"), ("gone.example/b:1", "x86_64")]
     references, failures = pin_references(
-        [*keys, ("here.example/c:1", "x86_64"), ("here.example/none", "ppc64le")],
+        [
+            *keys,
+            ("gone2.example/a:1", "x86_64"),
+            ("here.example/c:1", "x86_64"),
+            ("here.example/none", "ppc64le"),
+        ],
         {keys[0]: "sha256:old"},
         FakeRegistries(),
         update=True,
@@ -299,6 +305,7 @@ def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
             "the registry gone.example cannot be reached\n"
             "  not requested: gone.example/a:1, gone.example/b:1"
         ),
+        "the registry gone2.example cannot be reached\n  not requested: gone2.example/a:1",
         "here.example/none: no such image for ppc64le",
     ]
 
