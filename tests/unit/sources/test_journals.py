@@ -138,6 +138,8 @@ def test_what_was_cut_short_is_not_complete(tmp_path: Path) -> None:
     journals = Journals(cache=tmp_path)
     journals.begin(ONE, fresh=True)
     assert not journals.is_complete(ONE)
+    journals.end(ONE, built=["aaaaaaaaaaa"], taken=(), well=False)
+    assert not journals.is_complete(ONE)
     journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
     with journals.path(ONE).open("a") as file:
         file.write('{"built": [3, []]}\n{"url": "http://x/c", "file": "../../c"}\n')

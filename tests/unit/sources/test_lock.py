@@ -259,8 +259,10 @@ def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
     lock = Lock(sources={ONE: entry()})
     needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
     [fault] = mismatches(lock, needs, [], FILES, everything=True)
-    assert fault.file == "recipes/core.yaml"
-    assert TWO in fault.problem
+    assert str(fault) == (
+        f"recipes/core.yaml:1: its source {TWO} is not in lock.yaml, but others are\n"
+        "    run: build-images lock --recipe core"
+    )
 
 
 def test_entries_that_nobody_needs_are_faults() -> None:
@@ -269,7 +271,13 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         references={("a", "x86_64"): DIGEST},
     )
     faults = mismatches(lock, [wanted(ONE)], [], FILES, everything=True)
-    assert [(one.file, one.line) for one in faults] == [("lock.yaml", n) for n in (4, 9, 1)]
+    hint = "\n    run: build-images lock, which removes it"
+    assert [str(one).removesuffix(hint) for one in faults] == [
+        f"lock.yaml:4: {ONE}: app does not use it",
+        f"lock.yaml:9: {TWO}: core does not use it",
+        "lock.yaml:1: a for x86_64: no image uses it",
+    ]
+    assert {one.valid for one in faults} == {hint.strip()}
     assert not mismatches(lock, [wanted(ONE)], [], FILES, everything=False)
 
 
