@@ -22,7 +22,7 @@ from builder.sources.journals import (
     pip_as_build,
 )
 from builder.sources.package_cache import PackageCache
-from builder.sources.package_proxy import package_cache
+from builder.sources.package_proxy import package_cache, via
 
 ONE, OTHER = build_id("localhost/build-images/stage:1"), build_id("localhost/build-images/stage:2")
 
@@ -185,6 +185,9 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: str) -> No
             assert client(proxy).get(f"{mirror}/b.deb", timeout=10).status_code == 407
         assert cache.journals.of(ONE)
         assert not cache.journals.of(OTHER)
+        index = via(f"{mirror}/c.whl", as_build(cache.url, OTHER))  # as pip's configuration has it
+        assert client(mine).get(index, timeout=10).status_code == 200
+        assert cache.journals.of(OTHER)
 
 
 def test_an_answer_is_noted_before_it_has_ended(

@@ -211,9 +211,9 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
     turned = Lock(
         sources={
             url: dataclasses.replace(one, recipes=one.recipes[::-1])
-            for url, one in reversed(lock.sources.items())
+            for url, one in reversed(list(lock.sources.items()))
         },
-        references=dict(reversed(lock.references.items())),
+        references=dict(reversed(list(lock.references.items()))),
     )
     assert lock_text(turned) == lock_text(lock)
 
@@ -478,7 +478,8 @@ def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -
     sources = debian(tmp_path, archive())
     sources.keyring.unlink()
     texts = []
-    for change in ({}, {"store": SourceStore(path=tmp_path)}, {"suites": []}):
+    changes: list[dict[str, Any]] = [{}, {"store": SourceStore(path=tmp_path)}, {"suites": []}]
+    for change in changes:
         with pytest.raises(MissingPrerequisite) as caught:
             dataclasses.replace(sources, **change).resolve("debian-source:hello/2.10+ds")
         texts.append(str(caught.value))
