@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -113,10 +114,15 @@ def test_a_package_is_fetched_once(
 
 
 def test_it_is_there_in_the_next_run(tmp_path: Path, mirror: str, asked: list[str]) -> None:
+    """Its last use is noted, for gc."""
     for _ in range(2):
         with package_cache(tmp_path / "packages") as cache:
             assert get(cache, f"{mirror}/a.deb").content == CONTENT
+        [file] = cache.folder.glob("*/*a.deb")
+        used = file.stat().st_mtime
+        os.utime(file, (0, 0))
     assert asked == ["/a.deb"]
+    assert used > time.time() - 3600
 
 
 def test_indices_are_always_the_mirror_s_own(
