@@ -230,7 +230,7 @@ def test_which_state_a_build_was_told_of_is_known(
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
     who = build_id("localhost/build-images/stage:1")
-    for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}", "dists/forky/InRelease"):
+    for path in ("dists/forky/InRelease", "dists/trixie/InRelease", f"dists/trixie/{PATH}"):
         client(as_build(cache.url, who)).get(f"{mirror.url}/{path}", timeout=10)
     [state] = cache.index_states(who)
     assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
