@@ -431,6 +431,7 @@ def test_a_redirect_is_sent_no_login_of_the_user_s(
 def test_an_index_s_refusal_stays_one(cache: PackageCache, mirror: str) -> None:
     answer = client().get(via(f"{mirror}/missing", cache.url), timeout=10)
     assert (answer.status_code, answer.headers["Content-Type"][:9]) == (404, "text/html")
+    assert answer.reason == "Not Found"  # which apt shows
 
 
 class Verbose(Mirror):
