@@ -129,6 +129,14 @@ FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
         lambda f: f.manifest["artifacts"]["sif"].update(digest="sha256:" + "0" * 64),
         f"expected sha256:{'0' * 64}",
     ),
+    "no subjects": (
+        lambda f: f.statements[NAME].update(subject=[]),
+        f"{NAME}: its subject sif is missing, expected sha256:",
+    ),
+    "no subject of a tree": (
+        lambda f: f.statements[NAME]["subject"].pop(),
+        f"{NAME}: its tree of sif is missing, expected sha256:",
+    ),
     "a check dropped": (drop_check, "missing outcomes: environment"),
     "the checks emptied": (lambda f: f.manifest["checks"].clear(), "different outcomes for"),
     "a declared check that was not run": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from samples import base
 
 from builder import facts
-from builder.model import Cell, PlannedMpi, templates
+from builder.model import Cell, PackagedCuda, PlannedCuda, PlannedMpi, templates
 from builder.model.templates import TemplateError, render
 
 NAMES = templates.sample_names()
@@ -21,6 +22,14 @@ MPI = PlannedMpi(
     route="package",
     development=("libmpi-dev",),
     runtime=("mpi-bin",),
+)
+CUDA = PlannedCuda(
+    version="12.4",
+    update="12.4.1",
+    driver="525.60.13",
+    route="image",
+    capabilities=("70", "80"),
+    packages=PackagedCuda(version="12.4.1", development=(), runtime=(), gcc="12"),
 )
 CELL = Cell(
     recipe="core", recipe_version="1.0", base="debian13", cuda="none", mpi="none", arch="ppc64le"
@@ -133,12 +142,26 @@ def test_names_of_a_cell() -> None:
     assert render("{{ mpi.family }} {{ mpi.version }}", names) == "openmpi 5.0.7"
     launch = facts.MPI_FAMILIES["openmpi"].launch.format(ranks=4)
     assert render("{{ mpi.launch(4) }} x", names) == f"{launch} x"
+    library = facts.MPI_FAMILIES["openmpi"].library.format(version="5.0.7")
+    assert render("{{ mpi.library }} {{ mpi.route }}", names) == f"{library} package"
+
+
+def test_names_of_a_cuda() -> None:
+    names = templates.names(dataclasses.replace(CELL, cuda="12.4"), base(), None, CUDA)
+    text = "{{ cuda.version }} {{ cuda.dashed }} {{ cuda.route }} {{ cuda.gcc }} {{ cuda.driver }}"
+    assert render(text, names) == "12.4 12-4 image 12 525.60.13"
+    assert render("{{ cuda.gencode }}", names) == (
+        "-gencode arch=compute_70,code=sm_70 -gencode arch=compute_80,code=sm_80 "
+        "-gencode arch=compute_80,code=compute_80"
+    )
 
 
 def test_names_without_an_mpi() -> None:
     names = templates.names(CELL, base(), None)
     given = ["{{ mpi.family }}", "{{ mpi.development }}", "{{ mpi.launch(4) }}"]
     assert render(given, names) == ["none", ""]
+    rest = "[{{ mpi.library }}{{ mpi.route }}{{ cuda.route }}{{ cuda.gencode }}{{ cuda.gcc }}]"
+    assert render(rest, names) == "[]"
 
 
 def test_sample_names_have_the_shape_of_real_ones() -> None:

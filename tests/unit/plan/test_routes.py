@@ -266,6 +266,9 @@ def test_cray_mpich_is_bound_into_what_is_made_with_mpich() -> None:
     mpi = contract_of(image).mpi
     assert mpi is not None
     assert (mpi.route, mpi.library, mpi.abi) == ("host", "libmpi.so.12", "mpich")
+    debians = contract_of(one(golden_project(), "hpc-base-1.0-debian12-mpich4.0-ppc64le")).mpi
+    assert debians is not None
+    assert debians.library == "libmpich.so.12"  # which Cray's programs do not find
     _, final = compiled(image).dockerfile.split(" AS runtime")
     assert "        mpich" not in final.partition("LABEL")[0]  # no package of it
 

@@ -98,6 +98,12 @@ def test_the_first_file_that_has_an_entry_counts_and_a_named_one_alone(
     written(tmp_path / "home/.docker/config.json", {"auths": both})
     assert user("a.example") == "podman"
     assert user("b.example") == "docker"
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    assert [str(file.relative_to(tmp_path)) for file in auth_files()] == [
+        *("docker/config.json", "run/containers/auth.json"),
+        *("config/containers/auth.json", "docker/config.json"),
+    ]
+    monkeypatch.delenv("DOCKER_CONFIG")
     named = written(tmp_path / "named.json", {"auths": {"a.example": entry("named")}})
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(named))
     assert auth_files() == (named,)
@@ -210,7 +216,13 @@ def test_a_helper_is_asked_once_for_all_repositories_also_if_it_fails(asked: Pat
     assert asked.read_text().splitlines() == ["get helped.example", "get broken.example"]
 
 
-@pytest.mark.parametrize("key", ["docker.io", "index.docker.io", "https://index.docker.io/v1/"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("docker.io", "index.docker.io", "https://index.docker.io/v1/"),
+        "https://registry-1.docker.io/v2/",
+    ],
+)
 def test_docker_hub_has_several_names_in_front_of_helpers(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,12 +257,20 @@ def test_without_a_folder_of_the_session_podman_login_writes_below_run(
     [
         {"username": "me", "password": "secret"},
         {"auth": base64.encodebytes(b"me:secret").decode()},
+        {"auth": base64.b64encode(b"me:secret\0\0").decode()},
     ],
 )
 def test_entries_as_others_write_them(one: dict[str, str], tmp_path: Path) -> None:
     file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
-    found = Credentials(files=(file,)).login("a.example", "b")
+    empty = written(tmp_path / "empty.json", "\n")
+    found = Credentials(files=(tmp_path / "gone", empty, file)).login("a.example", "b")
     assert found == Login(user="me", password="secret")
+
+
+@pytest.mark.parametrize("one", [{"username": "me"}, {"password": "secret"}])
+def test_half_an_entry_is_none(one: dict[str, str], tmp_path: Path) -> None:
+    file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
+    assert Credentials(files=(file,)).login("a.example", "b") is None
 
 
 def test_a_user_without_a_name_and_a_home_has_no_files(monkeypatch: pytest.MonkeyPatch) -> None:

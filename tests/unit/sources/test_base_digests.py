@@ -48,6 +48,7 @@ def image(arch: str) -> tuple[bytes, bytes]:
 CONFIG, SINGLE = image("amd64")
 POWER = image("ppc64le")[1]
 MANIFESTS = [
+    described(b"!", platform={"os": "windows", "architecture": "amd64"}),
     described(SINGLE, platform={"os": "linux", "architecture": "amd64"}),
     described(POWER, platform={"os": "linux", "architecture": "ppc64le"}),
     described(b"?", platform={"os": "unknown", "architecture": "unknown"}),
@@ -166,6 +167,7 @@ def test_a_namespaces_mirror_is_asked_before_its_registrys(
     assert references == {("docker.io/nvidia/cuda:1", "x86_64"): digest(SINGLE)}
     [failure] = failures
     assert "not requested: docker.io/library/a:1\n" in str(failure)
+    assert "registries: {docker.io: mirror.example:5000} in site.yaml" in str(failure)
     lost = unreachable(["nvidia/cuda:1", "nvidiax/cuda:1"], registries)
     assert [one.server for one in lost] == ["127.0.0.1:9"]
 
@@ -178,6 +180,7 @@ def test_credentials_are_used_and_never_shown(needs: str, registry: Told) -> Non
     assert registries.digest(reference, "x86_64") == digest(SINGLE)
     with pytest.raises(RegistryFails, match=r"answers 40[13]") as caught:
         Registries(credentials=known("other.example")).digest(reference, "x86_64")
+    assert "log in with podman login" in str(caught.value)
     shown = f"{caught.value}{registries!r}{Login(user='user', password='secret')!r}"
     assert PASSWORD not in shown
     assert "secret" not in shown

@@ -22,7 +22,7 @@ from builder.sources.journals import (
     pip_as_build,
 )
 from builder.sources.package_cache import PackageCache
-from builder.sources.package_proxy import package_cache
+from builder.sources.package_proxy import package_cache, via
 
 ONE, OTHER = build_id("localhost/build-images/stage:1"), build_id("localhost/build-images/stage:2")
 
@@ -118,14 +118,31 @@ def test_an_index_that_changed_between_two_builds_makes_none_complete(tmp_path: 
         journals.end(who, built=built, taken=taken, well=True)
     assert journals.is_complete(ONE)
     assert not journals.is_complete(OTHER)
+    for age, who in enumerate((OTHER, ONE)):
+        os.utime(journals.path(who), (0, 9 - age))
+    newest = [files["http://x/InRelease"].file for files in journals.newest_first()]
+    assert newest == ["answers/b", "answers/a"]
+
+
+def test_only_builds_have_journals(tmp_path: Path) -> None:
+    journals = Journals(cache=tmp_path / "packages")
+    for name in ("run", "../x"):
+        journals.note(name, [ServedFile(url="http://x/a", file="answers/a")])
+    assert list(tmp_path.iterdir()) == []
+    journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
+    journals.path(ONE).rename(journals.path("../x"))
+    assert journals.of("../x") == {}
 
 
 def test_what_was_cut_short_is_not_complete(tmp_path: Path) -> None:
     journals = Journals(cache=tmp_path)
     journals.begin(ONE, fresh=True)
     assert not journals.is_complete(ONE)
+    journals.end(ONE, built=["aaaaaaaaaaa"], taken=(), well=False)
+    assert not journals.is_complete(ONE)
     journals.note(ONE, [ServedFile(url="http://x/a", file="answers/a")])
     with journals.path(ONE).open("a") as file:
+        file.write('{"built": [3, []]}\n{"url": "http://x/c", "file": "../../c"}\n')
         file.write('{"url": "http://x/b", "fi')
     assert list(journals.of(ONE)) == ["http://x/a"]
     journals.end(ONE, built=["aaaaaaaaaaa"], taken=(), well=False)
@@ -150,7 +167,8 @@ def test_which_paths_a_journal_may_name(path: str, *, good: bool) -> None:
 
 def test_pip_is_known_as_a_build(tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text("index-url = http://run:key@127.0.0.1:1/via/x\n")
-    own = pip_as_build(str(tmp_path), ONE)
+    for _ in range(2):  # each engine's steps
+        own = pip_as_build(str(tmp_path), ONE)
     key = key_of("key", ONE)
     assert (own / "pip.conf").read_text() == f"index-url = http://{ONE}:{key}@127.0.0.1:1/via/x\n"
 
@@ -167,6 +185,9 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: str) -> No
             assert client(proxy).get(f"{mirror}/b.deb", timeout=10).status_code == 407
         assert cache.journals.of(ONE)
         assert not cache.journals.of(OTHER)
+        index = via(f"{mirror}/c.whl", as_build(cache.url, OTHER))  # as pip's configuration has it
+        assert client(mine).get(index, timeout=10).status_code == 200
+        assert cache.journals.of(OTHER)
 
 
 def test_an_answer_is_noted_before_it_has_ended(

@@ -70,9 +70,10 @@ def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
-    store = SourceStore(path=tmp_path / "store", project=tmp_path)
-    with pytest.raises(Unfetched, match=r"archives/pgilinux-2019-1910-x86-64\.tar\.gz"):
-        store.ensure(entry(), downloader=Downloader())
+    for project, reason in ((tmp_path, "No such file"), (None, "no URL to fetch it from")):
+        store = SourceStore(path=tmp_path / "store", project=project)
+        with pytest.raises(Unfetched, match=rf"archives/pgilinux-2019-1910-.*\s.*{reason}"):
+            store.ensure(entry(), downloader=Downloader())
 
 
 @pytest.mark.parametrize("tarball", [URL, "{{ sources.pgi.url }}"])

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import compare_with_golden
 
 from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import Lock, LockedSource
-from builder.model.errors import Refused, StepFailed
+from builder.model.errors import Interrupted, MissingPrerequisite, Refused, StepFailed
 from builder.sources.base_digests import (
     Registries,
     RegistryFails,
     RegistryUnreachable,
     mismatches,
     pin_references,
+    registry_of,
 )
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
@@ -44,6 +46,7 @@ class FakeNetwork(Downloader):
     def fetch(self, url: str, target: Path, **_: Any) -> Fetched:
         self.asked.append(url)
         if url not in self.files:
+            target.write_bytes(b"a part")
             raise NotFetched("up.example cannot be reached: no network in unit tests")
         target.write_bytes(self.files[url])
         return digest_of(target)
@@ -103,11 +106,17 @@ def test_what_is_locked_stays_without_a_look_at_the_network(tmp_path: Path) -> N
 
 def test_an_update_accepts_what_changed_and_says_both_checksums(tmp_path: Path) -> None:
     said: list[str] = []
-    how = locking(tmp_path, FakeNetwork({ONE: b"new"}), update=True, said=said)
-    sources, _ = lock_sources([wanted(ONE)], Lock(sources={ONE: entry()}), how)
-    assert sources == [entry(content=b"new")]
-    assert entry().sha256 in said[0]
-    assert entry(content=b"new").sha256 in said[0]
+    gone, moved = "https://up.example/gone", "https://up.example/moved"
+    files = {ONE: b"new", TWO: b"old", moved: b"old"}
+    how = locking(tmp_path, FakeNetwork(files), update=True, said=said)
+    known = {url: entry(url, mirrors=("https://m.example/x",)) for url in (ONE, TWO)}
+    new = entry(content=b"new", mirrors=known[ONE].mirrors)
+    wants = [wanted(gone, ONE), wanted(TWO), wanted(moved, TWO)]
+    found = lock_sources(wants, Lock(sources=known), how)
+    assert found == ([new, known[TWO], entry(moved)], [])
+    [change, reason] = said
+    assert change == f"{ONE}: was sha256 {entry().sha256}, is {new.sha256}"
+    assert reason.startswith(f"  instead of {gone}: ")
 
 
 def test_an_update_without_a_network_loses_nothing(tmp_path: Path) -> None:
@@ -119,19 +128,39 @@ def test_an_update_without_a_network_loses_nothing(tmp_path: Path) -> None:
 
 def test_the_next_of_some_alternatives_is_taken_and_told(tmp_path: Path) -> None:
     said: list[str] = []
-    how = locking(tmp_path, FakeNetwork({TWO: b"2"}), said=said)
+    how = locking(tmp_path, FakeNetwork({TWO: b"2"}), said=said, mirrors=("https://near.example",))
     sources, _ = lock_sources([wanted(ONE, "debian-source:one/1", TWO)], Lock(), how)
     assert [one.url for one in sources] == [TWO]
-    assert ONE in said[1]
-    assert "no Debian here" in said[2]
+    assert said == [
+        f"{TWO}: locked, sha256 {sources[0].sha256[:12]}, 1 bytes",
+        f"  instead of {ONE}: up.example cannot be reached: no network in unit tests",
+        "  instead of debian-source:one/1: no Debian here",
+    ]
 
 
 def test_what_can_be_locked_is_locked(tmp_path: Path) -> None:
-    how = locking(tmp_path, FakeNetwork({TWO: b"2"}))
-    sources, failures = lock_sources([wanted(ONE, recipes=("app",)), wanted(TWO)], Lock(), how)
+    def refused(url: str) -> LockedSource:
+        raise Refused(f"{url}: not signed")
+
+    how = locking(tmp_path, FakeNetwork({TWO: b"2"}), resolve=refused)
+    wants = [wanted(ONE, recipes=("app",)), wanted(TWO), wanted("debian-source:one/1")]
+    sources, failures = lock_sources(wants, Lock(), how)
     assert [one.url for one in sources] == [TWO]
-    [failure] = failures
-    assert f"{ONE} (app)" in str(failure)
+    [debians, others] = sorted(map(str, failures))
+    assert debians == "debian-source:one/1: not signed"
+    assert others.startswith(f"{ONE} (app)\n  {ONE}: up.example cannot be reached")
+    assert not list(tmp_path.glob(".*.new"))
+
+
+def test_an_interrupted_lock_ends_its_downloads(tmp_path: Path) -> None:
+    def interrupted(url: str) -> LockedSource:
+        raise KeyboardInterrupt(url)
+
+    how = locking(tmp_path, FakeNetwork({}), resolve=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock_sources([wanted("debian-source:one/1")], Lock(), how)
+    with pytest.raises(Interrupted):
+        Downloader.fetch(how.downloader, "file:///dev/null", tmp_path / "x")
 
 
 def test_a_sites_mirror_stands_in(tmp_path: Path) -> None:
@@ -166,19 +195,25 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
     debian = entry("debian-source:one/1", file="one_1.orig.tar.xz", path="pool/main/o/one_1")
     lock = Lock(
         sources={
-            TWO: entry(TWO, mirrors=("https://m.example/two",)),
+            TWO: entry(TWO, mirrors=("https://m.example/two",), recipes=("app", "core")),
             ONE: entry(sha256="1" * 64),
             debian.url: debian,
         },
-        references={("docker.io/library/debian:13", "ppc64le"): DIGEST},
+        references={
+            ("docker.io/library/debian:13", arch): DIGEST for arch in ("aarch64", "ppc64le")
+        },
     )
     (tmp_path / "lock.yaml").write_text(lock_text(lock))
     faults = Faults()
     assert read_lock(tmp_path, faults) == lock
     assert faults.found == []
+    compare_with_golden(lock_text(lock), "lock.yaml")
     turned = Lock(
-        sources={url: lock.sources[url] for url in reversed(list(lock.sources))},
-        references=lock.references,
+        sources={
+            url: dataclasses.replace(one, recipes=one.recipes[::-1])
+            for url, one in reversed(list(lock.sources.items()))
+        },
+        references=dict(reversed(list(lock.references.items()))),
     )
     assert lock_text(turned) == lock_text(lock)
 
@@ -224,8 +259,10 @@ def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
     lock = Lock(sources={ONE: entry()})
     needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
     [fault] = mismatches(lock, needs, [], FILES, everything=True)
-    assert fault.file == "recipes/core.yaml"
-    assert TWO in fault.problem
+    assert str(fault) == (
+        f"recipes/core.yaml:1: its source {TWO} is not in lock.yaml, but others are\n"
+        "    run: build-images lock --recipe core"
+    )
 
 
 def test_entries_that_nobody_needs_are_faults() -> None:
@@ -234,7 +271,13 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         references={("a", "x86_64"): DIGEST},
     )
     faults = mismatches(lock, [wanted(ONE)], [], FILES, everything=True)
-    assert [(one.file, one.line) for one in faults] == [("lock.yaml", n) for n in (4, 9, 1)]
+    hint = "\n    run: build-images lock, which removes it"
+    assert [str(one).removesuffix(hint) for one in faults] == [
+        f"lock.yaml:4: {ONE}: app does not use it",
+        f"lock.yaml:9: {TWO}: core does not use it",
+        "lock.yaml:1: a for x86_64: no image uses it",
+    ]
+    assert {one.valid for one in faults} == {hint.strip()}
     assert not mismatches(lock, [wanted(ONE)], [], FILES, everything=False)
 
 
@@ -243,8 +286,8 @@ def test_entries_that_nobody_needs_are_faults() -> None:
 
 class FakeRegistries(Registries):
     def digest(self, reference: str, arch: str) -> str:
-        if reference.startswith("gone.example"):
-            lost = "the registry gone.example cannot be reached"
+        if reference.startswith("gone"):
+            lost = f"the registry {registry_of(reference)} cannot be reached"
             raise RegistryUnreachable(f"{reference}: {lost}", lost=lost)
         if "none" in reference:
             raise RegistryFails(f"{reference}: no such image for {arch}")
@@ -254,7 +297,12 @@ class FakeRegistries(Registries):
 def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
     keys = [("gone.example/a:1", "x86_64"), ("gone.example/b:1", "x86_64")]
     references, failures = pin_references(
-        [*keys, ("here.example/c:1", "x86_64"), ("here.example/none", "ppc64le")],
+        [
+            *keys,
+            ("gone2.example/a:1", "x86_64"),
+            ("here.example/c:1", "x86_64"),
+            ("here.example/none", "ppc64le"),
+        ],
         {keys[0]: "sha256:old"},
         FakeRegistries(),
         update=True,
@@ -265,6 +313,7 @@ def test_an_unreachable_registry_is_one_error_and_the_rest_is_pinned() -> None:
             "the registry gone.example cannot be reached\n"
             "  not requested: gone.example/a:1, gone.example/b:1"
         ),
+        "the registry gone2.example cannot be reached\n  not requested: gone2.example/a:1",
         "here.example/none: no such image for ppc64le",
     ]
 
@@ -313,8 +362,9 @@ class FakeGpgv(Processes):
     def capture(self, argv: Any, **_: Any) -> Any:
         if not self.trusts:
             raise StepFailed("gpgv: exit status 1", tail=["gpgv: BAD signature"])
-        assert argv[0] == "gpgv"
-        Path(argv[4]).write_bytes(Path(argv[5]).read_bytes())
+        command, keyring, _, output, plain, signed = argv
+        assert (command, keyring, output) == ("gpgv", "--keyring", "--output")
+        Path(plain).write_bytes(Path(signed).read_bytes())
 
 
 def archive(*, codename: str = "trixie", sha256: str = "") -> dict[str, bytes]:
@@ -335,7 +385,7 @@ def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> Debia
     keyring = root / "keyring.gpg"
     keyring.touch()
     return DebianSources(
-        store=SourceStore(path=root / "store", debian=DEBIAN),
+        store=SourceStore(path=root / "home" / "store", debian=DEBIAN),
         suites=["trixie"],
         downloader=FakeNetwork(files),
         processes=FakeGpgv(trusts=trusts),
@@ -344,7 +394,16 @@ def debian(root: Path, files: dict[str, bytes], *, trusts: bool = True) -> Debia
 
 
 def test_a_source_package_is_found_in_the_signed_index(tmp_path: Path) -> None:
-    found = debian(tmp_path, archive()).resolve("debian-source:hello/2.10+ds")
+    """Of one suite or the next; each index is read once."""
+    said: list[str] = []
+    older = f"{DEBIAN}/dists/bookworm/InRelease"
+    sources = debian(tmp_path, {**archive(), older: b"Suite: bookworm\n"})
+    sources.suites, sources.say = ["trixie", "bookworm"], said.append
+    for _ in range(2):
+        found = sources.resolve("debian-source:hello/2.10+ds")
+    assert said == ["reading Debian's index of sources of trixie"]
+    with pytest.raises(Unfetched, match=r"file of bookworm does not list main/source/Sources\.xz"):
+        sources.resolve("debian-source:hello/1")
     assert found == LockedSource(
         url="debian-source:hello/2.10+ds",
         file="hello_2.10+ds.orig.tar.xz",
@@ -359,6 +418,7 @@ def test_a_source_package_is_locked_without_the_mirrors_name(tmp_path: Path) -> 
     how = locking(tmp_path, FakeNetwork(files), resolve=debian(tmp_path, files).resolve)
     sources, failures = lock_sources([wanted("debian-source:hello/2.10+ds")], Lock(), how)
     assert failures == []
+    assert how.store.holds(sources[0])
     assert "debian.example" not in lock_text(Lock(sources={"x": sources[0]}))
 
 
@@ -369,7 +429,7 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
     fetch = FakeNetwork.fetch
 
     def fetched(self: FakeNetwork, url: str, target: Path) -> Fetched:
-        folders.extend((tmp_path / "store").glob(".*.partial"))
+        folders.extend((tmp_path / "home" / "store").glob(".*.partial"))
         return fetch(self, url, target)
 
     network = debian(tmp_path, archive())
@@ -412,3 +472,18 @@ def test_an_index_that_debian_did_not_sign_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not signed by Debian") as caught:
         debian(tmp_path, archive(), trusts=False).resolve("debian-source:hello/2.10+ds")
     assert "BAD signature" in str(caught.value)
+
+
+def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -> None:
+    sources = debian(tmp_path, archive())
+    sources.keyring.unlink()
+    texts = []
+    changes: list[dict[str, Any]] = [{}, {"store": SourceStore(path=tmp_path)}, {"suites": []}]
+    for change in changes:
+        with pytest.raises(MissingPrerequisite) as caught:
+            dataclasses.replace(sources, **change).resolve("debian-source:hello/2.10+ds")
+        texts.append(str(caught.value))
+    assert texts[0].startswith(f"{sources.keyring}: Debian's keys are not on this machine")
+    assert "build-images setup" in texts[0]
+    assert texts[1] == "no Debian mirror is known for the sources of trixie"
+    assert "2.10+ds: Debian's suites have no version of it" in texts[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +36,12 @@ class Server:
     redirects: dict[str, str] = field(default_factory=dict)
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
+    shift: int = 0  # of the next range that is sent
+    retry_after: str = ""
+    tag: str = ""
+    conditions: list[str] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
-    encodings: set[str] = field(default_factory=set)
+    clients: set[tuple[str, str]] = field(default_factory=set)
 
 
 class Handler(Answering):
@@ -48,9 +53,10 @@ class Handler(Answering):
     def get(self) -> None:
         told = self.told
         told.asked.append((self.path, self.headers.get("Range", "")))
-        told.encodings.add(self.headers.get("Accept-Encoding", ""))
+        told.conditions.append(self.headers.get("If-Range", ""))
+        told.clients.add((self.headers["User-Agent"], self.headers.get("Accept-Encoding", "")))
         if statuses := told.statuses.get(self.path):
-            self.answer(status=statuses.pop(0))
+            self.answer(status=statuses.pop(0), Retry_After=told.retry_after)
         elif location := told.redirects.get(self.path):
             self.answer(status=302, Location=location)
         elif self.path in told.files:
@@ -66,9 +72,10 @@ class Handler(Answering):
             return
         part = content[start:] if told.ranges else content
         cut = told.cuts.pop(0) if told.cuts else len(part)
-        length = {"Content_Length": str(len(part))}
+        length = {"Content_Length": str(len(part)), "ETag": told.tag}
         if start and told.ranges:
-            length["Content_Range"] = f"bytes {start}-{end - 1}/{end}"
+            length["Content_Range"] = f"bytes {start + told.shift}-{end - 1}/{end}"
+            told.shift = 0
         self.answer(part[:cut], 206 if start and told.ranges else 200, **length)
 
 
@@ -113,7 +120,9 @@ def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
         )
         assert place.read_bytes() == CONTENT
     assert len(server.asked) == 1
-    assert server.encodings == {"identity"}, "compressed on the way it has another checksum"
+    # Compressed on the way, it has another checksum.
+    assert server.clients == {("build-images", "identity")}
+    assert place.stat().st_mode & 0o777 == 0o644
     assert seen[0] == 0
     assert seen[-1] == len(CONTENT)
     assert leftovers(tmp_path) == [wanted.sha256]
@@ -130,7 +139,7 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
     server: Server, tmp_path: Path
 ) -> None:
     server.files["/a.tgz"] = OTHER
-    wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",))
+    wanted = source(f"{server.url}/a.tgz", mirrors=(f"{server.url}/gone.tgz",) * 2)
     with pytest.raises(Changed) as caught:
         fetch_all(SourceStore(path=tmp_path), [wanted], downloader=downloader())
     text = str(caught.value)
@@ -140,6 +149,7 @@ def test_another_file_everywhere_is_an_error_with_both_checksums(
     assert "answers 404" in text
     assert "lock --update" in text
     assert caught.value.exit_code == 5
+    assert [path for path, _ in server.asked] == ["/a.tgz", "/gone.tgz"]
     assert leftovers(tmp_path) == []
 
 
@@ -149,11 +159,33 @@ def test_a_longer_file_is_another_file(server: Server, tmp_path: Path) -> None:
         ensured(server, tmp_path)
 
 
-def test_what_breaks_off_is_resumed(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tag", "condition"), [("", ""), ('"1"', '"1"'), ('W/"1"', "")])
+def test_what_breaks_off_is_resumed_if_it_has_not_changed(
+    tag: str, condition: str, server: Server, tmp_path: Path
+) -> None:
     server.files["/a.tgz"] = CONTENT
-    server.cuts = [300_000, 100_000]
+    server.cuts, server.tag = [300_000, 100_000], tag
     ensured(server, tmp_path)
     assert [asked for _, asked in server.asked] == ["", "bytes=300000-", "bytes=400000-"]
+    assert server.conditions == ["", condition, condition]
+
+
+@pytest.mark.parametrize(("part", "shift"), [(len(CONTENT) + 1, 0), (1000, 1)])
+def test_a_part_that_does_not_go_on_is_dropped(
+    part: int, shift: int, server: Server, tmp_path: Path
+) -> None:
+    """The server has fewer bytes, or sends another range."""
+    server.files["/a.tgz"], server.shift = CONTENT, shift
+    (tmp_path / "a").write_bytes(b"x" * part)
+    downloader().fetch(f"{server.url}/a.tgz", tmp_path / "a", limit=len(CONTENT))
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert [asked for _, asked in server.asked] == [f"bytes={part}-", ""]
+
+
+def test_no_more_than_the_limit_is_fetched(server: Server, tmp_path: Path) -> None:
+    server.files["/a.tgz"] = CONTENT
+    with pytest.raises(NotFetched, match=r"127\.0\.0\.1:.* sends more than 1000 bytes"):
+        downloader().fetch(f"{server.url}/a.tgz", tmp_path / "a", limit=1000)
 
 
 def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
@@ -202,22 +234,57 @@ def test_a_folder_of_this_machine_can_be_a_mirror(server: Server, tmp_path: Path
     (tmp_path / "near").mkdir()
     (tmp_path / "near" / "a.tgz").write_bytes(CONTENT)
     store = SourceStore(path=tmp_path / "store", mirrors=((tmp_path / "near").as_uri(),))
-    store.ensure(source(f"{server.url}/a.tgz"), downloader=downloader())
+    seen: list[int] = []
+    store.ensure(
+        source(f"{server.url}/a.tgz"),
+        downloader=downloader(),
+        on_progress=lambda _, size: seen.append(size),
+    )
+    assert seen == [len(CONTENT)]
     with pytest.raises(Unfetched, match="No such file or directory"):
         store.ensure(source(f"{server.url}/b.tgz", OTHER), downloader=downloader())
     assert [path for path, _ in server.asked] == ["/b.tgz"]
 
 
-def test_what_may_pass_is_tried_again_with_growing_waits(server: Server, tmp_path: Path) -> None:
-    server.files["/a.tgz"] = CONTENT
+@pytest.mark.parametrize(
+    ("least", "expected"), [("", [0.5, 1.0]), ("3", [3.0, 3.0]), ("99", [30.0, 30.0])]
+)
+def test_what_may_pass_is_tried_again_with_growing_waits(
+    least: str, expected: list[float], server: Server, tmp_path: Path
+) -> None:
+    server.files["/a.tgz"], server.retry_after = CONTENT, least
     server.statuses["/a.tgz"] = [503, 429]
     waits: list[float] = []
     ensured(server, tmp_path, waits)
-    assert waits == [0.5, 1.0]
+    assert waits == expected
+
+
+@pytest.mark.parametrize(("error", "tries"), [(socket.EAI_NONAME, 1), (socket.EAI_AGAIN, ATTEMPTS)])
+def test_a_host_that_does_not_exist_is_looked_up_once(
+    error: int, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+
+    def getaddrinfo(host: str, *_: object, **__: object) -> None:
+        looked_up.append(host)
+        raise socket.gaierror(error, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(NotFetched, match=r"^gone\.example cannot be reached: no such name"):
+        downloader().fetch("http://gone.example/a.tgz", tmp_path / "a")
+    assert looked_up == ["gone.example"] * tries
+
+
+def test_a_server_whose_tls_fails_is_asked_once(server: Server, tmp_path: Path) -> None:
+    waits: list[float] = []
+    url = server.url.replace("http:", "https:")
+    with pytest.raises(NotFetched, match=r"^127\.0\.0\.1:[0-9]+: TLS fails: "):
+        downloader(waits).fetch(f"{url}/a.tgz", tmp_path / "a")
+    assert waits == []
 
 
 def test_a_definitive_no_is_not_tried_again(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(Unfetched, match="answers 404"):
+    with pytest.raises(Unfetched, match="answers 404 Not Found"):
         ensured(server, tmp_path)
     assert len(server.asked) == 1
 
@@ -266,9 +333,9 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     server.files["/a.tgz"] = CONTENT
     store = SourceStore(path=tmp_path)
     there = source(f"{server.url}/a.tgz")
-    store.ensure(there, downloader=downloader())
-    found = fetch_all(store, [there], downloader=downloader(), offline=True)
-    assert found == {there.url: store.place(there.sha256)}
+    [place] = fetch_all(store, [there], downloader=downloader()).values()
+    assert fetch_all(store, [there], downloader=downloader(), offline=True) == {there.url: place}
+    assert place.read_bytes() == CONTENT
     missing = [source(f"{server.url}/{name}.tgz", name.encode()) for name in ("b", "c")]
     with pytest.raises(Unfetched) as caught:
         fetch_all(store, [there, *missing], downloader=downloader(), offline=True)
@@ -276,6 +343,8 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
     assert "2 sources are not in the store, and --offline forbids downloads:" in text
     assert all(one.url in text and one.sha256 in text for one in missing)
     assert there.url not in text
+    assert "without --offline, or on a machine" in text
+    assert f"copy its store to {store.path}" in text
     assert caught.value.exit_code == 4
     assert len(server.asked) == 1
 
@@ -283,14 +352,25 @@ def test_offline_names_each_missing_file(server: Server, tmp_path: Path) -> None
 def test_a_damaged_file_in_the_store_is_fetched_anew(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
     ensured(server, tmp_path)
-    SourceStore(path=tmp_path).place(source("").sha256).write_bytes(OTHER)
-    assert ensured(server, tmp_path) == CONTENT
+    store = SourceStore(path=tmp_path)
+    place = store.place(source("").sha256)
+    for damaged in (OTHER, CONTENT[:-1]):
+        place.write_bytes(damaged)
+        assert (store.holds(source("")) is None) == (len(damaged) < len(CONTENT))
+        assert ensured(server, tmp_path) == CONTENT
 
 
 def test_an_interrupted_run_ends_its_downloads(server: Server, tmp_path: Path) -> None:
     server.files["/a.tgz"] = CONTENT
-    shared = downloader()
-    shared.stop()
+    shared, store = downloader(), SourceStore(path=tmp_path)
+
+    def interrupted(_: LockedSource, size: int) -> None:
+        raise KeyboardInterrupt(size)
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_all(
+            store, [source(f"{server.url}/a.tgz")], downloader=shared, on_progress=interrupted
+        )
     with pytest.raises(Interrupted):
         shared.fetch(f"{server.url}/a.tgz", tmp_path / "a")
 
@@ -323,6 +403,14 @@ def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path
     assert server.asked[0][0] == f"/debian/{wanted.path}"
     assert "/debian/pool" not in str(caught.value)
     assert server.url.removeprefix("http://") not in str(caught.value)
+    with pytest.raises(Unfetched) as caught:
+        fetch_all(SourceStore(path=tmp_path), [wanted], downloader=downloader())
+    assert str(caught.value).splitlines()[:-1] == [
+        "1 source is not available:",
+        f"hello_1.0.orig.tar.xz ({wanted.url}), sha256 {wanted.sha256}",
+        "  no URL to fetch it from",
+    ]
+    assert f"copy its store to {tmp_path}" in str(caught.value)
 
 
 class SlowDownloader(Downloader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import itertools
 import lzma
 import socket
 import threading
@@ -48,6 +49,7 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     status: int = 404
+    tells_sizes: bool = True
     url: str = ""
 
     def has(self, name: str, text: bytes, ppc64el: bytes, *, by_hash: bool = True) -> None:
@@ -68,7 +70,11 @@ class Handler(Answering):
     def get(self) -> None:
         self.site.asked.append(f"{self.command} {self.path}")
         content = self.site.files.get(self.path)
-        self.answer(content or b"", self.site.status if content is None else 200)
+        if content is not None and self.command == "HEAD" and not self.site.tells_sizes:
+            self.send_response(200)
+            self.end_headers()
+        else:
+            self.answer(content or b"", self.site.status if content is None else 200)
 
 
 @pytest.fixture
@@ -124,27 +130,30 @@ def test_a_whole_suite_is_asked_for_by_its_own_name(
     assert said == []
 
 
-@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("missing", ["", "tree", "zoo"])
 def test_an_index_that_came_before_its_packages_is_not_taken(
-    arrived: bool, mirror: Site, get: Get, said: list[str]
+    missing: str, mirror: Site, get: Get, said: list[str]
 ) -> None:
-    """Packages of all architectures are there early, and say nothing."""
+    """Packages of all architectures are there early; unchanged and added ones say nothing."""
     pool, archs = "pool/main/t/tree", ("all", "amd64", "ppc64el")
     for suite, version, date in (("trixie", 2, LATER), ("stable", 1, BEFORE)):
         index = "\n".join(
-            f"Package: {arch}-tree\nDescription: a\n b\nFilename: {pool}/{version}_{arch}.deb\n"
+            f"Package: {name}\nDescription: a\n b\nFilename: {pool}/{new}-{name}_{arch}.deb\n"
             for arch in archs
+            for name, new in (("same", 1), ("tree", version), ("zoo", version), ("added", 2))
+            if new <= version
         )
         packed = lzma.compress(index.encode())
         mirror.has(suite, release(packed, date), packed)
         mirror.files[f"/debian/dists/{suite}/main/binary-amd64/Packages.xz"] = packed
-    for arch in archs if arrived else archs[:2]:
-        mirror.files[f"/debian/{pool}/2_{arch}.deb"] = b"package"
+    for arch, name in itertools.product(archs, ("tree", "zoo")):
+        if (arch, name) != ("ppc64el", missing):
+            mirror.files[f"/debian/{pool}/2-{name}_{arch}.deb"] = b"package"
     for arch in archs[1:]:
         listing = lzma.decompress(get(f"dists/trixie/main/binary-{arch}/Packages.xz").content)
-        assert (b"/2_" in listing) is arrived
-    text = f"syncing trixie: {pool}/2_ppc64el.deb is still missing; using its stable, of"
-    assert [text in line for line in said] == ([] if arrived else [True])
+        assert (b"/2-" in listing) is (not missing)
+    text = f"syncing trixie: {pool}/2-{missing}_ppc64el.deb is still missing; using its stable, of"
+    assert [text in line for line in said] == ([True] if missing else [])
 
 
 def test_of_an_index_no_more_is_unpacked_than_is_compared(mirror: Site) -> None:
@@ -161,10 +170,11 @@ def test_an_index_that_breaks_off_is_no_response() -> None:
             _packages(f"http://127.0.0.1:{server.getsockname()[1]}/a.xz", "amd64")
 
 
-@pytest.mark.parametrize("by_hash", [True, False])
+@pytest.mark.parametrize(("by_hash", "status"), [(True, 404), (False, 410)])
 def test_of_a_torn_suite_all_is_taken_from_its_whole_state(
-    by_hash: bool, mirror: Site, get: Get, said: list[str]
+    by_hash: bool, status: int, mirror: Site, get: Get, said: list[str]
 ) -> None:
+    mirror.status = status
     mirror.has("trixie", release(NEW, LATER, by_hash=by_hash), OLD, by_hash=by_hash)
     mirror.has("stable", release(OLD, BEFORE, by_hash=by_hash), OLD, by_hash=by_hash)
     for _ in range(2):
@@ -192,6 +202,9 @@ def test_a_state_that_is_too_old_is_not_taken(
     assert "--max-index-age 70 accepts it" in failed.value.hint
     assert failed.value.hint.endswith("ask for the log")
     with pytest.raises(StepFailed) as failed, cache.step():
+        raise StepFailed("the base image was not made", tail=["E: mmdebstrap failed to run"])
+    assert failed.value.hint == suites.refused[0]
+    with pytest.raises(StepFailed) as failed, cache.step():
         raise StepFailed("the build failed at: RUN make")
     assert failed.value.hint == ""
 
@@ -217,7 +230,7 @@ def test_which_state_a_build_was_told_of_is_known(
     mirror.has("trixie", TORN, OLD)
     mirror.has("stable", WHOLE, OLD)
     who = build_id("localhost/build-images/stage:1")
-    for path in ("dists/trixie/InRelease", f"dists/trixie/{PATH}"):
+    for path in ("dists/forky/InRelease", "dists/trixie/InRelease", f"dists/trixie/{PATH}"):
         client(as_build(cache.url, who)).get(f"{mirror.url}/{path}", timeout=10)
     [state] = cache.index_states(who)
     assert (state.archive, state.suite, state.taken_as) == ("debian", "trixie", "stable")
@@ -270,12 +283,17 @@ def _security(mirror: Site) -> None:
     mirror.has("trixie", torn, OLD)
 
 
+def _without_components(mirror: Site) -> None:
+    mirror.has("trixie", TORN.replace(b"Components: main contrib\n", b""), OLD)
+
+
 def _by_its_codename(mirror: Site) -> None:
     mirror.has("trixie", WHOLE, OLD)
     mirror.has("stable", TORN, OLD)
 
 
 def _missing_altogether(mirror: Site) -> None:
+    mirror.tells_sizes = False
     mirror.has("trixie", TORN, NEW)
     for path in [path for path in mirror.files if "/trixie/" in path and "ppc64el" in path]:
         del mirror.files[path]
@@ -283,7 +301,12 @@ def _missing_altogether(mirror: Site) -> None:
 
 @pytest.mark.parametrize(
     ("change", "suite"),
-    [(_security, "trixie"), (_by_its_codename, "stable"), (_missing_altogether, "trixie")],
+    [
+        (_security, "trixie"),
+        (_without_components, "trixie"),
+        (_by_its_codename, "stable"),
+        (_missing_altogether, "trixie"),
+    ],
 )
 def test_the_whole_state_is_taken(
     change: Callable[[Site], None], suite: str, mirror: Site, get: Get, said: list[str]
@@ -292,6 +315,14 @@ def test_the_whole_state_is_taken(
     change(mirror)
     assert get(f"dists/{suite}/InRelease").content == WHOLE
     assert len(said) == 1
+
+
+def test_a_newer_state_is_not_behind(mirror: Site, suites: Suites) -> None:
+    mirror.has("trixie", release(NEW, BEFORE), OLD)
+    mirror.has("stable", release(OLD, LATER), OLD)
+    url = f"{mirror.url}/dists/trixie/InRelease"
+    assert suites.address(url) == f"{mirror.url}/dists/stable/InRelease"
+    assert [suites.behind_days(one) for one in (url, f"{mirror.url}/pool/a.deb")] == [0, 0]
 
 
 def test_an_architecture_that_nobody_wants_may_be_missing(
