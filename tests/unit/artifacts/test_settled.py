@@ -146,5 +146,5 @@ def test_the_epoch_is_fixed_or_given() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "now", "1.5", "4294967296", "²"])
 def test_an_epoch_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is not a number of seconds(?s:.*)hint: unset it, or set"):
+    with pytest.raises(BadInput, match=r"is not a number of seconds(?s:.*)hint: unset it, or set"):
         epoch_of({"SOURCE_DATE_EPOCH": text})

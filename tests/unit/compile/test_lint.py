@@ -170,7 +170,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
     assert rules(loose, locked=True) == ["unpinned-base"] * 2
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
-    assert rules(of("build"), locked=True) == ["unpinned-base"]
+    [found] = problems(of("build"), locked=True)
+    assert (found.rule, found.file) == ("unpinned-base", "Singularity.def")
     assert rules(of(f"docker.io/library/debian:13@sha256:{'0' * 64}"), locked=True) == []
 
 
@@ -194,6 +195,7 @@ DIFFERENT = {
         "ARG A=1\nENV B=",
         "variable A=1: not in the Dockerfile",
     ),
+    "the older form": ("dockerfile", "ENV A=1 \\\n    B=", "ENV A 2\nENV B=", "variable A=2"),
     "a label": ("singularity", "who me", "who you", "label who=you"),
     "the stage": ("singularity", "    files/src/b.c /src/\n", "", "copy files/src/b.c /src/"),
     "the user": ("dockerfile", "CMD [", "USER 1000\nCMD [", "USER 1000"),
