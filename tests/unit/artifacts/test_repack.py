@@ -141,7 +141,7 @@ def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
     assert "etc/hosts" in members(plain.layout.layers[0])
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "Cmd": ["a"],
     "Entrypoint": ["b"],
     "Env": ["A=b"],
@@ -154,14 +154,19 @@ SETTINGS = {
     "Volumes": {"/f": {}},
     "WorkingDir": "/g",
 }
-PLATFORM = {"architecture": "arm64", "os": "linux", "os.version": "1", "variant": "v8"}
+ABOUT: dict[str, Any] = {
+    "architecture": "arm64",
+    "author": "h",
+    "os": "linux",
+    "os.version": "1",
+    "variant": "v8",
+}
 
 
 def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
     labels = {"org.opencontainers.image.title": "t", "a": "b", "io.buildah.version": "1.28.2"}
-    about = {**PLATFORM, "author": "h"}
     given: dict[str, Any] = {"history": history(1), "config": {**SETTINGS, "Labels": labels}}
-    plain = repacked(tmp_path / "x", base(), layer(), **given, **about, docker_version="1")
+    plain = repacked(tmp_path / "x", base(), layer(), **given, **ABOUT, docker_version="1")
     packed = read_layout(tmp_path / "x/image.oci")
     assert comparable(entries_of_layout(packed)) == comparable(entries(flattened(plain.layout)))
     assert comparable(entries_of_layout(plain.layout)) == comparable(entries_of_layout(packed))
@@ -169,7 +174,7 @@ def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
     created, copied = "2000-01-01T00:00:00Z", "/bin/sh -c #(nop) COPY dir in /opt "
     kept = {"org.opencontainers.image.title": "t", "a": "b"}
     assert packed.config == {
-        **about,
+        **ABOUT,
         "created": created,
         "config": {**SETTINGS, "Labels": kept},
         "rootfs": {"type": "layers", "diff_ids": list(plain.layout.diff_ids)},

@@ -274,7 +274,10 @@ def test_packages_of_rpm(tmp_path: Path, path: str, name: str) -> None:
     assert ucx["licenses"] == [{"license": {"name": "BSD-3-Clause AND MIT"}}]
     assert ucx["supplier"] == {"name": "Example"}
     header = "d2d7a0b118978667194d1bbded56c4e6c0f665cf212a6738cf6924a40d1bb089"
-    assert ucx["properties"][0]["value"] == f"sha256:{header}"  # as `rpm -q` printed it
+    assert [one["value"] for one in ucx["properties"]] == [
+        f"sha256:{header}",  # as `rpm -q` printed it
+        "the package's header",
+    ]
     assert odd["purl"] == "pkg:rpm/rhel/lib%2Bodd@2.0~rc1-1?arch=noarch&distro=rhel-9.4"
 
 
@@ -284,14 +287,18 @@ def rpm_header(name: str) -> bytes:
     return struct.pack(">II", 1, len(store)) + struct.pack(">IIII", 1000, 6, 0, 1) + store
 
 
-def test_rpms_signing_keys_are_no_packages(tmp_path: Path) -> None:
+def test_signing_keys_are_no_packages_and_what_is_only_in_the_log_is_one(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "rpmdb")) as database:
+        database.execute("PRAGMA journal_mode=WAL")
         database.execute("CREATE TABLE Packages (hnum INTEGER PRIMARY KEY, blob BLOB NOT NULL)")
         rows = [(rpm_header(name),) for name in ("gpg-pubkey", "bash")]
         database.executemany("INSERT INTO Packages (blob) VALUES (?)", rows)
         database.commit()
-    path = "var__lib__rpm__rpmdb.sqlite"
-    found = bill_of(nodes_of(tmp_path, {path: (tmp_path / "rpmdb").read_bytes()}))
+        files: dict[str, str | bytes] = {
+            f"var__lib__rpm__rpmdb.sqlite{end}": (tmp_path / f"rpmdb{end}").read_bytes()
+            for end in ("", "-wal")
+        }
+    found = bill_of(nodes_of(tmp_path, files))
     assert [one["name"] for one in found["components"]] == ["bash"]
 
 

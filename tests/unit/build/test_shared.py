@@ -112,7 +112,9 @@ def test_a_user_without_a_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.geteuid", lambda: 7)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user id without a name
-    with pytest.raises(MissingPrerequisite, match=r"no home folder\n  hint: set BUILD_IMAGES_HOME, or"):
+    with pytest.raises(
+        MissingPrerequisite, match=r"no home folder\n  hint: set BUILD_IMAGES_HOME, or"
+    ):
         Home.of_environment()
 
 
