@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from samples import a_file, a_folder, a_hard_link, a_link, blob, tar_bytes
+from samples import member as made_member
 
 from builder.artifacts.flatten import TreeNode, lay
 from builder.artifacts.layers import changes_of
@@ -17,6 +18,14 @@ from builder.model import EPOCH
 from builder.model.errors import StepFailed
 
 Layer = Sequence[tuple[tarfile.TarInfo, bytes]]
+
+
+def a_device(major: int, minor: int) -> tuple[tarfile.TarInfo, bytes]:
+    made = made_member("etc/n", tarfile.CHRTYPE)
+    made.devmajor, made.devminor = major, minor
+    return made, b""
+
+
 BASE: Layer = [
     a_folder("etc"),
     a_file("etc/a", "a"),
@@ -25,6 +34,8 @@ BASE: Layer = [
     a_folder("opt/deep", mode=0o700),
     a_file("opt/deep/c", "c"),
     a_file("opt/deep/d", "d"),
+    a_link("etc/l", "x"),
+    a_device(1, 3),
 ]
 DEEP: Layer = [a_folder("opt"), a_folder("opt/deep", mode=0o700)]
 NOTES = {f"{PAX}user.overlay.origin": "\0\1", f"{PAX}user.overlay.impure": "y"}
@@ -85,6 +96,7 @@ def noted(layer: Layer) -> Layer:
         ),
         pytest.param([a_hard_link("etc/e", "etc/a")], [a_file("etc/e", "a")], id="into the base"),
         pytest.param([a_file("etc/.wh.never", "")], [], id="what was never there"),
+        pytest.param([a_folder(".native"), a_folder(".packages")], [], id="of the build steps"),
     ],
 )
 def test_drivers_agree(tmp_path: Path, overlay: Layer, vfs: Layer) -> None:
@@ -108,6 +120,11 @@ def test_a_folder_above_a_change_keeps_its_mode(tmp_path: Path) -> None:
         ([a_file("etc/a", "A")], ["etc", "etc/a"]),
         ([a_file("etc/a", "a", mode=0o600)], ["etc", "etc/a"]),
         ([a_link("etc/a", "b")], ["etc", "etc/a"]),
+        ([a_file("etc/a", "")], ["etc", "etc/a"]),
+        ([a_link("etc/l", "y")], ["etc", "etc/l"]),
+        ([a_device(2, 3)], ["etc", "etc/n"]),
+        ([a_device(1, 4)], ["etc", "etc/n"]),
+        ([a_folder("var/log/dnf"), a_file("var/log/dnf/x")], ["var/log/dnf"]),
         ([a_file("opt/deep", "file")], ["opt", "opt/deep"]),  # in the place of a folder
         ([a_folder("etc/a"), a_file("etc/a/x", "x")], ["etc", "etc/a", "etc/a/x"]),
     ],
@@ -117,7 +134,12 @@ def test_what_changed_is_there(tmp_path: Path, layer: Layer, names: list[str]) -
 
 
 def test_an_attribute_and_an_owner_are_changes(tmp_path: Path) -> None:
-    for name, value in {"uid": 7, "mtime": 3, "pax_headers": {f"{PAX}user.a": "b"}}.items():
+    for name, value in {
+        "uid": 7,
+        "gid": 7,
+        "mtime": 3,
+        "pax_headers": {f"{PAX}user.a": "b"},
+    }.items():
         member, data = a_file("etc/a", "a")
         setattr(member, name, value)
         assert [one.member.name for one in changes(tmp_path, BASE, [(member, data)])][1:], name
@@ -129,6 +151,16 @@ def test_the_times_of_folders_say_nothing(tmp_path: Path) -> None:
         member.mtime = EPOCH + number
     assert changes(tmp_path, BASE, layer) == []
     assert {one.member.mtime for one in changes(tmp_path, BASE) if one.member.isdir()} == {EPOCH}
+
+
+def test_what_is_emptied_has_no_size(tmp_path: Path) -> None:
+    [change] = changes(tmp_path, [a_file("etc/machine-id", "0123\n")])
+    assert (change.member.size, change.read()) == (0, b"")
+
+
+def test_of_several_roots_the_last_counts(tmp_path: Path) -> None:
+    [change] = changes(tmp_path, [a_folder("./", 0o700), a_folder("./", 0o711)])
+    assert (change.member.name, change.member.mode) == (".", 0o711)
 
 
 def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_each_layer_that_differs_is_named(tmp_path: Path) -> None:
     before, after = (layout(tmp_path / "1", one, third, one), layout(tmp_path / "2", other, third))
     found = layout_differences(before, after)
     assert [(one.where, one.what) for one in found] == [("image", "layers"), ("layer 1", "content")]
+    assert found[0].text == "2 layers, not 3"
 
 
 def test_the_same_layer_compressed_otherwise_or_in_another_order(tmp_path: Path) -> None:
@@ -83,8 +84,9 @@ def test_the_same_layer_compressed_otherwise_or_in_another_order(tmp_path: Path)
     before = layout(tmp_path / "1", files)
     [packed] = layout_differences(before, layout(tmp_path / "2", files, level=1))
     assert packed.what == "compression"
+    assert packed.text.startswith("the same bytes in a different compression")
     [moved] = layout_differences(before, layout(tmp_path / "3", files[::-1]))
-    assert moved.what == "order"
+    assert (moved.what, moved.text) == ("order", "the same files in another order")
 
 
 def test_configs_are_compared_but_for_the_layers_in_them(tmp_path: Path) -> None:

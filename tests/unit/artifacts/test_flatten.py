@@ -125,8 +125,13 @@ def test_what_describes_an_image_is_kept(tmp_path: Path) -> None:
     lower = [a_file("opt/build-images/host-contract.json", "old"), a_file("ch/environment", "A=1")]
     kept: dict[str, bytes] = {}
     upper = [a_file("opt/build-images/host-contract.json", "new"), a_file("etc/passwd", "x")]
+    upper += [a_folder(".singularity.d/env"), a_file(".singularity.d/large", "x" * (1 << 20) + "x")]
     list(entries_of_layout(layout(tmp_path, lower, upper), kept))
-    assert kept == {"opt/build-images/host-contract.json": b"new", "ch/environment": b"A=1"}
+    assert kept == {
+        "opt/build-images/host-contract.json": b"new",
+        "ch/environment": b"A=1",
+        ".singularity.d/large": b"\0",
+    }
 
 
 TOP, MORE = [a_file("top", "t")], [*LOWER, a_file("dd", "stays")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def written_layout(tmp_path: Path) -> Path:
 def test_the_same_tar_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = {write(tmp_path / "one")}
     monkeypatch.setattr("time.time", lambda: 1e9)
+    before = os.umask(0o077)
     digests.add(write(tmp_path / "two"))
+    os.umask(before)
     assert len(digests) == 1
     one, two = ((tmp_path / name / "base.oci.tar").read_bytes() for name in ("one", "two"))
     assert hashlib.sha256(one).digest() == hashlib.sha256(two).digest()
@@ -127,7 +130,11 @@ def test_a_layout_holds_one_image(count: int, layout: Path) -> None:
 def test_a_layout_as_others_read_it(tmp_path: Path) -> None:
     """Its JSON, byte for byte: of the same image, it has the same digest for ever."""
     layout = tmp_path / "layout"
+    before = os.umask(0o077)
     oci.start_layout(layout)
+    os.umask(before)
+    folders = [layout, layout / "blobs", layout / "blobs/sha256"]
+    assert {one.stat().st_mode & 0o777 for one in folders} == {0o755}
     layer = oci.LayerBlob(diff_id=f"sha256:{'1' * 64}", digest=f"sha256:{'2' * 64}", size=3)
     config = {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"]}}
     oci.finish_layout(layout, config, [layer], annotations={"title": "x"})
@@ -139,4 +146,4 @@ def test_a_layout_as_others_read_it(tmp_path: Path) -> None:
 def test_an_image_that_sets_nothing() -> None:
     given = {"config": {"Env": None, "Labels": None}}
     layout = Layout(path=Path(), digest="", config=given, layers=())
-    assert (layout.environment, layout.architecture) == ({}, "")
+    assert (layout.environment, layout.architecture, layout.directory) == ({}, "", "/")

@@ -29,7 +29,7 @@ from builder.model import EPOCH
 from builder.model.errors import StepFailed
 
 Layer = Sequence[tuple[tarfile.TarInfo, bytes]]
-LARGE = "large " * APART
+LARGE = "large " * 3 * APART  # more than one part
 
 
 def exported(folder: Path, *layers: Layer, packed: bool = False, **config: Any) -> Path:
@@ -64,7 +64,7 @@ def base() -> Layer:
 def layer() -> Layer:
     return [
         a_folder("usr"),
-        a_file("usr/large", LARGE),
+        a_file("usr/large", LARGE, mode=0o755),
         a_hard_link("usr/a", "usr/large"),
         a_file("usr/.wh.gone", ""),
         a_file("etc/.wh.old", ""),
@@ -137,24 +137,51 @@ def test_a_layer_is_sorted_with_what_it_removes_first(tmp_path: Path) -> None:
     assert list(found) == expected
     assert (found["usr/a"].isreg(), found["usr/large"].linkname) == (True, "usr/a")
     assert found["bin2"].linkname == "usr"
+    assert found["usr/large"].mode == 0o755
+    assert found["usr/.wh.gone"].mtime == EPOCH
     assert "etc/hosts" in members(plain.layout.layers[0])
+
+
+SETTINGS: dict[str, Any] = {
+    "Cmd": ["a"],
+    "Entrypoint": ["b"],
+    "Env": ["A=b"],
+    "ExposedPorts": {"1/tcp": {}},
+    "Healthcheck": {"Test": ["c"]},
+    "OnBuild": ["RUN d"],
+    "Shell": ["sh"],
+    "StopSignal": "SIGINT",
+    "User": "e",
+    "Volumes": {"/f": {}},
+    "WorkingDir": "/g",
+}
+ABOUT: dict[str, Any] = {
+    "architecture": "arm64",
+    "author": "h",
+    "os": "linux",
+    "os.version": "1",
+    "variant": "v8",
+}
 
 
 def test_both_layouts_hold_the_image(tmp_path: Path) -> None:
     labels = {"org.opencontainers.image.title": "t", "a": "b", "io.buildah.version": "1.28.2"}
-    given: dict[str, Any] = {"history": history(1), "config": {"Env": ["A=b"], "Labels": labels}}
-    plain = repacked(tmp_path / "x", base(), layer(), **given)
+    given: dict[str, Any] = {"history": history(1), "config": {**SETTINGS, "Labels": labels}}
+    plain = repacked(tmp_path / "x", base(), layer(), **given, **ABOUT, docker_version="1")
     packed = read_layout(tmp_path / "x/image.oci")
     assert comparable(entries_of_layout(packed)) == comparable(entries(flattened(plain.layout)))
     assert comparable(entries_of_layout(plain.layout)) == comparable(entries_of_layout(packed))
     assert packed.config == plain.layout.config
-    assert packed.config["created"] == "2000-01-01T00:00:00Z"
-    copied = "/bin/sh -c #(nop) COPY dir in /opt "
-    assert packed.config["history"] == [
-        {"created": "2000-01-01T00:00:00Z", "created_by": by} for by in ("RUN x", copied)
-    ]
+    created, copied = "2000-01-01T00:00:00Z", "/bin/sh -c #(nop) COPY dir in /opt "
+    kept = {"org.opencontainers.image.title": "t", "a": "b"}
+    assert packed.config == {
+        **ABOUT,
+        "created": created,
+        "config": {**SETTINGS, "Labels": kept},
+        "rootfs": {"type": "layers", "diff_ids": list(plain.layout.diff_ids)},
+        "history": [{"created": created, "created_by": by} for by in ("RUN x", copied)],
+    }
     assert packed.environment == {"A": "b"}
-    assert packed.config["config"]["Labels"] == {"org.opencontainers.image.title": "t", "a": "b"}
     for blob, diff_id in zip(packed.layers, packed.config["rootfs"]["diff_ids"], strict=True):
         found = hashlib.sha256(gzip.decompress(blob.read_bytes())).hexdigest()
         assert f"sha256:{found}" == diff_id
@@ -180,9 +207,13 @@ def test_a_hard_link_into_a_lower_layer_is_a_file_of_its_own(tmp_path: Path) -> 
 
 
 def test_two_steps_that_change_the_same_are_one_blob(tmp_path: Path) -> None:
-    plain = repacked(tmp_path / "x", base(), [a_file("etc/old", "n")], [a_file("etc/old", "n")])
-    assert len(plain.layout.layers) == 3
-    assert list(members(plain.layout.layers[2])) == []
+    steps, shared = [[a_file("etc/old", "n")]] * 3, SharedLayers(folder=tmp_path / "shared")
+    plain = repacked(tmp_path / "x", base(), *steps, shared=shared)
+    assert len(plain.layout.layers) == 4
+    assert plain.layout.layers[2] == plain.layout.layers[3]
+    assert plain.layout.layers[2].read_bytes() == bytes(1024)
+    again = repacked(tmp_path / "y", base(), *steps, shared=shared)
+    assert again.layout.digest == plain.layout.digest
 
 
 def test_attributes_and_odd_names_are_kept(tmp_path: Path) -> None:
@@ -216,6 +247,9 @@ def test_a_plain_layout_that_is_whole_is_taken_up_again(tmp_path: Path) -> None:
     before = plain.layout.layers[0].stat().st_mtime_ns
     assert unpack(packed, plain.layout.path).layout == plain.layout
     assert plain.layout.layers[0].stat().st_mtime_ns == before
+    repacked(tmp_path / "y", layer()[:2])
+    other = read_layout(tmp_path / "y/image.oci")
+    assert unpack(other, plain.layout.path).layout.config == other.config
     (plain.layout.path / "index.json").unlink()
     assert unpack(packed, plain.layout.path).layout.layers == plain.layout.layers
     assert plain.layout.layers[0].stat().st_mtime_ns > before
@@ -264,7 +298,7 @@ def test_the_layers_used_last_are_kept(tmp_path: Path) -> None:
     shared = SharedLayers(folder=tmp_path / "shared", limit=5 * APART)
     layers = {name: [a_file(name, name * 2 * APART)] for name in "abc"}
     layers["large"] = [a_file("large", "x" * 8 * APART)]
-    for number, name in enumerate(["a", "b", "large", "a", "c"]):
+    for number, name in enumerate(["a", "b", "a", "c", "large"]):
         repacked(tmp_path / f"{number}-{name}", layers[name], shared=shared)
     names = {path.read_bytes()[:1] for path in (tmp_path / "shared").glob("*/plain")}
     assert names == {b"a", b"c"}
@@ -322,6 +356,7 @@ def test_what_is_written_is_read(data: bytes, tmp_path: Path) -> None:
     made = gzipped(tmp_path / "x.gz", data)
     found = (tmp_path / "x.gz").read_bytes()
     assert gzip.decompress(found) == data
+    assert found[:10] == b"\x1f\x8b\x08" + bytes(6) + b"\xff", "no time and no system"
     assert (made.size, made.digest) == (len(found), hashlib.sha256(found).hexdigest())
 
 

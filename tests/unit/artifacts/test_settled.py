@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from builder.artifacts.layers import (
-    STUBS,
     epoch_of,
     is_kept,
     is_rewritten,
@@ -54,11 +53,13 @@ def test_attributes_stay_and_times_and_names_go() -> None:
     names = ("security.selinux", "user.overlay.origin", "trusted.overlay.opaque")
     of_host = {f"SCHILY.xattr.{name}": "x" for name in names}
     given = member(
-        pax_headers={**times, **capability, **of_host}, uname="me", gname="us", mode=0o4755
+        pax_headers={**times, **capability, **of_host}, uname="me", gname="us", mode=0o104755
     )
     found = settled(given, "usr/bin/x", EPOCH)
     assert found.pax_headers == capability
     assert (found.uname, found.gname, found.mode) == ("", "", 0o4755)
+    link = settled(member(type=tarfile.SYMTYPE, mode=0o755), "usr/bin/x", EPOCH)
+    assert link.mode == 0o777
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_the_rest_stays(path: str) -> None:
     assert is_kept(path, lowest=False)
 
 
-@pytest.mark.parametrize("path", sorted(STUBS))
+@pytest.mark.parametrize("path", ["etc/hosts", "etc/hostname", "etc/resolv.conf"])
 def test_engines_stubs_go_and_the_bases_own_stay(path: str) -> None:
     assert is_kept(path, lowest=True)
     assert not is_kept(path, lowest=False)
@@ -106,7 +107,7 @@ def test_a_pyc_whose_source_is_clamped_does_not_go_stale(tmp_path: Path) -> None
     assert done.stdout == "2\n"
 
 
-@pytest.mark.parametrize("magic", [62211, 3379], ids=["2.7", "3.6"])
+@pytest.mark.parametrize("magic", [62211, 3379, 3391], ids=["2.7", "3.6", "3.7a"])
 def test_older_pythons_have_the_time_second(magic: int) -> None:
     def data(time: int) -> bytes:
         return struct.pack("<H2sII", magic, b"\r\n", time, 9) + b"code"
@@ -131,7 +132,7 @@ def test_the_day_of_a_password_is_clamped() -> None:
     day = EPOCH // 86_400
     expected = given.replace(b"19000", b"%d" % day).replace(b"20778", b"%d" % day)
     assert rewritten("etc/shadow", given, EPOCH) == expected
-    assert is_rewritten("etc/shadow")
+    assert all(map(is_rewritten, ("etc/shadow", "etc/machine-id", "usr/a.pyc", "usr/a.pyo")))
 
 
 def test_a_machine_id_is_emptied() -> None:
@@ -145,5 +146,5 @@ def test_the_epoch_is_fixed_or_given() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "now", "1.5", "4294967296", "²"])
 def test_an_epoch_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="is not a number of seconds"):
+    with pytest.raises(BadInput, match=r"is not a number of seconds(?s:.*)hint: unset it, or set"):
         epoch_of({"SOURCE_DATE_EPOCH": text})

@@ -11,7 +11,12 @@ import pytest
 from made_formats import SifPart, write_sif
 
 from builder.artifacts.oci import finish_layout, start_layout
-from builder.artifacts.sif import root_file_system
+from builder.artifacts.sif import (
+    LAUNCH,
+    architecture_of,
+    launch_and_architecture,
+    root_file_system,
+)
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import _copy_squashfs, pack
 from builder.model.errors import StepFailed
@@ -59,6 +64,7 @@ def test_any_other_partitions_are_refused(parts: list[SifPart], names: str, tmp_
         (lambda data: data[:127], "not a SIF"),
         (lambda data: data[:200], "it ends within its table of objects"),
         (lambda data: data[:-1], "it ends within its file system"),
+        (lambda data: data[:132] + b"\0" + data[133:], "found: none"),  # an unused descriptor
     ],
 )
 def test_a_file_that_is_no_sif(spoil: Callable[[Any], Any], reason: str, tmp_path: Path) -> None:
@@ -66,6 +72,16 @@ def test_a_file_that_is_no_sif(spoil: Callable[[Any], Any], reason: str, tmp_pat
     image.write_bytes(spoil(image.read_bytes()))
     with pytest.raises(StepFailed, match=reason):
         root_file_system(image)
+
+
+@pytest.mark.parametrize(
+    ("code", "arch"),
+    [(b"02", "x86_64"), (b"04", "aarch64"), (b"06", "ppc64le"), (b"99", "SIF's number 99")],
+)
+def test_the_architecture_of_a_sif(code: bytes, arch: str, tmp_path: Path) -> None:
+    image = write_sif(tmp_path / "image.sif", [SifPart(content=TREE, arch=code)])
+    assert architecture_of(image) == arch
+    assert launch_and_architecture(image) == (LAUNCH, arch)
 
 
 class _Noted(Processes):

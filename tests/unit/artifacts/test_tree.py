@@ -52,9 +52,13 @@ def whole() -> list[Member]:
     ]
 
 
-def test_digest_is_a_sha256() -> None:
-    assert digest(*whole()).startswith("sha256:")
-    assert len(digest(*whole())) == 7 + 64
+def test_an_image_has_the_same_digest_for_ever() -> None:
+    """Manifests and evidence hold it."""
+    marked = a_file("marked")
+    marked[0].pax_headers = {f"{PAX}user.b": "1", f"{PAX}user.a": "2"}
+    devices = [(member(str(kind), kind), b"") for kind in (tarfile.CHRTYPE, tarfile.BLKTYPE)]
+    expected = "sha256:348ac4179212415e17daee96424e2692288df55e10eff8901c1d49c2734e6ddb"
+    assert digest(*whole(), marked, *devices) == expected
 
 
 def test_order_does_not_count() -> None:
@@ -189,8 +193,10 @@ def entry(path: str, **fields: str | int) -> dict[str, TreeEntry]:
 
 
 def test_differences_are_sorted_and_name_the_tree() -> None:
-    one = {**entry("b"), **entry("d"), **entry("e", kind="link", target="x")}
-    other = {**entry("a"), **entry("c"), **entry("d", size=2)}
+    one = {**entry("b"), **entry("d"), **entry("e", kind="link", target="x"), **entry("f")}
+    one |= entry("g", mode=0o60)
+    other = {**entry("a"), **entry("c"), **entry("d", size=2), **entry("f", kind="directory")}
+    other |= entry("g", mode=0o4755)
     other |= entry("e", kind="link", target="y")
     assert differences(one, one) == []
     assert differences(one, other) == [
@@ -199,6 +205,8 @@ def test_differences_are_sorted_and_name_the_tree() -> None:
         "/c: only in the second",
         "/d: different content (0 bytes, not 2)",
         "/e: links to x, not y",
+        "/f: file, not directory",
+        "/g: mode 0060, not 4755",
     ]
 
 
@@ -256,6 +264,7 @@ def test_the_tree_digest_counts_attributes() -> None:
         "user.overlay.origin",
         "user.overlay.impure",
         "user.rootlesscontainers",
+        "user.fuseoverlayfs.opaque",
         "user.containers.override_stat",
     ],
 )
@@ -267,7 +276,7 @@ def test_what_the_build_host_notes_is_not_the_images(name: str) -> None:
 def test_what_only_root_may_give_is_compared_like_owners() -> None:
     """An ordinary user's SIF cannot keep a capability."""
     plain, able = noted(), noted(("security.capability", "\1\0"))
-    assert tree_digest(plain) == tree_digest(able)
+    assert tree_digest(plain) == tree_digest(able) == tree_digest(noted(("trusted.note", "x")))
     assert owner_differences(plain, able) == [
         "/etc: owner 0:0, not 0:0 security.capability='\\x01\\x00'",
         "/etc/x: owner 0:0, not 0:0 security.capability='\\x01\\x00'",

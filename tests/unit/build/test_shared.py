@@ -15,7 +15,7 @@ from web_server import client, serving
 
 from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.journals import Journals, ServedFile
 from builder.sources.package_proxy import package_cache
 from builder.system.home import Home, shared_folder
@@ -85,6 +85,37 @@ def test_a_site_names_it_and_the_environment_overrules(
     (tmp_path / "site.yaml").unlink()
     name_shared(tmp_path)
     assert "BUILD_IMAGES_SHARED" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("user", "variables", "home"),
+    [
+        (0, {"XDG_DATA_HOME": "/data", "HOME": "/root"}, "/var/lib/build-images"),
+        (0, {"BUILD_IMAGES_HOME": "/chosen"}, "/chosen"),
+        (7, {"XDG_DATA_HOME": "/data", "HOME": "/home/me"}, "/data/build-images"),
+        (7, {"HOME": "/home/me"}, "/home/me/.local/share/build-images"),
+    ],
+)
+def test_where_a_home_is(
+    user: int, variables: dict[str, str], home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BUILD_IMAGES_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"BUILD_IMAGES_SHARED": "", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    assert str(Home.of_environment().path) == home
+
+
+def test_a_user_without_a_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BUILD_IMAGES_HOME", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 7)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user id without a name
+    with pytest.raises(
+        MissingPrerequisite, match=r"no home folder\n  hint: set BUILD_IMAGES_HOME, or"
+    ):
+        Home.of_environment()
 
 
 # ---- What is taken from it ----

@@ -141,7 +141,7 @@ def test_other_engines_and_formats_are_not_done(out: Path, planned: PlannedImage
     )
 
 
-def test_what_was_built_with_native_tools_is_not_done_without_them(
+def test_what_was_built_with_native_tools_or_another_time_is_not_done_without(
     out: Path, planned: PlannedImage
 ) -> None:
     change(out, planned, inputs={**INPUTS, "native_tools": "sha256:3"})
@@ -150,6 +150,9 @@ def test_what_was_built_with_native_tools_is_not_done_without_them(
         "build",
         "to build: it was built with native tools",
     )
+    change(out, planned, inputs={**INPUTS, "source_date_epoch": 7})
+    assert state(out, planned, epoch=7)[0] == "none"
+    assert state(out, planned) == ("build", "to build: SOURCE_DATE_EPOCH changed")
     change(out, planned, inputs={**INPUTS, "native_tools": ""})
     assert state(out, planned, native_tools=False)[0] == "none"
 

@@ -196,6 +196,7 @@ DIFFERENT = {
         "ARG A=1\nENV B=",
         "variable A=1: not in the Dockerfile",
     ),
+    "the older form": ("dockerfile", "ENV A=1 \\\n    B=", "ENV A 2\nENV B=", "variable A=2"),
     "a label": ("singularity", "who me", "who you", "label who=you"),
     "the stage": ("singularity", "    files/src/b.c /src/\n", "", "copy files/src/b.c /src/"),
     "the user": ("dockerfile", "CMD [", "USER 1000\nCMD [", "USER 1000"),

@@ -158,6 +158,7 @@ OTHER = "profile wide /usr/bin/{w*,podman} {\n  network,\n}\n"
         (OTHER, "/usr/bin/podman", False),
         (OTHER.replace("network", "userns"), "/usr/bin/podman", True),
         (OTHER.replace("network", "userns"), "/usr/bin/deep/wide", False),
+        (PROFILE.replace("/bin/", "/**/"), "/usr/local/bin/podman", True),
     ],
 )
 def test_profiles_of_apparmor(text: str, program: str, has: bool, tmp_path: Path) -> None:

@@ -525,7 +525,8 @@ def test_a_refusal_names_all_that_is_missing_with_the_way_out(machine: Machine) 
     (machine.binfmt / "qemu-ppc64le").unlink()
     text = refusal(machine, images=1 << 32)
     assert text.startswith("this machine lacks 4 things for this run; nothing was built.")
-    assert "apptainer: not found" in text
+    assert "built.\n  mmdebstrap: not found; it makes the base images\n      " in text
+    assert "\n  apptainer: not found" in text
     assert "apt-get install mmdebstrap, or build-images setup" in text
     assert "ppc64le: no handler" in text
     assert "GB free, but " in text

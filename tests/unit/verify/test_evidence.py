@@ -225,6 +225,8 @@ def test_the_driver_and_its_gpus_are_read(version: str, tmp_path: Path) -> None:
     (tmp_path / "driver/nvidia/version").write_text(VERSIONS[version] + "\nGCC version: 8.3.1\n")
     found = host_facts(proc=tmp_path)
     assert (found.driver, found.gpus) == (version, (V100, V100))
+    (folder / "information").write_text("IRQ: 16\n")
+    assert host_facts(proc=tmp_path).gpus == (V100, "unknown")
 
 
 def test_gpus_that_disappeared_are_named() -> None:
