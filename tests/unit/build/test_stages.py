@@ -99,7 +99,7 @@ class Site:
         self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
         self.recipes, self.base = [CORE, ONE, TWO], base()
         self.leave_out: set[str] = set()
-        self.said = io.StringIO()
+        self.said, self.host, self.versions = io.StringIO(), host_facts(), dict[str, str]()
         self._planning = threading.Lock()
 
     def plan(self) -> Plan:
@@ -118,15 +118,15 @@ class Site:
             engine="fake",
             out=self.root / out,
             formats=("oci",),
-            verify=False,
-            **changes,
+            **{"verify": False, **changes},
         )
         run = Run(
             settings=settings,
             tools=Tools(processes=Processes(), home=self.home),
             engine=self.engine,
             progress=Progress(stream=self.said),
-            host=host_facts(),
+            host=self.host,
+            versions=self.versions,
             declared={"matrix.yaml": "sha256:0"},
         )
         run.settings.out.mkdir(exist_ok=True)
