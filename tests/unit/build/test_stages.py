@@ -120,7 +120,12 @@ class Site:
             formats=("oci",),
             **{"verify": False, **changes},
         )
-        run = Run(
+        run = self.run(settings)
+        run.settings.out.mkdir(exist_ok=True)
+        return run_job(run, self.specs(), jobs=jobs)
+
+    def run(self, settings: BuildSettings) -> Run:
+        return Run(
             settings=settings,
             tools=Tools(processes=Processes(), home=self.home),
             engine=self.engine,
@@ -129,8 +134,6 @@ class Site:
             versions=self.versions,
             declared={"matrix.yaml": "sha256:0"},
         )
-        run.settings.out.mkdir(exist_ok=True)
-        return run_job(run, self.specs(), jobs=jobs)
 
     def built(self) -> list[str]:
         """What was built since this was asked last."""
