@@ -27,7 +27,7 @@ from builder.verify.checks import (
     why_no_gpu,
 )
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Runner
+from builder.verify.runners.protocol import CopiesDriver, Runner
 from builder.verify.targets import ProofTarget
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
@@ -252,13 +252,38 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
     assert [one.check for one in found] == ["environment", "check0", "check1", "check2"]
 
 
+@pytest.mark.parametrize("error", [None, StepFailed("ch-fromhost: exit status 1", tail=["no"])])
+def test_an_image_gets_a_driver_after_the_checks_of_what_was_built(
+    error: StepFailed | None,
+) -> None:
+    checks = (a_check("gpu", ("gpu",)), a_check("clean"))
+    results = {"sh": done(ENV_OUTPUT), **{check.script: done("fine") for check in checks}}
+    inner = FakeRunner(results)
+
+    def copy_driver() -> None:
+        inner.calls.append((("the driver",), 0.0))
+        if error:
+            raise error
+
+    runner = CopiesDriver(inner=inner, copy_driver=copy_driver)
+    target = a_target(*checks, environment=ENVIRONMENT)
+    found = outcomes_in(target, RUNNERS["charliecloud"], runner)
+    ran = [argv[0] for argv, _ in inner.calls]
+    assert ran == ["sh", "cat", "/checks/clean", "the driver", *([] if error else ["/checks/gpu"])]
+    reason = "the driver could not be copied into the image: no" if error else "fine"
+    assert [(one.check, one.outcome, one.reason) for one in found[1:]] == [
+        ("gpu", FAILED if error else PASSED, reason),
+        ("clean", PASSED, "fine"),
+    ]
+
+
 def test_a_container_that_does_not_start_fails_every_check() -> None:
     target = a_target(a_check("a"), a_check("b"))
-    found = not_started(target, StepFailed("buildah from: exit status 125", tail=["no such image"]))
+    found = not_started(target, StepFailed("buildah from: exit status 125", tail=["a", "no image"]))
     assert [one.check for one in found] == ["environment", "a", "b"]
     assert {one.outcome for one in found} == {FAILED}
-    assert {one.reason for one in found} == {"the container could not be started: no such image"}
-    assert found[0].output == "no such image"
+    assert {one.reason for one in found} == {"the container could not be started: no image"}
+    assert found[0].output == "a\nno image"
     [said, *_] = not_started(target, StepFailed("tar: exit status 2"))
     assert said.reason == "the container could not be started: tar: exit status 2"
 
@@ -309,6 +334,7 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
         ("java.home", "/a", "", PASSED),  # no shell hands it on
         ("java.home", "/a", "java.home=/a", PASSED),
         ("java.home", "/a", "java.home=/b", FAILED),
+        *(("HOME", "", f"{name}=x", PASSED) for name in ("PWD", "OLDPWD", "SHLVL", "_")),
     ],
 )
 def test_variables_that_may_be_others(
@@ -335,6 +361,7 @@ def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
     for name, outcome in (("work", PASSED), ("data", PASSED), ("none", FAILED), (".", FAILED)):
         found = environment_in(Here(), {"A": "b"}, str(tmp_path / name), own=("*PATH",))
         assert found.outcome == outcome, found.reason
+        assert found.outcome == FAILED or found.reason.endswith("no others: A")
 
 
 def test_what_hands_over_gpus_may_say_so(verify: Verify) -> None:

@@ -24,7 +24,7 @@ CONTRACT = contract("ppc64le", cuda=cuda("10.1"), mpi=OPENMPI)
 LABELS = as_labels(CONTRACT)
 
 
-def layout(root: Path, labels: Mapping[str, str] | None) -> Path:
+def layout(root: Path, labels: Mapping[str, object] | None) -> Path:
     """An OCI layout whose image has labels."""
     folder = root / "image.oci"
     start_layout(folder)
@@ -97,6 +97,7 @@ def unpacked_without(root: Path) -> Path:
 
 WITHOUT: Mapping[str, Callable[[Path], Path]] = {
     "an OCI layout": lambda root: layout(root, {"build-images.arch": "ppc64le"}),
+    "an OCI layout with numbers": lambda root: layout(root, dict.fromkeys(LABELS, 1)),
     "an OCI layout without labels": lambda root: layout(root, None),
     "a tarball": lambda root: tarball(root / "image.tar.gz"),
     "a folder": unpacked_without,

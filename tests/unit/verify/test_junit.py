@@ -7,12 +7,19 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from junitparser import JUnitXml, TestSuite
+from samples import compare_with_golden
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.verify.evidence import junit_xml
 
 OUTCOMES = [
-    Outcome(check="mpi", outcome=PASSED, reason="4 ranks", duration_s=1.25, data={"ranks": 4}),
+    Outcome(
+        check="mpi",
+        outcome=PASSED,
+        reason="4 ranks",
+        duration_s=1.25,
+        data={"ranks": 4, "hosts": 1},
+    ),
     Outcome(check="gpu", outcome=SKIPPED, reason="no GPU here", duration_s=0.5),
     Outcome(check="hpcc", outcome=FAILED, reason="a residual", duration_s=2, output="a\nb"),
 ]
@@ -35,6 +42,7 @@ def read(tmp_path: Path, outcomes: list[Outcome]) -> TestSuite:
 
 def test_a_reader_finds_every_case(tmp_path: Path) -> None:
     suite = read(tmp_path, OUTCOMES)
+    compare_with_golden((tmp_path / "sif.xml").read_text(), "verify/junit.xml")
     assert (suite.name, suite.timestamp) == ("core-1.0.sif", "2026-01-01T00:00:00+00:00")
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (3, 1, 0, 1)
     assert suite.time == pytest.approx(3.75)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -571,9 +572,16 @@ def test_a_hosts_folder_is_shown_whole(tree: Path, tmp_path: Path, bound: Bound)
         ]
         assert (staged / "others/libz.so.1").exists()
         assert set(found.mounts) == {"/host-mpi", str(tree)}
-        assert found.search[:2] == ("/host-mpi/mpi", str(tree / "lib"))
-        assert found.search[-1] == "/host-mpi/others"
-        assert found.program("p", "4")[-2:] == ("p", "4")
+        roots, archs = ("/lib", "/usr/lib"), (platform.machine(), "powerpc64le")
+        assert found.search == (
+            *("/host-mpi/mpi", str(tree / "lib")),
+            *(f"{root}/{arch}-linux-gnu" for arch in archs for root in roots),
+            *("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/host-mpi/others"),
+        )
+        argv = found.program("sh", "-c", 'echo "$LD_LIBRARY_PATH $1"', "sh", "4")
+        for own, more in (({}, ""), ({"LD_LIBRARY_PATH": "/own"}, ":/own")):
+            said = subprocess.check_output(argv, env={"PATH": os.defpath, **own}, text=True)
+            assert said == f"{':'.join(found.search)}{more} 4\n"
     assert not staged.exists()
 
 
@@ -588,6 +596,12 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
         assert copy.read_bytes() == found.source.read_bytes()
         assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
         assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
+
+
+def test_a_systems_folder_is_not_shown_whole() -> None:
+    systems = ["/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/lib/x-linux-gnu"]
+    others = ["/opt", "/usr/local", "/usr/lib/openmpi", "/opt/x-linux-gnu"]
+    assert [one for one in systems + others if library._is_system(Path(one))] == systems
 
 
 def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
