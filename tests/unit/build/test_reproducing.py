@@ -153,11 +153,11 @@ def test_what_differs_from_the_manifest_is_not_built_again(
         again.compare()
     again.base.write_bytes(index_of("sha256:1"))
     (again.folder / "image.oci").rename(again.folder / "gone")
-    with pytest.raises(BadInput, match="image.oci: the manifest names this artifact, but it is"):
+    with pytest.raises(BadInput, match="the manifest names this artifact, but it is missing"):
         again.compare()
     start_layout(again.folder / "image.oci")
     finish_layout(again.folder / "image.oci", {"config": {}}, [])
-    with pytest.raises(BadInput, match="image.oci: its digest is sha256:.*, but the manifest says"):
+    with pytest.raises(BadInput, match=", but the manifest says sha256:"):
         again.compare()
     assert again.settings == []
 

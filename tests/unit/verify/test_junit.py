@@ -12,14 +12,9 @@ from samples import compare_with_golden
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.verify.evidence import junit_xml
 
+DATA = {"ranks": 4, "hosts": 1}
 OUTCOMES = [
-    Outcome(
-        check="mpi",
-        outcome=PASSED,
-        reason="4 ranks",
-        duration_s=1.25,
-        data={"ranks": 4, "hosts": 1},
-    ),
+    Outcome(check="mpi", outcome=PASSED, reason="4 ranks", duration_s=1.25, data=DATA),
     Outcome(check="gpu", outcome=SKIPPED, reason="no GPU here", duration_s=0.5),
     Outcome(check="hpcc", outcome=FAILED, reason="a residual", duration_s=2, output="a\nb"),
 ]
@@ -70,7 +65,7 @@ def test_skipped_is_not_passed(tmp_path: Path) -> None:
 
 def test_what_was_said_is_in_system_out(tmp_path: Path) -> None:
     passed, skipped, failed = list(read(tmp_path, OUTCOMES))
-    assert passed.system_out == 'data: {"ranks": 4}\n4 ranks'
+    assert passed.system_out == 'data: {"hosts": 1, "ranks": 4}\n4 ranks'
     assert skipped.system_out == "no GPU here"
     assert failed.system_out == "a\nb\na residual"
 
