@@ -27,7 +27,7 @@ from builder.verify.checks import (
     why_no_gpu,
 )
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import CopiesDriver, Runner
+from builder.verify.runners.protocol import Runner
 from builder.verify.targets import ProofTarget
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "MODE": "a=b c"}
@@ -250,31 +250,6 @@ def test_each_check_has_its_own_outcome(verify: Verify) -> None:
     found = verify(done("a"), done("b", 1), done("c", 77))
     assert [one.outcome for one in found] == [PASSED, PASSED, FAILED, SKIPPED]
     assert [one.check for one in found] == ["environment", "check0", "check1", "check2"]
-
-
-@pytest.mark.parametrize("error", [None, StepFailed("ch-fromhost: exit status 1", tail=["no"])])
-def test_an_image_gets_a_driver_after_the_checks_of_what_was_built(
-    error: StepFailed | None,
-) -> None:
-    checks = (a_check("gpu", ("gpu",)), a_check("clean"))
-    results = {"sh": done(ENV_OUTPUT), **{check.script: done("fine") for check in checks}}
-    inner = FakeRunner(results)
-
-    def copy_driver() -> None:
-        inner.calls.append((("the driver",), 0.0))
-        if error:
-            raise error
-
-    runner = CopiesDriver(inner=inner, copy_driver=copy_driver)
-    target = a_target(*checks, environment=ENVIRONMENT)
-    found = outcomes_in(target, RUNNERS["charliecloud"], runner)
-    ran = [argv[0] for argv, _ in inner.calls]
-    assert ran == ["sh", "cat", "/checks/clean", "the driver", *([] if error else ["/checks/gpu"])]
-    reason = "the driver could not be copied into the image: no" if error else "fine"
-    assert [(one.check, one.outcome, one.reason) for one in found[1:]] == [
-        ("gpu", FAILED if error else PASSED, reason),
-        ("clean", PASSED, "fine"),
-    ]
 
 
 def test_a_container_that_does_not_start_fails_every_check() -> None:

@@ -17,10 +17,13 @@ from test_proving import HOST
 from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
 
 from builder import __version__
+from builder.build.stages import RunStages
 from builder.model.errors import MissingPrerequisite
+from builder.model.package_indices import IndexState
 from builder.verify.runners import RUNNERS
 
 ONE_ALONE = recipe("one")
+INDEX = IndexState(archive="debian", suite="trixie", taken_as="trixie", date="", sha256="0" * 64)
 IMAGE = "one-1.0-debian13-x86_64"
 
 
@@ -63,14 +66,21 @@ def said(site: Site) -> str:
 
 
 @pytest.mark.usefixtures("results")
-def test_an_image_is_built_and_verified(site: Site) -> None:
+def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.recipes, site.host, site.versions = [CORE, ONE], HOST, {"buildah": "1.28.2"}
+    monkeypatch.setattr(RunStages, "indices", lambda _stages, _image: {INDEX: ["base"]})
     assert site.job(jobs=1, verify=True).exit_code == 0
     assert site.job(verify=True).exit_code == 0  # finds both unchanged
-    text = said(site) + shown(site.root / "out" / IMAGE)
+    folder = site.root / "out" / IMAGE
+    text = said(site) + shown(folder)
     compare_with_golden(text, "verify/image-job.txt")
-    assert json.loads((site.home.path / "durations.json").read_text())
-    assert not [*site.home.work.rglob("image.oci")]
+    bill = (folder / "sbom.cdx.json").read_text()
+    assert bill == json.dumps(json.loads(bill), indent=1, sort_keys=True) + "\n"
+    assert not [*site.home.work.rglob("build.log")]
+    for name in ("image.sif", "evidence/sif.json"):
+        (folder / name).touch()
+    assert site.job(cache=False, verify=True).exit_code == 0
+    assert text.endswith(shown(folder))
 
 
 def test_what_was_built_before_is_only_verified(site: Site, results: dict[str, Any]) -> None:
@@ -78,7 +88,11 @@ def test_what_was_built_before_is_only_verified(site: Site, results: dict[str, A
     folder = site.root / "out" / IMAGE
     first = site.job().manifests[IMAGE]
     assert (first.outcome, first.emulated, first.emulated_build) == ("built", True, True)
+    assert first.proven_on_gpu is None
     assert site.built()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["in_image_checks"] = [{"name": "x", "script": "/x", "needs": [], "timeout_s": 1}]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     results["error"] = MissingPrerequisite("no user namespaces")
     untried = site.job(verify=True)
     assert untried.exit_code == 4
@@ -107,4 +121,7 @@ def test_an_image_that_this_machine_cannot_verify_is_not_finished(
     assert not (folder / "manifest.json").exists()
     assert (folder / "build.log").is_file()
     del results["error"]
-    assert site.job(verify=True).manifests[IMAGE].outcome == "verified"
+    finished = site.job(verify=True).manifests[IMAGE]
+    assert finished.outcome == "verified"
+    assert "oci" in finished.durations_s
+    assert site.said.getvalue().count("packing the OCI layout") == 1
