@@ -129,7 +129,7 @@ class Site:
             settings=settings,
             tools=Tools(processes=Processes(), home=self.home),
             engine=self.engine,
-            progress=Progress(stream=self.said),
+            progress=Progress(stream=self.said, level=2),
             host=self.host,
             versions=self.versions,
             declared={"matrix.yaml": "sha256:0"},

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from builder.verify.machine_faults import machines_fault, not_tried, runs_nothin
 from builder.verify.proof import Verified
 from builder.verify.runners.protocol import Container, Kind
 
+LACKING = machine_faults._lacking
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
 
@@ -91,6 +93,19 @@ def test_what_doctor_misses_comes_first(container: Container, lacking: list[str]
     lacking.append("ppc64le: no handler in binfmt_misc runs its programs")
     found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
     assert found.startswith("ppc64le: no handler")
+
+
+def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking_for(diagnosis: object, *asked: str) -> list[Any]:
+        items = [("user namespaces", "none"), *[(name, "missing") for name in asked]]
+        assert diagnosis is container.tools
+        return [SimpleNamespace(title=title, text=text) for title, text in items]
+
+    monkeypatch.setattr(machine_faults, "_lacking", LACKING)
+    monkeypatch.setattr(machine_faults, "examined", lambda tools: tools)
+    monkeypatch.setattr(machine_faults, "lacking_for", lacking_for)
+    found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
+    assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
 
 
 def test_a_full_disk_accuses_no_image(container: Container) -> None:
