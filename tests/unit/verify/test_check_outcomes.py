@@ -118,11 +118,13 @@ def verifying() -> Verify:
 
 
 def test_a_finding_is_passed(verify: Verify) -> None:
-    text = 'noise\ndata: {"ranks": 4}\n4 ranks agree\n\n'
+    text = 'data: {"old": 1}\nnoise\ndata: {"ranks": 4}\n  4 ranks agree \n\n'
     _, outcome = verify(done(text))
     assert (outcome.outcome, outcome.reason) == (PASSED, "4 ranks agree")
     assert outcome.data == {"ranks": 4}
     assert (outcome.duration_s, outcome.output) == (1.235, "")
+    _, outcome = verify(done(f'data: {{"n": "{"x" * 63_985}"}}\nfine\n'))
+    assert outcome.data == {"n": "x" * 63_985}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_a_finding_is_passed(verify: Verify) -> None:
         'data: {"n": 1e999}',
         'data: {"n": 1, "n": 2}',
         f"data: {'[' * 50_000}",
-        f'data: {{"n": "{"x" * 100_000}"}}',
+        f'data: {{"n": "{"x" * 63_986}"}}',
     ],
     ids=lambda text: text[:20],
 )
@@ -291,6 +293,7 @@ def test_an_environment_that_is_not_the_images_is_failed(
 ) -> None:
     [outcome] = verify(env=done(printed))
     assert (outcome.outcome, outcome.reason) == (FAILED, reason)
+    assert outcome.output == printed.replace("\0", "\n").strip()
 
 
 def test_env_that_fails_is_failed(verify: Verify) -> None:

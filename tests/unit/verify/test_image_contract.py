@@ -113,7 +113,7 @@ class Unpacks(Processes):
 def test_a_sif_without_labels_has_it_in_its_file_system(tmp_path: Path) -> None:
     file = write_sif(tmp_path / "image.sif", [SifPart(content=b"hsqs", arch=b"02")])
     assert contract_in(file, Unpacks(0, as_text(CONTRACT))) == CONTRACT
-    with pytest.raises(BadInput, match=":/opt/build-images/host-contract[.]json"):
+    with pytest.raises(BadInput, match=r":/opt/build-images/host-contract\.json"):
         contract_in(file, Unpacks(0, "{}"))
     for nothing in (Unpacks(0, ""), Unpacks(1, "no such file")):
         with pytest.raises(MissingPrerequisite, match="has no host contract"):
