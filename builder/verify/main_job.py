@@ -246,8 +246,6 @@ class _MainJob:
         """Give the full error to the first image, and a reference to others that wait for it."""
         first = images[0]
         for name in images:
-            if name in self.errors:
-                continue
             own = _as_error(self._run, name, error)
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)

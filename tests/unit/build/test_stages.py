@@ -329,6 +329,9 @@ def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) 
 
 def test_a_full_disk_is_what_the_machine_lacks(site: Site) -> None:
     full = StepFailed("buildah build: exit status 1", tail=["write /x: No space left on device"])
+    site.engine.fails = {"core-development": full}
+    shared = site.job(jobs=1)  # all three wait for it
+    assert (len(shared.errors), shared.reasons(lacking=False)) == (3, {})
     site.engine.fails = {"two-development": full}
     results = site.job()
     assert results.exit_code == 4

@@ -122,7 +122,10 @@ def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
 
 def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tasks of a job: what they wait for, and the estimates of time, memory and disk."""
-    lines, free = list[str](), iter([3, 2, 0, 5])
+    lines, free = list[str](), iter([3, 2, 0, 5] * 3)
+    site.host, site.recipes = HOST, [CORE]
+    site.job(out="built")
+    (site.home.path / "durations.json").unlink()
 
     def run_all(tasks: list[Task], *, threads: int, free_disk: Callable[[], int], **_: Any) -> None:
         assert threads == 3
@@ -132,9 +135,9 @@ def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(main_job, "Schedule", lambda tasks, _limits: [*tasks])
     monkeypatch.setattr(main_job, "run_all", run_all)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=next(free)))
-    site.host, site.recipes = HOST, [CORE, ONE, recipe("a-leaf", parent="one")]
+    site.job(jobs=2, out="built", verify=True)
+    site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
     site.job(jobs=2)
-    free = iter([3, 2, 0, 5])
     site.host = dataclasses.replace(HOST, arch="aarch64")
     site.job(jobs=2)
     text = re.sub(r"[0-9a-f]{64}", "DIGEST", "\n".join([*lines, ""]))
