@@ -109,6 +109,8 @@ def test_what_was_built_before_is_only_verified(site: Site, results: dict[str, A
     assert said(site).endswith(f"failed, oci in ...\n    oci/environment: {reason}\n")
     assert site.built() == []
     assert json.loads((folder / "manifest.json").read_text())["emulated_runs"] == ["oci"]
+    evidence = json.loads((folder / "evidence/oci.json").read_text())
+    assert evidence["predicate"]["configuration"][0]["annotations"]["emulator"] == "qemu"
 
 
 def test_an_image_that_this_machine_cannot_verify_is_not_finished(
