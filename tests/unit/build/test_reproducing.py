@@ -23,6 +23,7 @@ from builder.cli.reproduce import _as_json, _as_text
 from builder.model import Plan, PlannedImage
 from builder.model.errors import BadInput
 from builder.system.home import Home
+from builder.system.orphans import MARK
 from builder.system.terminal import Progress
 from builder.verify import reproduction
 from builder.verify.reproduction import Comparison, build_again
@@ -84,6 +85,7 @@ class Again:
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site, self.settings = site, list[BuildSettings]()
+        self.cleaned, self.runs = list[bool](), list[Run]()
         site.recipes = [recipe("one")]
         [self.spec] = site.specs()
         self.manifest = site.job().manifests[self.spec.image.identifier]
@@ -94,19 +96,22 @@ class Again:
         monkeypatch.setitem(vars(reproduction)["ENGINES"], "fake", lambda _tools: site.engine)
         monkeypatch.setattr(reproduction, "prepare", self.prepare)
         monkeypatch.setattr(site.engine, "build", self.build)
+        monkeypatch.setattr(site.engine, "clean", lambda: self.cleaned.append(True))
         site.said.truncate(0)
 
     def prepare(self, settings: BuildSettings, progress: Progress, plan: Plan, **more: Any) -> Run:
         assert [image.identifier for image in plan.images] == [self.manifest.image]
         assert (more["todo"], more["bases"], progress.level) == (1, False, 0)
         self.settings.append(settings)
-        return self.site.run(settings)
+        self.runs.append(self.site.run(settings))
+        return self.runs[-1]
 
     def build(self, build: DockerfileBuild) -> None:
         """Look at the home of the second build's own, and at what it builds."""
         [home] = self.site.home.work.glob("reproduce-*")
         assert build.context.is_relative_to(home)
-        assert (home / "native").readlink() == self.site.home.path / "native"
+        links = {name: (home / name).readlink() for name in ("native", "tools")}
+        assert links == {name: self.site.home.path / name for name in links}
         assert (build.context / self.base.name).read_bytes() == self.base.read_bytes()
         build.log.touch()
 
@@ -115,6 +120,8 @@ class Again:
         progress = Progress(level=0)
         found = build_again(self.folder, self.manifest, self.spec, settings, progress)
         assert not [*self.site.home.work.glob("reproduce-*")]
+        processes = self.runs[-1].tools.processes
+        assert (self.cleaned.pop(), processes.stopping, [*processes.mark]) == (True, True, [MARK])
         return found
 
 
