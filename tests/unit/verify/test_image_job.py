@@ -128,3 +128,7 @@ def test_an_image_that_this_machine_cannot_verify_is_not_finished(
     assert finished.outcome == "verified"
     assert "oci" in finished.durations_s
     assert site.said.getvalue().count("packing the OCI layout") == 1
+    (folder / "evidence/oci.json").write_text("{}")
+    for verify, end in ((False, "unchanged, verified"), (True, "verified, oci in ...")):
+        assert site.job(verify=verify).exit_code == 0
+        assert said(site).endswith(f"{end}\n")
