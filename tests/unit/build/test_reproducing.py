@@ -133,6 +133,7 @@ def test_an_image_is_built_again_in_a_home_of_its_own(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = Again(site, monkeypatch)
+    (again.folder / "sbom.cdx.json").write_text(json.dumps({"components": [LIBC]}))
     same = again.compare()
     digest = again.manifest.artifacts["oci"].digest
     assert (same.is_same, same.before, same.after) == (True, {"oci": digest}, {"oci": digest})
@@ -148,6 +149,7 @@ def test_an_image_is_built_again_in_a_home_of_its_own(
     monkeypatch.setattr(site.engine, "export", other)
     differs = again.compare()
     assert (differs.is_same, differs.before) == (False, {"oci": digest})
+    assert differs.packages == ["libc none, not 2.35"]
     assert [(one.where, one.path) for one in differs.differences] == [("layer 1", "/etc/name")]
 
 
