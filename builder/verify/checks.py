@@ -40,14 +40,12 @@ def outcomes_in(
 ) -> tuple[Outcome, ...]:
     """Run every check in a running container.
 
-    If the driver is copied into the image, the checks that need a GPU run last. The others, above
+    The checks that need a GPU run last. If the driver is copied into the image, the others, above
     all `cuda-clean`, must see the image as it was built.
     """
     outcomes = [environment_of(target, kind, runner, gpu=gpu)]
     gpu_checks = [check for check in target.checks if check.needs_gpu]
-    if not isinstance(runner, CopiesDriver):
-        gpu_checks = []
-    outcomes += [outcome_of(check, runner) for check in target.checks if check not in gpu_checks]
+    outcomes += [outcome_of(check, runner) for check in target.checks if not check.needs_gpu]
     try:
         if isinstance(runner, CopiesDriver):
             runner.copy_driver()

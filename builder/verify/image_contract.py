@@ -109,7 +109,7 @@ def _in_tarball(image: Path) -> HostContract | None:
 
 def _texts(value: object) -> dict[str, str]:
     pairs = value.items() if isinstance(value, dict) else ()
-    return {key: text for key, text in pairs if isinstance(key, str) and isinstance(text, str)}
+    return {key: text for key, text in pairs if isinstance(text, str)}  # JSON's keys are texts
 
 
 def _read(data: IO[bytes], image: Path) -> bytes:

@@ -30,7 +30,6 @@ from builder.build.workspace import (
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
-from builder.model.errors import StepFailed
 from builder.model.manifest import (
     MANIFEST,
     SBOM,
@@ -198,13 +197,10 @@ class ImageJob:
 
     @contextlib.contextmanager
     def _logged(self) -> Iterator[None]:
-        """Copy the log of a step to the image's folder, and name the copy in the step's error."""
+        """Copy the log of a step to the image's folder."""
         assert self._work is not None
         try:
             yield
-        except StepFailed as error:
-            error.log = error.log and self._folder / "build.log"  # the user's copy
-            raise
         finally:
             if self._folder.exists():
                 shutil.copyfile(self._work.log, self._folder / "build.log")

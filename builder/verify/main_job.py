@@ -167,16 +167,15 @@ class _MainJob:
         add("verify", name, job.prove, needs=needs, group=name)
 
     def _ancestor(self, image: PlannedImage, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
-        """Return the task that builds a run-time image's nearest ancestor, if this run does.
+        """Return the tasks that build a run-time image's ancestors, if this run does.
 
         A run-time stage begins with its parent's steps, which the engine then has in its cache.
         """
         if image.cell.flavour != RUNTIME:
             return ()
         *ancestors, own = [stage.key for stage in keyed[:-1]]
-        tasks = [self._runtimes[key] for key in ancestors if key in self._runtimes]
         self._runtimes[own] = f"image {image.identifier}"
-        return tuple(tasks[-1:])
+        return tuple(self._runtimes[key] for key in ancestors if key in self._runtimes)
 
     def _add(
         self,
@@ -247,8 +246,6 @@ class _MainJob:
         """Give the full error to the first image, and a reference to others that wait for it."""
         first = images[0]
         for name in images:
-            if name in self.errors:
-                continue
             own = _as_error(self._run, name, error)
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)

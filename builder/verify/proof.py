@@ -143,7 +143,7 @@ def _proven_on_gpu(record: ProvenImage) -> bool | None:
         if FAILED in results | controls:
             return False
         form = name.partition("-")[0]
-        has_passed[form] = has_passed.get(form, False) or SKIPPED not in results
+        has_passed[form] = has_passed.get(form) or SKIPPED not in results
     return all(has_passed.values())
 
 

@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 from manifest_samples import document
-from samples import ROOT, a_file, tar_bytes
+from samples import ROOT, a_file, recipe, tar_bytes
 from test_again import MANIFEST
 from test_proving import TREE, Unpacks, write_formats
+from test_repack import exported
+from test_stages import Site, made_site  # noqa: F401 - a fixture
 
-from builder.build.engines import Tools
-from builder.build.run import BuildSettings
+from builder.artifacts.oci import finish_layout, start_layout
+from builder.build.engines import DockerfileBuild, Tools
+from builder.build.run import BuildSettings, Run
 from builder.cli import main
 from builder.cli.reproduce import _as_json, _as_text
+from builder.model import Plan, PlannedImage
 from builder.model.errors import BadInput
 from builder.system.home import Home
+from builder.system.orphans import MARK
+from builder.system.terminal import Progress
 from builder.verify import reproduction
-from builder.verify.reproduction import Comparison
+from builder.verify.reproduction import Comparison, build_again
 
 Capture = pytest.CaptureFixture[str]
 LIBC = {"name": "libc", "version": "2.35"}
@@ -90,6 +96,97 @@ def test_it_is_built_again_as_is_asked(
     one, other = ((each.native_tools, each.offline) for each in settings)
     assert one == (True, False)
     assert other == (option != "--no-native-tools", option == "--offline")
+
+
+class Again:
+    """An image that a made-up engine built, and that is built again."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site, self.settings = site, list[BuildSettings]()
+        self.cleaned, self.runs = list[bool](), list[Run]()
+        site.recipes = [recipe("one")]
+        [self.spec] = site.specs()
+        self.manifest = site.job().manifests[self.spec.image.identifier]
+        self.folder = site.root / "out" / self.manifest.image
+        self.base = self.folder / "debian13-x86_64.oci.tar"
+        self.base.write_bytes(index_of("sha256:1"))
+        monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
+        monkeypatch.setitem(vars(reproduction)["ENGINES"], "fake", lambda _tools: site.engine)
+        monkeypatch.setattr(reproduction, "prepare", self.prepare)
+        monkeypatch.setattr(site.engine, "build", self.build)
+        monkeypatch.setattr(site.engine, "clean", lambda: self.cleaned.append(True))
+        site.said.truncate(0)
+
+    def prepare(self, settings: BuildSettings, progress: Progress, plan: Plan, **more: Any) -> Run:
+        assert [image.identifier for image in plan.images] == [self.manifest.image]
+        assert (more["todo"], more["bases"], progress.level) == (1, False, 0)
+        self.settings.append(settings)
+        self.runs.append(self.site.run(settings))
+        return self.runs[-1]
+
+    def build(self, build: DockerfileBuild) -> None:
+        """Look at the home of the second build's own, and at what it builds."""
+        [home] = self.site.home.work.glob("reproduce-*")
+        assert build.context.is_relative_to(home)
+        links = {name: (home / name).readlink() for name in ("native", "tools")}
+        assert links == {name: self.site.home.path / name for name in links}
+        assert (build.context / self.base.name).read_bytes() == self.base.read_bytes()
+        build.log.touch()
+
+    def compare(self) -> Comparison:
+        settings = BuildSettings(project=self.site.root / "project", out=Path("other"), jobs=3)
+        progress = Progress(level=0)
+        found = build_again(self.folder, self.manifest, self.spec, settings, progress)
+        assert not [*self.site.home.work.glob("reproduce-*")]
+        processes = self.runs[-1].tools.processes
+        assert (self.cleaned.pop(), processes.stopping, [*processes.mark]) == (True, True, [MARK])
+        return found
+
+
+def index_of(digest: str) -> bytes:
+    return tar_bytes(a_file("index.json", json.dumps({"manifests": [{"digest": digest}]})))
+
+
+def test_an_image_is_built_again_in_a_home_of_its_own(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Again(site, monkeypatch)
+    (again.folder / "sbom.cdx.json").write_text(json.dumps({"components": [LIBC]}))
+    same = again.compare()
+    digest = again.manifest.artifacts["oci"].digest
+    assert (same.is_same, same.before, same.after) == (True, {"oci": digest}, {"oci": digest})
+    assert (same.image, same.differences, same.packages) == (again.manifest.image, [], [])
+    assert same.duration_s < 60
+    [used] = again.settings
+    assert (used.formats, used.engine, used.epoch) == (("oci",), "fake", 946684800)
+    assert (used.cache, used.verify, used.jobs) == (False, False, 3)
+
+    def other(_image: PlannedImage, target: Path, *, log: Path) -> None:
+        exported(target, [a_file("etc/name", log.name)], config={}, history=[])
+
+    monkeypatch.setattr(site.engine, "export", other)
+    differs = again.compare()
+    assert (differs.is_same, differs.before) == (False, {"oci": digest})
+    assert differs.packages == ["libc none, not 2.35"]
+    assert [(one.where, one.path) for one in differs.differences] == [("layer 1", "/etc/name")]
+
+
+def test_what_differs_from_the_manifest_is_not_built_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Again(site, monkeypatch)
+    again.base.write_bytes(index_of("sha256:2"))
+    with pytest.raises(BadInput, match="the base is sha256:2, but the manifest says sha256:1"):
+        again.compare()
+    again.base.write_bytes(index_of("sha256:1"))
+    (again.folder / "image.oci").rename(again.folder / "gone")
+    with pytest.raises(BadInput, match="the manifest names this artifact, but it is missing"):
+        again.compare()
+    start_layout(again.folder / "image.oci")
+    finish_layout(again.folder / "image.oci", {"config": {}}, [])
+    with pytest.raises(BadInput, match=", but the manifest says sha256:"):
+        again.compare()
+    assert again.settings == []
 
 
 def test_tarballs_are_compared_where_the_layers_are_the_same(

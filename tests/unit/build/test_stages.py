@@ -99,7 +99,7 @@ class Site:
         self.root, self.home, self.engine = root, Home(path=root / "home"), FakeEngine()
         self.recipes, self.base = [CORE, ONE, TWO], base()
         self.leave_out: set[str] = set()
-        self.said = io.StringIO()
+        self.said, self.host, self.versions = io.StringIO(), host_facts(), dict[str, str]()
         self._planning = threading.Lock()
 
     def plan(self) -> Plan:
@@ -118,19 +118,22 @@ class Site:
             engine="fake",
             out=self.root / out,
             formats=("oci",),
-            verify=False,
-            **changes,
+            **{"verify": False, **changes},
         )
-        run = Run(
+        run = self.run(settings)
+        run.settings.out.mkdir(exist_ok=True)
+        return run_job(run, self.specs(), jobs=jobs)
+
+    def run(self, settings: BuildSettings) -> Run:
+        return Run(
             settings=settings,
             tools=Tools(processes=Processes(), home=self.home),
             engine=self.engine,
-            progress=Progress(stream=self.said),
-            host=host_facts(),
+            progress=Progress(stream=self.said, level=2),
+            host=self.host,
+            versions=self.versions,
             declared={"matrix.yaml": "sha256:0"},
         )
-        run.settings.out.mkdir(exist_ok=True)
-        return run_job(run, self.specs(), jobs=jobs)
 
     def built(self) -> list[str]:
         """What was built since this was asked last."""
@@ -326,6 +329,9 @@ def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) 
 
 def test_a_full_disk_is_what_the_machine_lacks(site: Site) -> None:
     full = StepFailed("buildah build: exit status 1", tail=["write /x: No space left on device"])
+    site.engine.fails = {"core-development": full}
+    shared = site.job(jobs=1)  # all three wait for it
+    assert (len(shared.errors), shared.reasons(lacking=False)) == (3, {})
     site.engine.fails = {"two-development": full}
     results = site.job()
     assert results.exit_code == 4

@@ -15,6 +15,7 @@ from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Artifact
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.verify import formats
 from builder.verify.formats import FormatTree, equality
 from builder.verify.launched import PROGRAM, program_digest
 
@@ -63,6 +64,19 @@ def test_as_many_paths_as_are_shown_are_not_cut_short(count: int, end: str) -> N
 def test_a_format_that_cannot_be_read_is_not_equal() -> None:
     outcome = equality({"oci": a_tree(a="1")}, {"sif": "image.sif: not a SIF"})
     assert (outcome.outcome, outcome.reason) == (FAILED, "sif: image.sif: not a SIF")
+
+
+def test_an_interruption_ends_what_reads_the_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> FormatTree:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(formats, "tree_of_artifact", interrupted)
+    tools = Tools(processes=Processes(), home=Home(path=tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        formats.read_formats({"oci": tmp_path}, arch="x86_64", work=tmp_path, tools=tools)
+    assert tools.processes.stopping
 
 
 MAIL = {"a": "0:8"}

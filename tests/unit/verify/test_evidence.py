@@ -15,7 +15,7 @@ from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.measurement import HostFacts
 from builder.system.host_facts import host_facts, lost_gpus
-from builder.verify.evidence import RunEvidence, images_own, write_evidence
+from builder.verify.evidence import RunEvidence, StartedBy, images_own, write_evidence
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")
 V100 = "Tesla V100-SXM2-32GB"
@@ -257,3 +257,6 @@ def test_the_images_own_launcher_is_what_its_mpi_says(
     )
     assert (found.name, found.product, found.version) == ("the image's own", product, version)
     assert images_own([]).product == ""
+    assert str(found) == str(images_own([])) == "the image's own"
+    named = [StartedBy(name="srun", product=one, version="") for one in ("", "Slurm")]
+    assert [*map(str, named)] == ["srun", "srun of Slurm"]

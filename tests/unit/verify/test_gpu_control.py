@@ -32,10 +32,14 @@ def container_with_gpus(tmp_path: Path) -> Container:
 
 
 def a_kind(results: Mapping[str, Completed], opened: list[Container]) -> Kind:
+    return kind_of(FakeRunner(results), opened)
+
+
+def kind_of(runner: FakeRunner, opened: list[Container]) -> Kind:
     @contextlib.contextmanager
     def open_one(container: Container) -> Iterator[Runner]:
         opened.append(container)
-        yield FakeRunner(results)
+        yield runner
 
     return dataclasses.replace(RUNNERS["apptainer"], open=open_one)
 
@@ -45,8 +49,9 @@ def test_the_program_has_to_fail_in_a_container_of_its_own(
     said: Completed, outcome: str, container: Container
 ) -> None:
     opened: list[Container] = []
-    kind = a_kind({"/checks/gpu-found": NONE_FOUND, "sh": said}, opened)
-    [found] = withheld(a_target(*CHECKS), kind, container)
+    runner = FakeRunner({"/checks/gpu-found": NONE_FOUND, "sh": said})
+    [found] = withheld(a_target(*CHECKS), kind_of(runner, opened), container)
+    assert runner.calls[-1] == (("sh", "/opt/build-images/src/gpu-control.sh", "start"), 60)
     assert (found.check, found.outcome) == ("gpu-withheld", outcome)
     assert found.reason == said.stdout.splitlines()[-1]
     assert opened == [dataclasses.replace(container, gpu=False)]

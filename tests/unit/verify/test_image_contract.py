@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from host_samples import OPENMPI, contract, cuda
@@ -17,14 +18,14 @@ from builder.artifacts.oci import finish_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.model.contract import as_labels, as_text
 from builder.model.errors import BadInput, MissingPrerequisite
-from builder.system.process import Processes
+from builder.system.process import Completed, Processes
 from builder.verify.image_contract import contract_in
 
 CONTRACT = contract("ppc64le", cuda=cuda("10.1"), mpi=OPENMPI)
 LABELS = as_labels(CONTRACT)
 
 
-def layout(root: Path, labels: Mapping[str, str] | None) -> Path:
+def layout(root: Path, labels: Mapping[str, object] | None) -> Path:
     """An OCI layout whose image has labels."""
     folder = root / "image.oci"
     start_layout(folder)
@@ -95,8 +96,33 @@ def unpacked_without(root: Path) -> Path:
     return folder
 
 
+class Unpacks(Processes):
+    """Ends as it is told to, in the place of the program that reads a file of a SIF."""
+
+    def __init__(self, status: int, stdout: str) -> None:
+        super().__init__()
+        self._status, self._stdout = status, stdout
+
+    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        assert (argv[0], argv[1], argv[3]) == ("unsquashfs", "-offset", "-cat")
+        assert Path(argv[4]).read_bytes()[int(argv[2]) :].startswith(b"hsqs")
+        assert argv[5:] == ["opt/build-images/host-contract.json"]
+        return Completed(argv=(), returncode=self._status, stdout=self._stdout)
+
+
+def test_a_sif_without_labels_has_it_in_its_file_system(tmp_path: Path) -> None:
+    file = write_sif(tmp_path / "image.sif", [SifPart(content=b"hsqs", arch=b"02")])
+    assert contract_in(file, Unpacks(0, as_text(CONTRACT))) == CONTRACT
+    with pytest.raises(BadInput, match=r":/opt/build-images/host-contract\.json"):
+        contract_in(file, Unpacks(0, "{}"))
+    for nothing in (Unpacks(0, ""), Unpacks(1, "no such file")):
+        with pytest.raises(MissingPrerequisite, match="has no host contract"):
+            contract_in(file, nothing)
+
+
 WITHOUT: Mapping[str, Callable[[Path], Path]] = {
     "an OCI layout": lambda root: layout(root, {"build-images.arch": "ppc64le"}),
+    "an OCI layout with numbers": lambda root: layout(root, dict.fromkeys(LABELS, 1)),
     "an OCI layout without labels": lambda root: layout(root, None),
     "a tarball": lambda root: tarball(root / "image.tar.gz"),
     "a folder": unpacked_without,

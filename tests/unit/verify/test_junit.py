@@ -7,12 +7,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from junitparser import JUnitXml, TestSuite
+from samples import compare_with_golden
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.verify.evidence import junit_xml
 
+DATA = {"ranks": 4, "hosts": 1}
 OUTCOMES = [
-    Outcome(check="mpi", outcome=PASSED, reason="4 ranks", duration_s=1.25, data={"ranks": 4}),
+    Outcome(check="mpi", outcome=PASSED, reason="4 ranks", duration_s=1.25, data=DATA),
     Outcome(check="gpu", outcome=SKIPPED, reason="no GPU here", duration_s=0.5),
     Outcome(check="hpcc", outcome=FAILED, reason="a residual", duration_s=2, output="a\nb"),
 ]
@@ -35,6 +37,7 @@ def read(tmp_path: Path, outcomes: list[Outcome]) -> TestSuite:
 
 def test_a_reader_finds_every_case(tmp_path: Path) -> None:
     suite = read(tmp_path, OUTCOMES)
+    compare_with_golden((tmp_path / "sif.xml").read_text(), "verify/junit.xml")
     assert (suite.name, suite.timestamp) == ("core-1.0.sif", "2026-01-01T00:00:00+00:00")
     assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (3, 1, 0, 1)
     assert suite.time == pytest.approx(3.75)
@@ -62,7 +65,7 @@ def test_skipped_is_not_passed(tmp_path: Path) -> None:
 
 def test_what_was_said_is_in_system_out(tmp_path: Path) -> None:
     passed, skipped, failed = list(read(tmp_path, OUTCOMES))
-    assert passed.system_out == 'data: {"ranks": 4}\n4 ranks'
+    assert passed.system_out == 'data: {"hosts": 1, "ranks": 4}\n4 ranks'
     assert skipped.system_out == "no GPU here"
     assert failed.system_out == "a\nb\na residual"
 

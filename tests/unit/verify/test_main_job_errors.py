@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from manifest_samples import record
+from samples import compare_with_golden, recipe
+from test_proving import HOST
+from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
 
 from builder.build.engines import Tools
+from builder.build.schedule import Task
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -111,6 +118,34 @@ def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
     limits = main_job.limits_of(jobs)
     assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
     assert (limits.groups, limits.memory) == (groups, 900)
+
+
+def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tasks of a job: what they wait for, and the estimates of time, memory and disk."""
+    lines, free = list[str](), iter([3, 2, 0, 5] * 3)
+    site.host, site.recipes = HOST, [CORE]
+    site.job(out="built")
+    (site.home.path / "durations.json").unlink()
+
+    def run_all(tasks: list[Task], *, threads: int, free_disk: Callable[[], int], **_: Any) -> None:
+        assert threads == 3
+        assert [free_disk(), free_disk()] == [2, 1]
+        lines.extend(str({**vars_of(task), "work": "..."}) for task in tasks)
+
+    monkeypatch.setattr(main_job, "Schedule", lambda tasks, _limits: [*tasks])
+    monkeypatch.setattr(main_job, "run_all", run_all)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=next(free)))
+    site.job(jobs=2, out="built", verify=True)
+    site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
+    site.job(jobs=2)
+    site.host = dataclasses.replace(HOST, arch="aarch64")
+    site.job(jobs=2)
+    text = re.sub(r"[0-9a-f]{64}", "DIGEST", "\n".join([*lines, ""]))
+    compare_with_golden(re.sub(r":[0-9a-f]{12}-", ":KEY-", text), "verify/tasks.txt")
+
+
+def vars_of(task: Task) -> dict[str, object]:
+    return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,9 @@ def rounds_of(
 def test_places_take_turns_and_each_round_begins_with_another() -> None:
     good = output(recorded("memory-speed"))
     places = [place(name, good) for name in ("bare", "oci", "sif")]
-    shares = iter([0.5, 0.1, 0.0, 0.2])
+    shares = iter([0.5, 0.123456, 0.0, 0.2])
     runs, others = rounds_of(places, 4, others=lambda: next(shares))
-    assert others == (0.5, 0.1, 0.0, 0.2)
+    assert others == (0.5, 0.1235, 0.0, 0.2)
     assert [each.place for each in runs] == [
         *("bare", "oci", "sif"),
         *("oci", "sif", "bare"),
@@ -313,6 +313,8 @@ def test_proc_is_read(tmp_path: Path) -> None:
     assert cpu_times(proc(tmp_path, busy=130, idle=310)).share_since(before) == 0.75
     assert memory_in_use(tmp_path) == 1 << 30
     assert before.share_since(before) == 0.0
+    odd = CpuTimes(busy=90, all=401), CpuTimes(busy=300, all=401)  # counters may go back
+    assert [one.share_since(before) for one in odd] == [0.0, 1.0]
 
 
 def test_others_are_watched_for_a_while(tmp_path: Path) -> None:
@@ -357,9 +359,9 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     gpus = OneGpu()
     sampler = Sampler(gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
     with sampler:
-        proc(tmp_path, busy=60, idle=140, available=1)
+        proc(tmp_path, busy=60, idle=220, available=1)
     use = sampler.use
-    assert (use.cpu, use.memory_bytes, use.gpus) == (0.6, 3 << 30, gpus.look())
+    assert (use.cpu, use.memory_bytes, use.gpus) == (0.3333, 3 << 30, gpus.look())
     assert use.no_gpus == ""
     assert 0 <= use.seconds < 5
     assert use.samples[-1].at_s >= 0
@@ -375,9 +377,10 @@ def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
 def test_gpus_are_summed_up_and_what_they_do_not_say_is_left_open() -> None:
     looks = [
         (GpuUse(index=0, busy=0.2, memory_bytes=5, power_w=100.0), GpuUse(index=1)),
-        (GpuUse(index=0, busy=0.4, memory_bytes=9, power_w=80.0), GpuUse(index=1)),
+        (GpuUse(index=1), GpuUse(index=0, busy=0.4, memory_bytes=9, power_w=80.0)),
+        (GpuUse(index=0, busy=0.4),),
     ]
     assert use_of_gpus(looks) == (
-        GpuUse(index=0, busy=0.3, memory_bytes=9, power_w=100.0),
+        GpuUse(index=0, busy=0.3333, memory_bytes=9, power_w=100.0),
         GpuUse(index=1),
     )

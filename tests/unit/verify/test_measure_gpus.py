@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -62,8 +63,9 @@ def test_a_gpu_that_hangs_meanwhile_holds_nobody_up(
 ) -> None:
     monkeypatch.setenv("FAKE_NVML", "after=1")
     monkeypatch.setattr("builder.verify.measure.sampling._END_S", 0.1)
-    processes = Processes()
+    processes, before = Processes(), {*threading.enumerate()}
     with Gpus(processes, library=library, silence_s=1) as gpus:
+        assert all(one.daemon for one in {*threading.enumerate()} - before)
         begin = time.monotonic()
         looks = until_problem(gpus)
         slowest = time.monotonic() - begin

@@ -318,6 +318,12 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     assert outcome.outcome == "failed"
     assert "a GPU disappeared during the run: V100, V100 before, none after" in outcome.reason
     assert [container.gpu for container in machine.opened] == [True]
+    monkeypatch.setattr("builder.verify.proof.host_facts", lambda: gpu)
+    control = dataclasses.replace(check, name="gpu-control")
+    machine.results["apptainer"] = {**RIGHT, "/opt/build-images/checks/gpu-control": done("no")}
+    proof = machine.prove("apptainer", target=dataclasses.replace(target, checks=(control,)))
+    assert "gpu-withheld" in [one.check for one in proof.record.checks["sif"]]
+    assert [container.gpu for container in machine.opened] == [True, True, False]
 
 
 # Again, from what a folder holds.

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,8 @@ def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> N
 def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
     reason = "this host's mpirun is Open MPI 4.1.4, but the image has MPICH 4.0"
     assert unfit(start(), MPICH, host(mpirun=ORTE)) == reason
+    reason = "this host's mpirun belongs to an unknown MPI, but the image has MPICH 4.0"
+    assert unfit(start(), MPICH, host(mpirun="prun 1.0\n")) == reason
 
 
 def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
@@ -218,8 +221,9 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
             {"srun_--mpi=list": PLUGINS, "scontrol": "Slurmctld(primary) at head is DOWN\n"},
             "no Slurm controller answers: Slurmctld(primary) at head is DOWN",
         ),
+        (OPEN_MPI, {"srun_--mpi=list": PLUGINS}, "no Slurm controller answers: scontrol ping"),
     ],
-    ids=["mpich", "no-plugin", "down"],
+    ids=["mpich", "no-plugin", "down", "silent"],
 )
 def test_a_host_whose_slurm_cannot(
     mpi: ImageMpi, answers: dict[str, str], reason: str, host: Callable[..., Tools]
@@ -390,6 +394,16 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     assert "mpirun --map-by ppr:2:node" in started_by.command
     assert "CONTAINER" in started_by.command
     assert "PYTHONPATH" not in started_by.command
+
+
+@pytest.mark.parametrize(("name", "is_kept"), [("n1", True), ("n2", False)])
+def test_machines_are_those_that_the_ranks_ran_on(
+    name: str, is_kept: bool, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {name: host_facts()}
+    monkeypatch.setattr(launchers, "machines", lambda *_: known)
+    _, started_by = judge(stdout=report(ranks_by_host={"n1": 4}))
+    assert started_by.machines == (known if is_kept else {})
 
 
 @pytest.mark.parametrize(
@@ -571,9 +585,16 @@ def test_a_hosts_folder_is_shown_whole(tree: Path, tmp_path: Path, bound: Bound)
         ]
         assert (staged / "others/libz.so.1").exists()
         assert set(found.mounts) == {"/host-mpi", str(tree)}
-        assert found.search[:2] == ("/host-mpi/mpi", str(tree / "lib"))
-        assert found.search[-1] == "/host-mpi/others"
-        assert found.program("p", "4")[-2:] == ("p", "4")
+        roots, archs = ("/lib", "/usr/lib"), (platform.machine(), "powerpc64le")
+        assert found.search == (
+            *("/host-mpi/mpi", str(tree / "lib")),
+            *(f"{root}/{arch}-linux-gnu" for arch in archs for root in roots),
+            *("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/host-mpi/others"),
+        )
+        argv = found.program("sh", "-c", 'echo "$LD_LIBRARY_PATH $1"', "sh", "4")
+        for own, more in (({}, ""), ({"LD_LIBRARY_PATH": "/own"}, ":/own")):
+            said = subprocess.check_output(argv, env={"PATH": os.defpath, **own}, text=True)
+            assert said == f"{':'.join(found.search)}{more} 4\n"
     assert not staged.exists()
 
 
@@ -588,6 +609,12 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
         assert copy.read_bytes() == found.source.read_bytes()
         assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
         assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
+
+
+def test_a_systems_folder_is_not_shown_whole() -> None:
+    systems = ["/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/lib/x-linux-gnu"]
+    others = ["/opt", "/usr/local", "/usr/lib/openmpi", "/opt/x-linux-gnu"]
+    assert [one for one in systems + others if library._is_system(Path(one))] == systems
 
 
 def test_a_folder_of_links_to_a_library_elsewhere_is_not_shown_whole(
@@ -681,6 +708,11 @@ def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judg
     assert outcome.check == "mpi-bind-mpirun"
     assert outcome.outcome == FAILED
     assert "/host-mpi/mpi/libmpi.so.40, not the host's" in outcome.reason
+    real = tree / "lib/libmpi.so.40.30.4"
+    told = report(library_file=str(real), library_inode=real.stat().st_ino)
+    outcome, _ = judge(bind=str(tree), stdout=told)
+    assert outcome.data["host_library"] == str(real)
+    assert outcome.reason == f"{FINDING}; started by {MPIRUN}; the host's {real} is loaded"
 
 
 # ---- Where ranks ran ----

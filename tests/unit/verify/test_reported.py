@@ -58,6 +58,8 @@ def test_the_ranks_that_were_asked_for_pass() -> None:
         (printed(transport=None), "did not report their transport"),
         (printed(rank_numbers=[0, 1, 1, 3]), "numbered [0, 1, 1, 3], expected each of 4 once"),
         (printed(within_host="TCP"), "over TCP (ob1 (self, sm)), not over shared memory"),
+        (f"FAILED {'x' * 300}\n{printed()}", f"it printed: FAILED {'x' * 243}"),
+        (printed(library="x" * 300), f"the library is {'x' * 235}"),
         (f"FAILED: sums differ\n{printed()}", "it printed: FAILED: sums differ"),
     ],
 )
@@ -65,6 +67,7 @@ def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -
     outcome, text = result_of(stdout)
     assert outcome == FAILED
     assert reason in text
+    assert len(text.removeprefix("exit status 0, but it printed: ")) <= 250 + 19
 
 
 def test_a_pulled_image_says_no_number_and_one_rank_is_none() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from manifest_samples import record
 
+from builder.artifacts.oci import read_layout
 from builder.build.engines import Tools
+from builder.build.packing import file_digest
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.model.errors import StepFailed
 from builder.model.manifest import required_runs
@@ -22,6 +27,7 @@ from builder.verify.machine_faults import machines_fault, not_tried, runs_nothin
 from builder.verify.proof import Verified
 from builder.verify.runners.protocol import Container, Kind
 
+LACKING = machine_faults._lacking
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
 
@@ -31,7 +37,8 @@ class Ends:
     def __init__(self, status: int, complaint: str = "") -> None:
         self._done = Completed(argv=(), returncode=status, stderr=complaint)
 
-    def run(self, *_: Any, **__: Any) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+        assert (argv, timeout_s) == (("/ldconfig", "--version"), 60)
         return self._done
 
 
@@ -64,9 +71,10 @@ def nothing_that_doctor_misses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_runner_that_runs_nothing_accuses_no_image(container: Container) -> None:
-    broken = kind(Ends(255, "FATAL: no user namespaces\nError: exit status 1"))
+    broken = kind(Ends(255, "WARNING: old\nFATAL: no user namespaces\nError: exit status 1"))
     found = machines_fault(broken, container, "x86_64", outcomes(FAILED, FAILED))
     assert found == "FATAL: no user namespaces"
+    assert machines_fault(kind(Ends(3)), container, "x86_64", ()) == "exit status 3"
 
 
 def test_a_container_that_does_not_start_for_want_of_ids(container: Container) -> None:
@@ -93,6 +101,19 @@ def test_what_doctor_misses_comes_first(container: Container, lacking: list[str]
     assert found.startswith("ppc64le: no handler")
 
 
+def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking_for(diagnosis: object, *asked: str) -> list[Any]:
+        items = [("user namespaces", "none"), *[(name, "missing") for name in asked]]
+        assert diagnosis is container.tools
+        return [SimpleNamespace(title=title, text=text) for title, text in items]
+
+    monkeypatch.setattr(machine_faults, "_lacking", LACKING)
+    monkeypatch.setattr(machine_faults, "examined", lambda tools: tools)
+    monkeypatch.setattr(machine_faults, "lacking_for", lacking_for)
+    found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
+    assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
+
+
 def test_a_full_disk_accuses_no_image(container: Container) -> None:
     error = StepFailed("tar: exit status 2", tail=["tar: x: Cannot write: No space left on device"])
     assert "the disk is full" in machines_fault(
@@ -111,7 +132,17 @@ def test_the_control_is_an_artifact_of_the_format(
     @contextmanager
     def opened(control: Container) -> Iterator[Any]:
         seen.append((control.artifact.name, control.artifact.exists()))
+        assert (control.directory, control.gpu, control.data) == ("/", False, None)
         root = control.artifact.with_name("sandbox")
+        tarball = control.artifact if form == "charliecloud" else None
+        if form == "oci":
+            layout = read_layout(control.artifact)
+            config, [tarball] = layout.config, layout.layers
+            assert config["os"] == "linux"
+            assert config["rootfs"] == {"type": "layers", "diff_ids": [file_digest(tarball)]}
+        if tarball:
+            with tarfile.open(tarball, "r:gz" if form == "charliecloud" else "r:") as archive:
+                assert {(one.uid, one.gid) for one in archive} == {(0, 0)}
         modes.extend(path.stat().st_mode & 0o777 for path in (root, *root.rglob("*")))
         yield Ends(0)
 
@@ -121,7 +152,8 @@ def test_the_control_is_an_artifact_of_the_format(
     monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
-        assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), container) == ""
+        given = dataclasses.replace(container, directory="/srv", gpu=True, data=tmp_path)
+        assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), given) == ""
     finally:
         os.umask(mask)
     assert {*modes} == {0o755}

@@ -1,0 +1,134 @@
+"""One image from its spec to its folder: what is written, and what is verified of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import compare_with_golden, recipe
+from test_check_outcomes import FakeRunner, done, env
+from test_proving import HOST
+from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
+
+from builder import __version__
+from builder.build.stages import RunStages
+from builder.model.errors import MissingPrerequisite
+from builder.model.package_indices import IndexState
+from builder.verify.runners import RUNNERS
+
+ONE_ALONE = recipe("one")
+INDEX = IndexState(archive="debian", suite="trixie", taken_as="trixie", date="", sha256="0" * 64)
+IMAGE = "one-1.0-debian13-x86_64"
+
+
+@pytest.fixture(name="results")
+def results_of_commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What commands in a container come to; an `error` if it cannot be opened."""
+    results: dict[str, Any] = {"sh": done(env("HOME=/tmp", directory="/"))}
+
+    @contextlib.contextmanager
+    def opened(_container: object) -> Iterator[Any]:
+        if error := results.get("error"):
+            raise error
+        yield FakeRunner(results)
+
+    kind = dataclasses.replace(RUNNERS["buildah"], open=opened)
+    monkeypatch.setitem(RUNNERS, "buildah", kind)
+    monkeypatch.setattr("builder.verify.proof.machines_fault", lambda *_: "")
+    return results
+
+
+def shown(folder: Path) -> str:
+    """The manifest and the folder's files, without what differs between days and versions."""
+    text = (folder / "manifest.json").read_text()
+    for pattern, name in (
+        (r"[0-9a-f]{64}", "DIGEST"),
+        (r":[0-9a-f]{12}-", ":KEY-"),
+        (r'(?<=: )"(20\d\d-[^"]*|hpccm .*)"', '"..."'),
+        (r"\d+\.\d+(?=,?\n)", "SECONDS"),
+        (r'(?<="size": )\d+', "SIZE"),
+    ):
+        text = re.sub(pattern, name, text)
+    text = text.replace(f'"{__version__}"', '"..."')
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return text + "\n".join([*(name for name in files if "sha256/" not in name), ""])
+
+
+def said(site: Site) -> str:
+    """What the job has shown, without its times."""
+    return re.sub(r"\[ *[\d.]+ s\]|(?<=in )\d+ s", "...", site.said.getvalue())
+
+
+@pytest.mark.usefixtures("results")
+def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.recipes, site.host, site.versions = [CORE, ONE], HOST, {"buildah": "1.28.2"}
+    monkeypatch.setattr(RunStages, "indices", lambda _stages, _image: {INDEX: ["base"]})
+    assert site.job(jobs=1, verify=True).exit_code == 0
+    assert site.job(verify=True).exit_code == 0  # finds both unchanged
+    folder = site.root / "out" / IMAGE
+    text = said(site) + shown(folder)
+    compare_with_golden(text, "verify/image-job.txt")
+    bill = (folder / "sbom.cdx.json").read_text()
+    assert bill == json.dumps(json.loads(bill), indent=1, sort_keys=True) + "\n"
+    assert not [*site.home.work.rglob("build.log")]
+    for name in ("image.sif", "evidence/sif.json"):
+        (folder / name).touch()
+    assert site.job(cache=False, verify=True).exit_code == 0
+    assert text.endswith(shown(folder))
+
+
+def test_what_was_built_before_is_only_verified(site: Site, results: dict[str, Any]) -> None:
+    site.recipes, site.host = [ONE_ALONE], dataclasses.replace(HOST, arch="aarch64")
+    folder = site.root / "out" / IMAGE
+    first = site.job().manifests[IMAGE]
+    assert (first.outcome, first.emulated, first.emulated_build) == ("built", True, True)
+    assert first.proven_on_gpu is None
+    assert site.built()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["in_image_checks"] = [{"name": "x", "script": "/x", "needs": [], "timeout_s": 1}]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    results["error"] = MissingPrerequisite("no user namespaces")
+    untried = site.job(verify=True)
+    assert untried.exit_code == 4
+    assert f"{IMAGE}: this machine lacks what its checks need. Not run, not recorded:\n" in str(
+        untried.errors[IMAGE]
+    )
+    assert not untried.manifests
+    del results["error"]
+    results["sh"] = done(env("HOME=/tmp", "OTHER=x", directory="/"))
+    failed = site.job(verify=True)
+    assert failed.exit_code == 1
+    reason = "OTHER is set, but not by the image"
+    assert failed.manifests[IMAGE].checks["oci"][-1].reason == reason
+    assert said(site).endswith(f"failed, oci in ...\n    oci/environment: {reason}\n")
+    assert site.built() == []
+    assert json.loads((folder / "manifest.json").read_text())["emulated_runs"] == ["oci"]
+    evidence = json.loads((folder / "evidence/oci.json").read_text())
+    assert evidence["predicate"]["configuration"][0]["annotations"]["emulator"] == "qemu"
+
+
+def test_an_image_that_this_machine_cannot_verify_is_not_finished(
+    site: Site, results: dict[str, Any]
+) -> None:
+    site.recipes, folder = [ONE_ALONE], site.root / "out" / IMAGE
+    results["error"] = MissingPrerequisite("no user namespaces")
+    untried = site.job(verify=True)
+    assert untried.exit_code == 4
+    assert "  oci: no user namespaces" in str(untried.errors[IMAGE])
+    assert not (folder / "manifest.json").exists()
+    assert (folder / "build.log").is_file()
+    del results["error"]
+    finished = site.job(verify=True).manifests[IMAGE]
+    assert finished.outcome == "verified"
+    assert "oci" in finished.durations_s
+    assert site.said.getvalue().count("packing the OCI layout") == 1
+    (folder / "evidence/oci.json").write_text("{}")
+    for verify, end in ((False, "unchanged, verified"), (True, "verified, oci in ...")):
+        assert site.job(verify=verify).exit_code == 0
+        assert said(site).endswith(f"{end}\n")
