@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 from catalog_samples import EVIL, digest, image_folder, write
 from html_pages import Page
-from samples import compare_page_with_golden
+from samples import compare_page_with_golden, compare_with_golden
 
 from builder.cli import main
 
@@ -252,6 +252,7 @@ def test_the_pages_as_they_are_written(tmp_path: Path) -> None:
     site = catalog(tmp_path, "--registry=registry.example/site")
     for path in sorted(site.rglob("*.html")):
         compare_page_with_golden(path, f"catalogue/{path.name}", tmp_path)
+    compare_with_golden((site / "catalog.json").read_text(), "catalogue/catalog.json")
 
 
 def test_the_same_images_give_the_same_bytes(tmp_path: Path) -> None:
