@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,5 +111,17 @@ def test_the_result_as_text_and_as_data() -> None:
         "    charliecloud sha256:2",
         f"  7 packages of another version: {packages}; and 2 more",
     ]
-    data = json.loads(_as_json(comparison))
-    assert (data["reproduced"], data["artifacts"]["oci"]["before"]) == (False, "sha256:1")
+    same = replace(comparison, after=before, packages=[])
+    assert _as_text(same).startswith(f"✓ {IMAGE}  built again in 12 s: the same\n")
+    assert json.loads(_as_json(same))["reproduced"] is True
+    assert json.loads(_as_json(comparison)) == {
+        "image": IMAGE,
+        "reproduced": False,
+        "artifacts": {
+            "oci": {"before": "sha256:1", "after": "sha256:3"},
+            "charliecloud": {"before": "sha256:2", "after": "sha256:2"},
+        },
+        "differences": [],
+        "packages": list(comparison.packages),
+        "duration_s": 12.3,
+    }

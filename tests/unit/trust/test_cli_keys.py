@@ -30,7 +30,9 @@ def test_a_pair_is_made(prefix: Path, capsys: pytest.CaptureFixture[str]) -> Non
     key = private_key(str(private), {"COSIGN_PASSWORD": "correct horse"})
     assert key.public.pem == public.read_bytes()
     out = capsys.readouterr().out
-    assert public_key(str(public), {}).fingerprint in out
+    fingerprint = public_key(str(public), {}).fingerprint
+    assert out == f"private key  {private}\npublic key   {public}\nSHA-256      {fingerprint}\n"
+    assert stat.S_IMODE(public.stat().st_mode) == 0o644
     assert "correct horse" not in out + private.read_text()
 
 
