@@ -149,10 +149,10 @@ def test_all_formats(site: Site) -> None:
         folder = site.folder / f"tools-1.0-sample-x86_64-{name}"
         site.transcript.files(folder, without=() if name == "oci" else ("rules", "case"))
         site.transcript.run(*words, "--explain")
-    words = (*ARCH, "--format", "sif", "--policy", site.policy)
-    site.transcript.run("pull", site.image, *words, "--dry-run")
+    as_sif = (*ARCH, "--format", "sif", "--policy", site.policy)
+    site.transcript.run("pull", site.image, *as_sif, "--dry-run")
     latest = site.image.replace("1.0-sample", "latest")
-    several = ("pull", site.image, latest, *words, "--output", "images")
+    several = ("pull", site.image, latest, *as_sif, "--output", "images")
     site.transcript.run(*several, "--dry-run")
     site.transcript.run(*several)
     site.write_policy(evidence={"max_age": "1d"})

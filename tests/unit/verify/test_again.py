@@ -71,23 +71,24 @@ def then(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "untried", "code", "end"),
+    ("outcome", "state", "untried", "code"),
     [
-        ("passed", {}, 0, ""),
-        ("failed", {"sif": "no apptainer"}, 1, "  sif          not tried: no apptainer\n"),
-        ("passed", {"sif": "no apptainer"}, 4, "  sif          not tried: no apptainer\n"),
+        ("passed", "verified", {}, 0),
+        ("failed", "failed", {"sif": "no apptainer"}, 1),
+        ("passed", "verified", {"sif": "no apptainer"}, 4),
+        ("failed", "verified", {}, 1),  # a further run, which is optional
+        ("passed", "failed", {}, 1),  # by an earlier run
     ],
 )
 def test_what_the_command_says(
     outcome: str,
+    state: str,
     untried: Mapping[str, str],
     code: int,
-    end: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    state = outcome.replace("passed", "verified")
     checks = {"oci": {"check": "mpi", "outcome": outcome, "reason": "4 ranks"}}
     found = proven_now(record(MANIFEST), checks, outcome=state, proven_on_gpu=False)
     done = Verified(record=found, runs=("oci",), untried=untried)
@@ -98,6 +99,7 @@ def test_what_the_command_says(
     assert main(["verify", str(tmp_path)]) == code
     out, err = capsys.readouterr()
     checked = f"  oci          mpi              {outcome:8} 4 ranks\n"
+    end = "".join(f"  {name}          not tried: {reason}\n" for name, reason in untried.items())
     assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}"
     assert ("  sif: no apptainer" in err) is (code == 4)
     assert main(["verify", str(tmp_path), "--json"]) == code
