@@ -29,6 +29,8 @@ sources:
 development:
   - generic_autotools: {{url: "{{{{ sources.one.url }}}}", prefix: /opt/one}}
   - generic_cmake: {{url: {up}/two-2.0.tar.gz, prefix: /opt/two}}
+  - generic_cmake: {{repository: {up}/three.git, branch: v3, prefix: /opt/three}}
+  - generic_cmake: {{repository: {up}/four.git, commit: 0123abc, prefix: /opt/four}}
 """
 
 
@@ -90,11 +92,16 @@ def empty_store(folder: Path) -> None:
 def test_lock_then_fetch_then_spec(
     project: Path, upstream: dict[str, bytes], capsys: Capture, tmp_path: Path
 ) -> None:
+    assert run(project, "lock", "--check") == 0
+    lacking = "2 sources and 0 base images are not locked yet"
+    assert capsys.readouterr().out == f"lock.yaml matches the recipes; {lacking}\n"
     assert run(project, "lock", "--quiet") == 0
-    assert capsys.readouterr().out == (
-        "lock.yaml: 2 sources; 2 new, 0 changed, 0 removed\n"
-        "lock.yaml: 0 base images; 0 new, 0 changed, 0 removed\n"
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        "lock.yaml: 2 sources; 2 new, 0 changed, 0 removed",
+        "lock.yaml: 0 base images; 0 new, 0 changed, 0 removed",
+        f"not lockable: library clones {UP}/three.git without a commit: it can change at any time",
+        f"not lockable: library clones {UP}/four.git at commit 0123abc",
+    ]
     text = (project / "lock.yaml").read_text()
     assert f"{UP}/one-1.0.tar.gz" in text
     assert "gone-1.0" not in text

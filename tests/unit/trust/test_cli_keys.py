@@ -46,7 +46,10 @@ def test_a_folder_is_no_prefix(
     """`/` had a traceback, and with `.` the files were beside the folder, not in it."""
     monkeypatch.chdir(prefix.parent)
     assert main(["keys", "generate", "--output", named]) == 2
-    assert "this is a folder, not a PREFIX of files" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "this is a folder, not a PREFIX of files\n  hint: --output site makes site" in said
+    )
     assert list(prefix.parent.parent.glob("*.key")) == []
 
 
@@ -56,7 +59,7 @@ def test_nothing_is_written_over(
 ) -> None:
     (prefix.parent / existing).write_text("mine")
     assert generate(prefix) == 2
-    assert "is not overwritten" in capsys.readouterr().err
+    assert "is not overwritten\n  hint: choose another PREFIX\n" in capsys.readouterr().err
     assert [one.name for one in prefix.parent.iterdir()] == [existing]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from rehearse_samples import (
     wheel,
     workspace,
 )
-from samples import block, compare_with_golden, image, recipe, shipped_project
+from samples import ROOT, block, compare_with_golden, image, recipe, shipped_project
 
+from builder.cli import main, rehearse
 from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
@@ -457,6 +459,29 @@ def test_results_as_text() -> None:
         "1 cell rehearsed, 1 with failures",
     ]
     assert "    passed: sources: a" in list(as_text([CELL], with_passed=True))
+
+
+@pytest.mark.parametrize(("trials", "code"), [(CELL.trials, 1), (CELL.trials[:1], 0)])
+def test_the_command_ends_with_1_if_anything_failed(
+    trials: tuple[Trial, ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cell = dataclasses.replace(CELL, trials=trials)
+    rehearsal = SimpleNamespace(of=lambda _: cell)
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    monkeypatch.setattr(rehearse, "rehearsal_here", lambda *_: rehearsal)
+    image = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+    words = ("rehearse", f"--project={ROOT}", f"--image={image}")
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out.splitlines() == list(as_text([cell], with_passed=False))
+    assert f"1 of 1: {image}\n" in err
+    assert main([*words, "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(as_json([cell])))
+    assert read_record(tmp_path / "rehearsals", "k") is not None
 
 
 def test_results_as_json() -> None:
