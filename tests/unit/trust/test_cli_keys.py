@@ -47,9 +47,7 @@ def test_a_folder_is_no_prefix(
     monkeypatch.chdir(prefix.parent)
     assert main(["keys", "generate", "--output", named]) == 2
     said = capsys.readouterr().err
-    assert (
-        "this is a folder, not a PREFIX of files\n  hint: --output site makes site" in said
-    )
+    assert "this is a folder, not a PREFIX of files\n  hint: --output site makes site" in said
     assert list(prefix.parent.parent.glob("*.key")) == []
 
 
