@@ -366,7 +366,7 @@ def test_what_the_main_job_says_at_its_end(
     assert found.code == 1
     assert found.json == json.loads((project / "out/report.json").read_text())
     assert found.json["failures"] == {broken: "make: exit status 2"}
-    assert found.json["build"]["command"].startswith("build-images ")
+    assert found.json["build"]["command"].startswith("build-images")
 
 
 def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
