@@ -79,6 +79,7 @@ class Transcript:
         for old, new in self._replaced.items():
             text = text.replace(old, new)
         text = re.sub(r"\[ *\d+\.\d s\]", "[TIME]", text)
+        text = re.sub(r'("bytes": )[1-9]\d*', r"\1SIZE", text)  # a signature is not always as long
         return re.sub(_DIGEST, lambda match: self._number(match[0]), text)
 
     def _number(self, digits: str) -> str:

@@ -154,9 +154,18 @@ def test_sources_that_no_lock_names(
     put(home.sources / f".{'e' * 64}.partial")
     os.link(home.sources / "sha256" / ("c" * 64), tmp_path / "c")  # removal frees no byte of it
     _, out, _ = said(capsys, f"--project={project}", "--json")
-    listed = [(one["name"], one["bytes"]) for one in json.loads(out)["garbage"]]
-    blocks = (home.sources / f".{'e' * 64}.partial").stat().st_blocks
-    assert listed == [("c" * 12, 0), (f".{'e' * 64}.partial", blocks * 512)]
+    partial = home.sources / f".{'e' * 64}.partial"
+    size = partial.stat().st_blocks * 512
+    listed = [("c" * 12, 0, "no lock.yaml names it"), (partial.name, size, "incomplete download")]
+    assert json.loads(out) == {
+        "schema": "build-images/gc/v1",
+        "freed": False,
+        "bytes": size,
+        "garbage": [
+            {"kind": "source", "name": name, "bytes": each, "why": why}
+            for name, each, why in listed
+        ],
+    }
     (other / "lock.yaml").write_text("sources: [1]\n")  # may name any of them
     assert "source" not in found(capsys, project)
 

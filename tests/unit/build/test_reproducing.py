@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from test_stages import Site, made_site  # noqa: F401 - a fixture
 from builder.artifacts.oci import finish_layout, start_layout
 from builder.build.engines import DockerfileBuild, Tools
 from builder.build.run import BuildSettings, Run
-from builder.cli import main
-from builder.cli.reproduce import _as_json, _as_text
+from builder.cli import main, reproduce
 from builder.model import Plan, PlannedImage
 from builder.model.errors import BadInput
 from builder.system.home import Home
@@ -210,7 +210,16 @@ def test_tarballs_are_compared_where_the_layers_are_the_same(
     assert reproduction._changed_packages(after, bill) == []
 
 
-def test_the_result_as_text_and_as_data() -> None:
+def test_the_result_as_text_and_as_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def said(result: Comparison, *more: str) -> tuple[int, str]:
+        monkeypatch.setattr(reproduce, "build_again", lambda *_: result)
+        code = main(["reproduce", IMAGE, "--project", str(ROOT), "--output", str(tmp_path), *more])
+        return code, capsys.readouterr().out
+
+    refusal(tmp_path, capsys)  # leaves the image's folder
+    monkeypatch.setattr(reproduce, "unchanged_spec", lambda *_: None)
     before = {"oci": "sha256:1", "charliecloud": "sha256:2"}
     comparison = Comparison(
         image=IMAGE,
@@ -221,11 +230,27 @@ def test_the_result_as_text_and_as_data() -> None:
         duration_s=12.3,
     )
     packages = "; ".join(comparison.packages[:5])
-    assert _as_text(comparison).splitlines() == [
+    code, text = said(comparison)
+    assert code == 1
+    assert text.splitlines() == [
         f"✗ {IMAGE}  built again in 12 s: it differs",
         "    oci          sha256:3, not sha256:1",
         "    charliecloud sha256:2",
         f"  7 packages of another version: {packages}; and 2 more",
     ]
-    data = json.loads(_as_json(comparison))
-    assert (data["reproduced"], data["artifacts"]["oci"]["before"]) == (False, "sha256:1")
+    same = replace(comparison, after=before, packages=[])
+    code, text = said(same)
+    assert code == 0
+    assert text.startswith(f"✓ {IMAGE}  built again in 12 s: the same\n")
+    assert json.loads(said(same, "--json")[1])["reproduced"] is True
+    assert json.loads(said(comparison, "--json")[1]) == {
+        "image": IMAGE,
+        "reproduced": False,
+        "artifacts": {
+            "oci": {"before": "sha256:1", "after": "sha256:3"},
+            "charliecloud": {"before": "sha256:2", "after": "sha256:2"},
+        },
+        "differences": [],
+        "packages": list(comparison.packages),
+        "duration_s": 12.3,
+    }

@@ -80,14 +80,20 @@ def test_findings_are_told_with_their_places(
 def test_findings_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", f"--project={project}", ONE, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["specs"], found["cached"], found["errors"], found["warnings"]) == (1, 0, 2, 0)
-    assert found["missing"] == ["hadolint", "shellcheck"]
-    first = found["findings"][0]
-    assert (first["rule"], first["level"], first["file"]) == (
-        "unverified-download",
-        "error",
-        "Dockerfile",
-    )
+    first, _ = found.pop("findings")
+    linters = found.pop("linters")
+    assert [name.partition(" ")[0] for name in linters] == ["dockerfile-parse", "spython"]
+    counts = {"specs": 1, "cached": 0, "errors": 2, "warnings": 0}
+    assert found == {**counts, "missing": ["hadolint", "shellcheck"]}
+    assert first.pop("line") > 1
+    assert first == {
+        "image": "hpc-base-1.0-debian13-openmpi5.0-ppc64le",
+        "file": "Dockerfile",
+        "level": "error",
+        "rule": "unverified-download",
+        "text": "http://example.org/x.tar is downloaded without a checksum",
+        "hint": "use https, or check the file with sha256sum -c",
+    }
 
 
 def test_warnings_alone_are_no_failure(

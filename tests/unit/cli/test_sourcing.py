@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ sources:
 development:
   - generic_autotools: {{url: "{{{{ sources.one.url }}}}", prefix: /opt/one}}
   - generic_cmake: {{url: {up}/two-2.0.tar.gz, prefix: /opt/two}}
+  - generic_cmake: {{repository: {up}/three.git, branch: v3, prefix: /opt/three}}
+  - generic_cmake: {{repository: {up}/four.git, commit: 0123abc, prefix: /opt/four}}
 """
 
 
@@ -89,18 +92,35 @@ def empty_store(folder: Path) -> None:
 def test_lock_then_fetch_then_spec(
     project: Path, upstream: dict[str, bytes], capsys: Capture, tmp_path: Path
 ) -> None:
+    assert run(project, "lock", "--check") == 0
+    lacking = "2 sources and 0 base images are not locked yet"
+    assert capsys.readouterr().out == f"lock.yaml matches the recipes; {lacking}\n"
     assert run(project, "lock", "--quiet") == 0
-    assert capsys.readouterr().out.startswith("lock.yaml: 2 sources; 2 new, 0 changed, 0 removed\n")
+    assert capsys.readouterr().out.splitlines() == [
+        "lock.yaml: 2 sources; 2 new, 0 changed, 0 removed",
+        "lock.yaml: 0 base images; 0 new, 0 changed, 0 removed",
+        f"not lockable: library clones {UP}/three.git without a commit: it can change at any time",
+        f"not lockable: library clones {UP}/four.git at commit 0123abc",
+    ]
     text = (project / "lock.yaml").read_text()
     assert f"{UP}/one-1.0.tar.gz" in text
     assert "gone-1.0" not in text
     assert run(project, "lock", "--check") == 0
     assert capsys.readouterr().out == "lock.yaml matches the recipes\n"
+    assert run(project, "lock", "--check", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"unlocked": [], "unpinned": []}
     upstream.clear()
     assert run(project, "lock", "--quiet") == 0
     assert (project / "lock.yaml").read_text() == text
+    capsys.readouterr()
     assert run(project, "fetch", "--offline", "--json", "--quiet") == 0
-    assert "two-2.0" in capsys.readouterr().out
+    store = tmp_path / "home/sources"
+    assert json.loads(capsys.readouterr().out) == {
+        f"{UP}/{name}.tar.gz": str(store / "sha256" / hashlib.sha256(content).hexdigest())
+        for name, content in (("one-1.0", b"one"), ("two-2.0", b"two"))
+    }
+    assert run(project, "fetch", "--offline", "--quiet") == 0
+    assert capsys.readouterr().out == f"2 sources, 0.0 MB, in {store}\n"
     assert run(project, "spec", "--output", str(tmp_path / "specs")) == 0
     copied = {path.name: path.read_bytes() for path in tmp_path.glob("specs/*/files/sources/*/*")}
     assert copied == {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
@@ -119,8 +139,12 @@ def test_a_changed_file_is_refused_until_it_is_accepted(
     assert said.count("sha256 ") == 2
     assert (project / "lock.yaml").read_text() == before
     assert run(project, "lock", "--update", "--quiet", "--json") == 0
-    sources = json.loads(capsys.readouterr().out)["sources"]
-    assert [one["size"] for one in sources] == [3, 3]
+    written = json.loads(capsys.readouterr().out)
+    assert written["references"] == []
+    assert [(one["url"], one["size"]) for one in written["sources"]] == [
+        (f"{UP}/one-1.0.tar.gz", 3),
+        (f"{UP}/two-2.0.tar.gz", 3),
+    ]
     assert run(project, "fetch", "--quiet") == 0
 
 

@@ -20,11 +20,13 @@ from test_bundle import (  # noqa: F401 - fixtures
     a_policy,
 )
 
+from builder.build.native.files import digest_of, entries_of
+from builder.build.native.tools import NativeTools
 from builder.cli import main
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.contents import INPUTS
 from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of, write_project
-from builder.distribute.bundle.inputs import Input, Inputs, add_build, input_file
+from builder.distribute.bundle.inputs import Input, Inputs, add_build, add_native, input_file
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
@@ -144,13 +146,18 @@ def test_builds_that_share_a_file_take_turns(
 
 
 def signed_archive(folder: Path) -> Path:
-    """An archive of a project's files, and a source, signed by the policy's key."""
-    for name in ("matrix.yaml", "source"):
+    """An archive of a project's files, a source and native tools, signed by the policy's key."""
+    root = folder / "native/root"
+    root.mkdir(parents=True)
+    for name in ("matrix.yaml", "source", "native/root/cc"):
         (folder / name).write_bytes(SIGNED)
     inputs = Inputs(contents=ArchiveContents())
     project = dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), input_file(folder / "matrix.yaml"))
     inputs.add(PROJECT, "", {"files": sorted(project)}, project)
     inputs.add(SOURCES, "", {"sources": [SHA256]}, {SHA256: input_file(folder / "source")})
+    entries = entries_of(root)
+    made = NativeTools(root=root, name="trixie-ppc64le", digest=digest_of(entries), made="2026")
+    add_native(inputs, made, entries)
     index = inputs.add_index()
     image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
@@ -213,13 +220,23 @@ def test_a_checkout_that_a_killed_one_made_is_taken(
 ) -> None:
     archive, place = signed_archive(tmp_path), tmp_path / "project"
     assert checked_out(archive, policy, place) == 0
-    counts = f"0 bases, 1 source, 0 packages in {tmp_path / 'home'}"
+    home = tmp_path / "home"
+    counts = f"0 bases, 1 source, 0 packages, native tools trixie-ppc64le in {home}"
     assert capsys.readouterr().out == f"{counts}\n2 files of the project in {place}\n"
+    [tools] = home.glob("native/trixie-ppc64le-*")
+    assert (tools / "root/cc").read_bytes() == SIGNED
+    assert json.loads((tools / "native.json").read_text())["name"] == "trixie-ppc64le"
     (tmp_path / ".project.lock").touch()
     assert checked_out(archive, policy, place, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["home"], report["sources"]) == (str(tmp_path / "home"), 1)
-    assert report["project"] == ["matrix.yaml", "recipes/x.yaml"]
+    assert json.loads(capsys.readouterr().out) == {
+        "home": str(home),
+        "bases": 0,
+        "sources": 1,
+        "native": ["trixie-ppc64le"],
+        "builds": 0,
+        "packages": 0,
+        "project": ["matrix.yaml", "recipes/x.yaml"],
+    }
     assert (place / "recipes/x.yaml").read_bytes() == SIGNED
     assert not (tmp_path / ".project.lock").exists()
 

@@ -22,7 +22,7 @@ import pytest
 from fake_registry import Fake, fake_registry
 from made_releases import correct_evidence, make_images, make_project
 from proof_samples import PASSWORD
-from samples import PROOF, private_file
+from samples import PROOF, ROOT, private_file
 from transcripts import Transcript
 
 from builder.artifacts.oci import read_layout
@@ -33,6 +33,7 @@ from builder.trust.proof import existing
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
 ARCH = ("--arch", "x86_64")
+DGX = ROOT / "tests/data/hosts/dgx.json"
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 
 
@@ -86,7 +87,12 @@ def site_with_a_published_image(
     key = private_file("cosign")
     shutil.copy(PROOF / "cosign.pub", tmp_path)
     with fake_registry() as fake:
-        replaced = {fake.host: "REGISTRY", str(key): "KEY", str(tmp_path): "HERE"}
+        replaced = {
+            fake.host: "REGISTRY",
+            str(key): "KEY",
+            str(tmp_path): "HERE",
+            str(ROOT): "ROOT",
+        }
         site = Site(
             registry=fake,
             folder=tmp_path,
@@ -143,4 +149,44 @@ def test_all_formats(site: Site) -> None:
         folder = site.folder / f"tools-1.0-sample-x86_64-{name}"
         site.transcript.files(folder, without=() if name == "oci" else ("rules", "case"))
         site.transcript.run(*words, "--explain")
+    as_sif = (*ARCH, "--format", "sif", "--policy", site.policy)
+    site.transcript.run("pull", site.image, *as_sif, "--dry-run")
+    latest = site.image.replace("1.0-sample", "latest")
+    several = ("pull", site.image, latest, *as_sif, "--output", "images")
+    site.transcript.run(*several, "--dry-run")
+    site.transcript.run(*several)
+    site.write_policy(evidence={"max_age": "1d"})
+    for more in ([], ["--json"], ["--explain", "--quiet"]):
+        site.transcript.run(*several, *more)
     site.transcript.compare("pull")
+
+
+def test_what_goes_to_another_registry_or_into_an_archive(site: Site) -> None:
+    """What `publish`, `bundle` and `load` print, as text and JSON, and what they refuse."""
+    run, host = site.transcript.run, site.registry.host
+    of_project = ("--project", site.project)
+    for more in (["--dry-run"], ["--json"], ["--from", f"{host}/none"]):
+        run("publish", *of_project, "--to", f"{host}/site", "--key", private_file("cosign"), *more)
+    for more in (["--dry-run", "--json"], []):
+        run("publish", *of_project, "--to", f"{host}/other", "--from", f"{host}/site", *more)
+    run("publish", *of_project, "--to", f"{host}/other", "--from", f"{host}/none")
+    archive = site.folder / "site.tar"
+    bundle = ("bundle", *of_project, "--output", archive)
+    for more in (["--dry-run", "--no-inputs"], ["--no-inputs"], ["--no-inputs", "--json"], []):
+        run(*bundle, *more, "--key", private_file("cosign"))
+    run(*bundle, "--from", f"{host}/none", "--key", "x")
+    run(*bundle, "--from", f"{host}/none")
+    run(*bundle, "--from", f"{host}/site", "--json", "--dry-run")
+    run(*bundle, "--from", f"{host}/site")
+    load = ("load", archive, "--policy", site.policy, "--host", DGX)
+    to_folder = (*load, "--output", "here", "--format", "sif", *ARCH)
+    to_registry = (*load, "--to", f"{host}/third")
+    for more in (["--dry-run", "--explain"], ["--json", "--explain"], []):
+        run(*to_registry, *more)
+    for more in (["--dry-run"], [], ["--json"]):
+        run(*to_folder, *more)
+    run(*load, "--home")
+    site.write_policy(evidence={"max_age": "1d"})
+    run(*to_registry)
+    run(*to_folder)
+    site.transcript.compare("carried")

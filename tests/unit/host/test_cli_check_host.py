@@ -178,13 +178,6 @@ def test_bad_usage_is_2(argv: list[str], words: str, capsys: pytest.CaptureFixtu
     assert words in said.err
 
 
-def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "--help")
-    assert said.code == 0
-    for words in ("0  yes", "4  cannot tell", "5  no", "check-host --record > node.json"):
-        assert words in said.out
-
-
 def test_facts_of_a_project_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Which CUDA a driver runs is told by the tables, with the rows that a project adds."""
     (tmp_path / "facts").mkdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli import main
 from builder.cli import setup as set_up
 from builder.cli.commands import parse
 from builder.host.doctor.diagnosis import SystemRoots
@@ -459,6 +460,20 @@ def test_the_program_alone_has_the_same_set_up(tmp_path: Path) -> None:
     words = ["host", "--user", "alice", "--check"]
     assert set_up.words_of(setup_options(*words)) == words
     assert set_up.words_of(setup_options()) == []
+
+
+@pytest.mark.parametrize(("ends", "code"), [("exit 0", 0), ("exit 4", 4), ("kill -9 $$", 1)])
+def test_the_command_ends_as_its_script_does(
+    ends: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "script").write_text(f'echo "$@ $BUILD_IMAGES_PYTHON"\n{ends}\n')
+    monkeypatch.setattr(set_up, "_SCRIPT", tmp_path / "script")
+    assert main(["setup", "--dry-run"]) == code
+    assert capsys.readouterr().err == f"--dry-run {sys.executable}\n"
 
 
 def setup_options(*words: str) -> set_up.SetupOptions:

@@ -10,9 +10,10 @@ from urllib.parse import unquote
 import pytest
 from catalog_samples import EVIL, digest, image_folder, write
 from html_pages import Page
-from samples import compare_page_with_golden
+from samples import compare_page_with_golden, compare_with_golden
 
 from builder.cli import main
+from builder.reports.catalog.entries import Component
 
 HPC = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 
@@ -122,6 +123,22 @@ def test_a_contract_is_told_in_words_if_it_can_be_read(tmp_path: Path, contract:
     text = image_page(catalog(tmp_path)).text()
     assert ("It needs x86_64, Linux 3.2.0 or newer." in text) == (HPC in contract)
     assert ("It needs" in text) == (HPC in contract)
+
+
+@pytest.mark.parametrize(
+    ("purl", "kind"),
+    [
+        ("pkg:rpm/rocky/bash@5", "RPM package"),
+        ("pkg:pypi/numpy@1", "Python package"),
+        ("pkg:generic/ucx@1", "source build"),
+        ("pkg:conda/x@1", "conda"),
+        ("", "library"),
+    ],
+)
+def test_what_a_component_is_and_its_licences(purl: str, kind: str) -> None:
+    licences = ({"expression": "MIT"}, {"license": {"id": "Zlib"}}, {"license": {"name": "own"}})
+    component = Component(name="x", purl=purl, type="library", licenses=licences)
+    assert (component.kind, component.licence) == (kind, "MIT, Zlib, own")
 
 
 # What is not proven is not shown so
@@ -252,6 +269,7 @@ def test_the_pages_as_they_are_written(tmp_path: Path) -> None:
     site = catalog(tmp_path, "--registry=registry.example/site")
     for path in sorted(site.rglob("*.html")):
         compare_page_with_golden(path, f"catalogue/{path.name}", tmp_path)
+    compare_with_golden((site / "catalog.json").read_text(), "catalogue/catalog.json")
 
 
 def test_the_same_images_give_the_same_bytes(tmp_path: Path) -> None:

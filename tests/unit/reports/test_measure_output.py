@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,10 @@ from samples import compare_with_golden
 from test_report import cell, manifest, render, why
 
 from builder.build.run import Run
-from builder.cli import main
+from builder.cli import main, verify
 from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
-from builder.model.manifest import manifest_text
+from builder.model.manifest import Manifest, manifest_text
 from builder.model.measurement import Measured
 from builder.reports.measured import as_text, exposition, plot_of
 from builder.reports.report import refreshed
@@ -35,7 +34,7 @@ OF_TWO = ("bare", "oci")
 SLOW = measured(
     run("bare", speeds(1.0)), run("oci", speeds(4.0)), emulator="qemu 11.1", places=OF_TWO
 )
-BROKEN = dataclasses.replace(run("oci", {}), problem="exit status 1")
+BROKEN = replace(run("oci", {}), problem="exit status 1")
 LACKING = measured(run("bare", speeds(1.0)), BROKEN, places=OF_TWO)
 
 
@@ -48,14 +47,14 @@ def test_all_that_is_written_of_a_measurement(name: str, result: Measured) -> No
 
 
 def test_a_busy_machine_is_shouted() -> None:
-    text = as_text(dataclasses.replace(measured(), others=(0.9, 0.8, 0.1)))
+    text = as_text(replace(measured(), others=(0.9, 0.8, 0.1)))
     assert "DISTURBED: other processes kept the cores busy before the rounds: 90%, 80%, 10%" in text
     assert "DISTURBED" not in as_text(measured())
 
 
 def test_gpus_that_could_not_be_asked_are_said() -> None:
     plain = run("oci", speeds(1.0))
-    lost = dataclasses.replace(plain, use=dataclasses.replace(plain.use, no_gpus="GPU is lost"))
+    lost = replace(plain, use=replace(plain.use, no_gpus="GPU is lost"))
     result = measured(run("bare", speeds(1.0)), lost, places=OF_TWO)
     assert "GPUs NOT SAMPLED, or not to the end: GPU is lost\n" in as_text(result)
     assert result.as_json(with_runs=False)["no_gpus"] == "GPU is lost"
@@ -64,7 +63,7 @@ def test_gpus_that_could_not_be_asked_are_said() -> None:
 
 
 def test_prometheus_reads_it_whatever_labels_hold() -> None:
-    odd = dataclasses.replace(measured(), image='hpc-bench "a\\b"\nc', others=(0.0, 0.3, 0.1))
+    odd = replace(measured(), image='hpc-bench "a\\b"\nc', others=(0.0, 0.3, 0.1))
     families = list(text_string_to_metric_families(exposition(odd)))
     assert all(family.type == "gauge" and family.documentation for family in families)
     samples = [each for family in families for each in family.samples]
@@ -237,3 +236,41 @@ def test_bad_usage(
         main(["verify", str(tmp_path), *options])
     assert ended.value.code == 2
     assert output in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [(measured(), 0), (SLOW, 1), (replace(SLOW, others=(0.9, 0.9, 0.9)), 4)],
+    ids=["sound", "slow", "cannot tell"],
+)
+def test_measuring_by_the_command_line(
+    result: Measured,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def measure(_: Run, folder: Path, **how: object) -> tuple[Measured, Manifest]:
+        asked.append({"folder": folder, **how})
+        return result, manifest_record(measured_manifest())
+
+    monkeypatch.setattr(verify, "measure", measure)
+    monkeypatch.setattr(verify, "versions_of", lambda *_: {})
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    render(tmp_path, manifest(cell()))
+    folder = tmp_path / "out" / cell().identifier
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest_text(manifest_record(manifest(cell()))))
+    assert main(["verify", str(folder), "--bench", f"--prometheus={tmp_path / 'x.prom'}"]) == code
+    assert capsys.readouterr().out == f"{as_text(result)}\n"
+    assert (tmp_path / "x.prom").read_text() == exposition(result)
+    assert "measured" in json.loads((tmp_path / "out/report.json").read_text())["images"][0]
+    once = ["--json", "--repeats=1", "--runner=podman", "--runner=podman"]
+    assert main(["verify", str(folder), "--bench", *once]) == code
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(result.as_json()))
+    assert asked == [
+        {"folder": folder, "runners": (), "repeats": 5},
+        {"folder": folder, "runners": ("podman",), "repeats": 1},
+    ]

@@ -30,7 +30,9 @@ def test_a_pair_is_made(prefix: Path, capsys: pytest.CaptureFixture[str]) -> Non
     key = private_key(str(private), {"COSIGN_PASSWORD": "correct horse"})
     assert key.public.pem == public.read_bytes()
     out = capsys.readouterr().out
-    assert public_key(str(public), {}).fingerprint in out
+    fingerprint = public_key(str(public), {}).fingerprint
+    assert out == f"private key  {private}\npublic key   {public}\nSHA-256      {fingerprint}\n"
+    assert stat.S_IMODE(public.stat().st_mode) == 0o644
     assert "correct horse" not in out + private.read_text()
 
 
@@ -44,7 +46,8 @@ def test_a_folder_is_no_prefix(
     """`/` had a traceback, and with `.` the files were beside the folder, not in it."""
     monkeypatch.chdir(prefix.parent)
     assert main(["keys", "generate", "--output", named]) == 2
-    assert "this is a folder, not a PREFIX of files" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "this is a folder, not a PREFIX of files\n  hint: --output site makes site" in said
     assert list(prefix.parent.parent.glob("*.key")) == []
 
 
@@ -54,7 +57,7 @@ def test_nothing_is_written_over(
 ) -> None:
     (prefix.parent / existing).write_text("mine")
     assert generate(prefix) == 2
-    assert "is not overwritten" in capsys.readouterr().err
+    assert "is not overwritten\n  hint: choose another PREFIX\n" in capsys.readouterr().err
     assert [one.name for one in prefix.parent.iterdir()] == [existing]
 
 

@@ -14,6 +14,7 @@ from samples import ROOT, compare_with_golden
 
 from builder.cli import main
 from builder.model.errors import BadInput
+from builder.trust.policy.cases import read_cases
 from builder.trust.policy.site_policy import (
     CHECK_NAMES,
     MAX_AGE,
@@ -247,11 +248,17 @@ def test_policy_test_tells_what_is_not_as_expected(
     (tmp_path / "one.yaml").write_text(case.replace("checks: refused", "checks: passed"))
     (tmp_path / "two.yaml").write_text(case)
     assert main(["policy", "test", str(tmp_path)]) == 1
-    out = capsys.readouterr().out
-    assert "✗ one" in out
-    assert "checks: expected passed, got refused: failed, 2026-11-20: mpi" in out
-    assert "✓ two" in out
-    assert "2 cases, 1 not as expected" in out
+    wrong = "checks: expected passed, got refused: failed, 2026-11-20: mpi"
+    about = read_cases(tmp_path)[0].about
+    shown = f"✗ one: {about}\n    {wrong}\n✓ two: {about}\n2 cases, 1 not as expected\n"
+    assert capsys.readouterr().out == shown
+    assert main(["policy", "test", str(tmp_path), "--explain"]) == 1
+    assert "  ✗ refused    checks" in capsys.readouterr().out
+    assert main(["policy", "test", str(tmp_path), "--json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)
+    assert {"rule", "result", "reason", "fix"} == {*first.pop("rules")[0]} == {*second["rules"][0]}
+    assert first == {"case": "one", "as_expected": False, "wrong": [wrong]}
+    assert (second["case"], second["as_expected"], second["wrong"]) == ("two", True, [])
     (tmp_path / "one.yaml").write_text("schema: x\n")
     (tmp_path / "two.yaml").write_text(case.replace("kind: signature", "kind: signed"))
     assert main(["policy", "test", str(tmp_path)]) == 2

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from manifest_samples import document, record
 
-from builder.cli import main
+from builder.cli import main, verify
 from builder.model.agreement import Statement
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.records import write
 from builder.verify.finished_images import merged, with_emulation
+from builder.verify.proof import Verified
 
 MANIFEST = {
     "image": "x/../../../victim",
@@ -67,6 +68,42 @@ def then(
     """The manifest after one more run."""
     found = proven_now(before, {name: {"check": "mpi", "outcome": outcome}}, **more)
     return merged(before, found, statements)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "untried", "code"),
+    [
+        ("passed", "verified", {}, 0),
+        ("failed", "failed", {"sif": "no apptainer"}, 1),
+        ("passed", "verified", {"sif": "no apptainer"}, 4),
+        ("failed", "verified", {}, 1),  # a further run, which is optional
+        ("passed", "failed", {}, 1),  # by an earlier run
+    ],
+)
+def test_what_the_command_says(
+    outcome: str,
+    state: str,
+    untried: Mapping[str, str],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checks = {"oci": {"check": "mpi", "outcome": outcome, "reason": "4 ranks"}}
+    found = proven_now(record(MANIFEST), checks, outcome=state, proven_on_gpu=False)
+    done = Verified(record=found, runs=("oci",), untried=untried)
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(verify, "versions_of", lambda *_: {})
+    monkeypatch.setattr(verify, "prove_again", lambda *_, **__: done)
+    (tmp_path / "manifest.json").write_text(json.dumps(document(MANIFEST)))
+    assert main(["verify", str(tmp_path)]) == code
+    out, err = capsys.readouterr()
+    checked = f"  oci          mpi              {outcome:8} 4 ranks\n"
+    end = "".join(f"  {name}          not tried: {reason}\n" for name, reason in untried.items())
+    assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}"
+    assert ("  sif: no apptainer" in err) is (code == 4)
+    assert main(["verify", str(tmp_path), "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == write(found)
 
 
 def test_what_another_runner_found_stays() -> None:

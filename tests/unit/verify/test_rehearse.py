@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,14 +21,14 @@ from rehearse_samples import (
     wheel,
     workspace,
 )
-from samples import block, compare_with_golden, image, recipe, shipped_project
+from samples import ROOT, block, compare_with_golden, image, recipe, shipped_project
 
+from builder.cli import main, rehearse
 from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
-from builder.model.exact_json import member
 from builder.model.manifest import manifest_text
 from builder.plan import make_plan
 from builder.system.home import Home
@@ -461,16 +462,44 @@ def test_results_as_text() -> None:
     assert "    passed: sources: a" in list(as_text([CELL], with_passed=True))
 
 
+@pytest.mark.parametrize(("trials", "code"), [(CELL.trials, 1), (CELL.trials[:1], 0)])
+def test_the_command_ends_with_1_if_anything_failed(
+    trials: tuple[Trial, ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cell = dataclasses.replace(CELL, trials=trials)
+    rehearsal = SimpleNamespace(of=lambda _: cell)
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    monkeypatch.setattr(rehearse, "rehearsal_here", lambda *_: rehearsal)
+    image = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+    words = ("rehearse", f"--project={ROOT}", f"--image={image}")
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out.splitlines() == list(as_text([cell], with_passed=False))
+    assert f"1 of 1: {image}\n" in err
+    assert main([*words, "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(as_json([cell])))
+    assert read_record(tmp_path / "rehearsals", "k") is not None
+
+
 def test_results_as_json() -> None:
-    [cell] = member(as_json([CELL]), "cells")
-    assert cell["image"] == "a-1.0-x86_64"
-    assert cell["trials"][1] == {
+    trial = {
         "kind": "python",
         "subject": "b",
         "outcome": "failed",
         "text": "wrong",
         "line": 7,
         "hint": "pin it",
+    }
+    one = dataclasses.replace(CELL, trials=CELL.trials[1:2])
+    assert as_json([one]) == {
+        "schema": "build-images/rehearsal/v1",
+        "cells": [
+            {"image": "a-1.0-x86_64", "content_key": "k", "asked": one.asked, "trials": [trial]}
+        ],
     }
 
 
