@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,6 @@ def a_policy(tmp_path: Path) -> Path:
     path = tmp_path / "policy.yaml"
     path.write_text(json.dumps(POLICY))
     return path
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory() -> Iterator[Fake]:
-    with fake_registry() as fake:
-        yield fake
 
 
 def bundled(project: Path, target: Path, *more: str) -> int:

@@ -23,7 +23,6 @@ from test_bundle import (  # noqa: F401 - fixtures
     _own_home,
     a_policy,
     changed,
-    registry_in_memory,
 )
 
 from builder.build.base_store import kept_base
