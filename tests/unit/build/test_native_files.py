@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_registry import Fake
 from samples import base
-from test_bundle import _own_home, a_policy, registry_in_memory  # noqa: F401 - fixtures
+from test_bundle import _own_home, a_policy  # noqa: F401 - fixtures
 from test_bundle_bases import Capture, bundled, into_home, project_on, push
 
 from builder.build.native.files import Entry, digest_of, entries_of, put_together, read_entries

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from samples import base, compare_with_golden
+from test_store import own_keyrings  # noqa: F401 - fixture
 
-from builder.build import base_store
 from builder.build.base_store import Bootstrapping
 from builder.build.mirror import DebianMirror
 from builder.build.native import tools
@@ -76,11 +76,9 @@ class Bootstraps(Processes):
 
 
 @pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bootstraps]:
-    keyrings = tmp_path / "keyrings"
-    keyrings.mkdir()
-    (keyrings / "sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(base_store, "KEYRINGS", keyrings)
+def processes(
+    _keyrings: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bootstraps]:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     before = os.umask(0o022)
     yield Bootstraps(tmp_path)

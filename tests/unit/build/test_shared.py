@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from test_packages import CONTENT, Mirror
-from test_store import FakeProcesses, ensured
+from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # noqa: F401 - fixtures
 from web_server import client, serving
 
-from builder.build import base_store
 from builder.build.shared import link_shared, name_shared
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.journals import Journals, ServedFile
@@ -137,14 +136,6 @@ def test_what_is_shared_is_linked_and_own_things_stay(shared: Path) -> None:
     assert (home.native / "n").is_dir()
     assert (home.sources / "sha256/s").is_dir()
     assert contents(shared) == before
-
-
-@pytest.fixture(name="processes")
-def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
-    (tmp_path / "keyrings").mkdir()
-    (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(base_store, "KEYRINGS", tmp_path / "keyrings")
-    return FakeProcesses()
 
 
 def test_a_shared_base_is_taken_and_a_newer_one_takes_the_links_place(

@@ -49,12 +49,15 @@ class FakeProcesses(Processes):
         return Completed(argv=tuple(words), returncode=0)
 
 
+@pytest.fixture(name="_keyrings")
+def own_keyrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keyrings").mkdir()
+    (tmp_path / "keyrings/sample-keyring.gpg").write_text("")
+    monkeypatch.setattr(base_store, "KEYRINGS", tmp_path / "keyrings")
+
+
 @pytest.fixture(name="processes")
-def fake_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
-    keyrings = tmp_path / "keyrings"
-    keyrings.mkdir()
-    (keyrings / "sample-keyring.gpg").write_text("")
-    monkeypatch.setattr(base_store, "KEYRINGS", keyrings)
+def fake_processes(_keyrings: None) -> FakeProcesses:
     return FakeProcesses()
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,12 +69,6 @@ def a_policy(tmp_path: Path) -> Path:
     path = tmp_path / "policy.yaml"
     path.write_text(json.dumps(POLICY))
     return path
-
-
-@pytest.fixture(name="fake")
-def registry_in_memory() -> Iterator[Fake]:
-    with fake_registry() as fake:
-        yield fake
 
 
 def bundled(project: Path, target: Path, *more: str) -> int:
@@ -245,6 +239,16 @@ class Files:
                 info.size = len(content)
                 self.some[number] = info, content
 
+    def spoil(self, name: str) -> None:
+        content = self.named(name)
+        self.replace(name, content[:-1] + bytes([content[-1] ^ 1]))
+
+    def shorten(self, name: str) -> None:
+        self.replace(name, self.named(name)[:-1])
+
+    def drop(self, name: str) -> None:
+        self.some = [one for one in self.some if one[0].name != name]
+
     def add(self, name: str, content: bytes = b"", **more: Any) -> None:
         info = tarfile.TarInfo(name)
         info.size = len(content)
@@ -270,27 +274,6 @@ def changed(whole: Path, target: Path, change: Callable[[Files], object]) -> Pat
     return target
 
 
-def _wrong_byte(files: Files) -> None:
-    name = files.blob()
-    content = bytearray(files.named(name))
-    content[-1] ^= 1
-    files.replace(name, bytes(content))
-
-
-def _missing(files: Files) -> None:
-    name = files.blob()
-    files.some = [one for one in files.some if one[0].name != name]
-
-
-def _twice(files: Files) -> None:
-    files.add(files.blob(), b"other")
-
-
-def _shorter(files: Files) -> None:
-    name = files.blob()
-    files.replace(name, files.named(name)[:-1])
-
-
 def on_index(change: Callable[[dict[str, Any]], object]) -> Callable[[Files], object]:
     """What changes `index.json`."""
 
@@ -313,12 +296,12 @@ def _tagged_often(index: dict[str, Any]) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
-    "a wrong byte": (_wrong_byte, "has the digest sha256:"),
-    "a blob is missing": (_missing, "blob sha256:"),
-    "a name twice": (_twice, ""),
+    "a wrong byte": (lambda files: files.spoil(files.blob()), "has the digest sha256:"),
+    "a blob is missing": (lambda files: files.drop(files.blob()), "blob sha256:"),
+    "a name twice": (lambda files: files.add(files.blob(), b"other"), ""),
     "a manifest twice": (on_index(lambda index: index["manifests"].extend(index["manifests"])), ""),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
-    "a shorter blob": (_shorter, "bytes, expected"),
+    "a shorter blob": (lambda files: files.shorten(files.blob()), "bytes, expected"),
     "a path that leads out": (lambda files: files.add("../../etc/cron.d/x", b"x"), ""),
     "an absolute path": (
         lambda files: files.add("/etc/passwd", b"x"),

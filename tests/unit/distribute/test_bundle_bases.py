@@ -23,7 +23,6 @@ from test_bundle import (  # noqa: F401 - fixtures
     _own_home,
     a_policy,
     changed,
-    registry_in_memory,
 )
 
 from builder.build.base_store import kept_base
@@ -99,16 +98,16 @@ def into_home(archive: Path, policy: Path, *more: str) -> int:
 
 
 @pytest.fixture(name="other")
-def another_home(tmp_path: Path) -> Callable[[pytest.MonkeyPatch], Home]:
-    def other(patch: pytest.MonkeyPatch) -> Home:
-        patch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "other"))
+def another_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Home]:
+    def other() -> Home:
+        monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "other"))
         return Home.of_environment()
 
     return other
 
 
 LAYER = f"blobs/sha256/{hashlib.sha256(LAYERS[1]).hexdigest()}"
-Other = Callable[[pytest.MonkeyPatch], Home]
+Other = Callable[[], Home]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -116,14 +115,7 @@ Capture = pytest.CaptureFixture[str]
     ("kind", "says"), [(MANIFEST, True), (MANIFEST, False), (DOCKER_MANIFEST, True)]
 )
 def test_it_is_where_an_offline_build_looks(
-    kind: str,
-    says: bool,
-    fake: Fake,
-    policy: Path,
-    tmp_path: Path,
-    other: Other,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    kind: str, says: bool, fake: Fake, policy: Path, tmp_path: Path, other: Other, capsys: Capture
 ) -> None:
     digest = push(fake, kind=kind, says=says)
     project, archive = project_on(tmp_path, fake, digest), tmp_path / "site.tar"
@@ -135,7 +127,7 @@ def test_it_is_where_an_offline_build_looks(
     [sources] = [one for one in inputs_of(*index_of_inputs(opened(archive))) if one.kind == SOURCES]
     assert sources.about == {"sources": [digest_of(SOURCE)[7:]]}
 
-    home = other(monkeypatch)
+    home = other()
     assert into_home(archive, policy, "--checkout", str(tmp_path / "there")) == 0
     assert "1 base, 1 source" in capsys.readouterr().out
     assert SourceStore(path=home.sources).place(digest_of(SOURCE)[7:]).read_bytes() == SOURCE
@@ -225,40 +217,25 @@ def test_what_the_registry_gives_is_refused(fake: Fake, tmp_path: Path, capsys: 
     assert [one.name for one in tmp_path.iterdir() if "site.tar" in one.name] == []
 
 
-def _wrong_byte(files: Files) -> None:
-    files.replace(LAYER, LAYERS[1][:-1] + b"!")
-
-
-def _missing(files: Files) -> None:
-    files.some = [one for one in files.some if one[0].name != LAYER]
-
-
-def _shorter(files: Files) -> None:
-    files.replace(LAYER, LAYERS[1][:-1])
-
-
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
-    "a wrong byte": (_wrong_byte, "has the digest sha256:"),
-    "a missing blob": (_missing, f"blob sha256:{Path(LAYER).name} is missing"),
-    "a shorter blob": (_shorter, "bytes, expected"),
+    "a wrong byte": (lambda files: files.spoil(LAYER), "has the digest sha256:"),
+    "a missing blob": (
+        lambda files: files.drop(LAYER),
+        f"blob sha256:{Path(LAYER).name} is missing",
+    ),
+    "a shorter blob": (lambda files: files.shorten(LAYER), "bytes, expected"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_damaged_base_is_refused_in_one_error(
-    name: str,
-    fake: Fake,
-    policy: Path,
-    tmp_path: Path,
-    other: Other,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    name: str, fake: Fake, policy: Path, tmp_path: Path, other: Other, capsys: Capture
 ) -> None:
     change, expected = FAULTS[name]
     archive = tmp_path / "site.tar"
     assert bundled(project_on(tmp_path, fake, push(fake)), archive) == 0
     bad = changed(archive, tmp_path / "bad.tar", change)
-    home = other(monkeypatch)
+    home = other()
     for more in ((), ("--dry-run",)):
         capsys.readouterr()
         assert into_home(bad, policy, *more) == 5
@@ -296,17 +273,12 @@ def test_what_is_said_of_a_base_has_to_be_so(
 
 
 def test_gc_keeps_what_an_image_is_made_of(
-    fake: Fake,
-    policy: Path,
-    tmp_path: Path,
-    other: Other,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    fake: Fake, policy: Path, tmp_path: Path, other: Other, capsys: Capture
 ) -> None:
     archive = tmp_path / "site.tar"
     project = project_on(tmp_path, fake, push(fake))
     assert bundled(project, archive) == 0
-    home = other(monkeypatch)
+    home = other()
     assert into_home(archive, policy) == 0
     [folder] = home.bases.glob("[!.]*")
     assert folder.name.startswith("sample-x86_64-")

@@ -20,7 +20,6 @@ from test_bundle import (  # noqa: F401 - fixtures
     made_once,
     on_index,
     one_archive,
-    registry_in_memory,
 )
 
 from builder.cli import main

@@ -80,6 +80,11 @@ def edit(output: Path, **more: Any) -> None:
     file.write_text(json.dumps(known))
 
 
+def refused(words: str, output: Path, expected: Judged) -> None:
+    with pytest.raises(Refused, match=words):
+        existing_output(output, expected)
+
+
 @pytest.mark.parametrize("form", ["sif", "directory"])
 def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
     expected = pulled(tmp_path / "out", form)
@@ -93,12 +98,10 @@ def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the sif is sha256:"):
         existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=other.digest)
-    with pytest.raises(Refused, match="was changed since it was pulled"):
-        existing_output(tmp_path / "out", other)
+    refused("was changed since it was pulled", tmp_path / "out", other)
     edit(tmp_path / "out", digest=expected.digest)
     (tmp_path / "out/image.sif").write_bytes(b"evil")
-    with pytest.raises(Refused, match="was changed since it was pulled"):
-        existing_output(tmp_path / "out", expected)
+    refused("was changed since it was pulled", tmp_path / "out", expected)
 
 
 @pytest.mark.parametrize("rubbish", [None, 5, [], {}, "\ud800", "x"])
@@ -117,16 +120,13 @@ def test_what_others_own_or_may_write_is_refused(
     expected = pulled(output)
     for one in (output, output / "receipt.json", output / "image.sif"):
         one.chmod(0o775)
-        with pytest.raises(Refused, match="writable by other users"):
-            existing_output(output, expected)
+        refused("writable by other users", output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
     (output / "image.sif").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Refused, match="is a link"):
-        existing_output(output, expected)
+    refused("is a link", output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(Refused, match="owned by another user"):
-        existing_output(output, expected)
+    refused("owned by another user", output, expected)
 
 
 def test_the_environment_is_read_again(tmp_path: Path) -> None:
@@ -134,11 +134,9 @@ def test_the_environment_is_read_again(tmp_path: Path) -> None:
     expected = pulled(tmp_path / "out", "directory")
     file = tmp_path / "out/rootfs/ch/environment"
     file.write_text("LD_PRELOAD=/tmp/evil.so\n")
-    with pytest.raises(Refused, match="was changed since it was pulled"):
-        existing_output(tmp_path / "out", expected)
+    refused("was changed since it was pulled", tmp_path / "out", expected)
     file.unlink()
-    with pytest.raises(Refused, match="was changed since it was pulled"):
-        existing_output(tmp_path / "out", expected)
+    refused("was changed since it was pulled", tmp_path / "out", expected)
 
 
 @dataclass

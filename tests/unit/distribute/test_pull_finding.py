@@ -63,6 +63,11 @@ class Shelf(Source):
     check = stop
 
 
+@pytest.fixture(name="shelf")
+def empty_shelf() -> Shelf:
+    return Shelf()
+
+
 def put_image(
     shelf: Shelf, tag: str = "", settings: Mapping[str, Any] = SETTINGS, **more: Any
 ) -> Descriptor:
@@ -79,8 +84,7 @@ def put_index(shelf: Shelf, entries: Sequence[Mapping[str, Any]]) -> Descriptor:
     return shelf.put({"manifests": entries}, INDEX, "1.0")
 
 
-def test_what_is_taken_from_an_image() -> None:
-    shelf = Shelf()
+def test_what_is_taken_from_an_image(shelf: Shelf) -> None:
     manifest = put_image(shelf, "1.0")
     found = find(shelf, "1.0", "x86_64")
     assert found.manifest == manifest
@@ -97,8 +101,7 @@ def test_what_is_taken_from_an_image() -> None:
     assert found.image.created.isoformat() == "2026-01-02T03:04:05+00:00"
 
 
-def test_quotes_around_a_variable_reach_programs_under_ch_run() -> None:
-    shelf = Shelf()
+def test_quotes_around_a_variable_reach_programs_under_ch_run(shelf: Shelf) -> None:
     variables = ["A='b'", "C=d=e", "F=g\nh", "I=", "é=\ud800"]
     config = {"architecture": "amd64", "config": {"Env": variables}}
     put_image(shelf, "1.0", config, layers=[])
@@ -106,8 +109,7 @@ def test_quotes_around_a_variable_reach_programs_under_ch_run() -> None:
     assert environment_of(find(shelf, "1.0", "x86_64")) == expected.encode()
 
 
-def test_a_configuration_that_says_little() -> None:
-    shelf = Shelf()
+def test_a_configuration_that_says_little(shelf: Shelf) -> None:
     put_image(shelf, "1.0", {"architecture": "sparc"}, layers=[])
     found = find(shelf, "1.0", "x86_64")
     assert (found.labels, found.environment, found.directory) == ({}, (), "/")
@@ -115,8 +117,7 @@ def test_a_configuration_that_says_little() -> None:
     assert found.image.architecture == "sparc"
 
 
-def test_the_manifest_says_when_it_was_made() -> None:
-    shelf = Shelf()
+def test_the_manifest_says_when_it_was_made(shelf: Shelf) -> None:
     notes = {"org.opencontainers.image.created": "2026-02-03T00:00:00Z"}
     put_image(shelf, "1.0", annotations=notes)
     created = find(shelf, "1.0", "x86_64").image.created
@@ -125,8 +126,7 @@ def test_the_manifest_says_when_it_was_made() -> None:
 
 
 @pytest.mark.parametrize(("arch", "name"), [("x86_64", "amd64"), ("ppc64le", "ppc64le")])
-def test_an_index_has_an_image_for_each_architecture(arch: str, name: str) -> None:
-    shelf = Shelf()
+def test_an_index_has_an_image_for_each_architecture(arch: str, name: str, shelf: Shelf) -> None:
     images = {
         other: put_image(shelf, settings={**SETTINGS, "architecture": other})
         for other in ("amd64", "arm64", "ppc64le")
@@ -149,8 +149,9 @@ def test_an_index_has_an_image_for_each_architecture(arch: str, name: str) -> No
         ([], "available: none"),
     ],
 )
-def test_an_index_without_an_image_says_which_there_are(names: list[str], there: str) -> None:
-    shelf = Shelf()
+def test_an_index_without_an_image_says_which_there_are(
+    names: list[str], there: str, shelf: Shelf
+) -> None:
     image = put_image(shelf)
     index = put_index(shelf, [entry(image, name) for name in names])
     with pytest.raises(BadInput) as refused:
@@ -159,16 +160,14 @@ def test_an_index_without_an_image_says_which_there_are(names: list[str], there:
     assert str(refused.value).splitlines()[0] == expected
 
 
-def test_two_images_for_one_architecture_are_refused() -> None:
-    shelf = Shelf()
+def test_two_images_for_one_architecture_are_refused(shelf: Shelf) -> None:
     images = [put_image(shelf, settings={**SETTINGS, "author": name}) for name in "ab"]
     put_index(shelf, [entry(image, "amd64") for image in images])
     with pytest.raises(Refused, match="2 images for x86_64, expected one"):
         find(shelf, "1.0", "x86_64")
 
 
-def test_an_index_of_as_many_images_as_may_be() -> None:
-    shelf = Shelf()
+def test_an_index_of_as_many_images_as_may_be(shelf: Shelf) -> None:
     entries = [entry(put_image(shelf), "amd64")] * LIMITS.layers
     put_index(shelf, entries)
     assert find(shelf, "1.0", "x86_64").image.architecture == "x86_64"
@@ -178,23 +177,20 @@ def test_an_index_of_as_many_images_as_may_be() -> None:
 
 
 @pytest.mark.parametrize("layers", [{}, None])
-def test_what_is_no_image_is_refused(layers: object) -> None:
-    shelf = Shelf()
+def test_what_is_no_image_is_refused(layers: object, shelf: Shelf) -> None:
     put_image(shelf, "1.0", layers=layers)
     with pytest.raises(Refused, match="list of layers missing, or longer than"):
         find(shelf, "1.0", "x86_64")
 
 
-def test_another_type_of_manifest_is_refused() -> None:
-    shelf = Shelf()
+def test_another_type_of_manifest_is_refused(shelf: Shelf) -> None:
     shelf.put({}, "text/x", "1.0")
     with pytest.raises(Refused, match="not an OCI image, but text/x"):
         find(shelf, "1.0", "x86_64")
 
 
 @pytest.mark.parametrize("diff_ids", [PLAIN[:1], [*PLAIN, PLAIN[0]], ["sha256:1", PLAIN[0]], "ab"])
-def test_every_layer_has_one_digest_of_what_it_unpacks_to(diff_ids: object) -> None:
-    shelf = Shelf()
+def test_every_layer_has_one_digest_of_what_it_unpacks_to(diff_ids: object, shelf: Shelf) -> None:
     put_image(shelf, "1.0", {**SETTINGS, "rootfs": {"diff_ids": diff_ids}})
     with pytest.raises(Refused, match="its diff_ids do not match its 2 layers"):
         find(shelf, "1.0", "x86_64")

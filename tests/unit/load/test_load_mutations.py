@@ -131,12 +131,7 @@ def _places(tree: Any, above: tuple[int, ...] = ()) -> Iterator[tuple[Any, Any]]
 
 WORDS = ("recipe", "when", "cuda", "mpi", "shell", "copy", "raw", "packages", "environment")
 VALUES = st.one_of(
-    st.sampled_from(
-        [
-            *HOSTILE,
-            *["recipe", "when", "cuda", "mpi", "shell", "copy", "raw", "packages", "environment"],
-        ]
-    ),
+    st.sampled_from([*HOSTILE, *WORDS]),
     st.sampled_from(["{{ mpi.launch('x') }}", "{{ cuda.gencode }}", "{{ sources.x.url }}"]),
     st.sampled_from(["{{ 'a' * 9 ** 9 }}", "{{ range(9) }}", "{{ mpi.__class__ }}", ">=11,<13"]),
     st.sampled_from([None, True, False, 0, -1, 1.5, float("inf"), [], {}, [[]], {"a": {}}, [None]]),

@@ -425,6 +425,12 @@ def test_whatever_a_log_says_is_read_or_refused(kind: str, spec: object) -> None
     assert refusal(verdict(bundle))
 
 
+def python(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Another Python, which has the builder."""
+    argv, environment = [sys.executable, *words], {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, capture_output=True, check=False, text=True, env=environment)
+
+
 def test_odd_certificates_write_nothing(tmp_path: Path) -> None:
     """Not even as warnings, which Python shows with lines of the program that reads them."""
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
@@ -440,13 +446,7 @@ def test_odd_certificates_write_nothing(tmp_path: Path) -> None:
         "CertifiedBundle(json.load(open(sys.argv[1])))"
     )
     options = ["-W", "always", "-W", "ignore::ResourceWarning", "-c", script]
-    done = subprocess.run(
-        [sys.executable, *options, tmp_path / "bundle.json"],
-        capture_output=True,
-        check=False,
-        text=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
+    done = python(*options, tmp_path / "bundle.json")
     assert "Unusable: " in done.stderr
     assert "Warning" not in done.stderr, done.stderr
 
@@ -456,10 +456,5 @@ def test_odd_certificates_in_time_stamps_write_nothing() -> None:
     certificates = "builder.trust.proof.certificates"
     code = f"import warnings, {certificates}; warnings.warn_explicit"
     words = "('a serial number', UserWarning, 'verify.py', 248, module='rfc3161_client.verify')"
-    done = subprocess.run(
-        [sys.executable, "-c", code + words],
-        capture_output=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stderr == b""
+    done = python("-c", code + words)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -78,6 +78,13 @@ def by_cosign() -> tuple[str, list[ProofManifest]]:
     ]
 
 
+def verdict_on_cosigns(name: str) -> VerifiedProof:
+    """The verdict on what cosign attached, by one of its keys."""
+    digest, proof = by_cosign()
+    key = TrustedKey(key=public_key(str(VECTORS / f"{name}.pub"), {}), name=name)
+    return verified(digest, proof, [key], now=NOW)
+
+
 def test_what_we_make_we_accept_in_both_formats() -> None:
     verdict = judged(attached(evidence()))
     assert verdict.rejected == ()
@@ -100,9 +107,7 @@ def test_the_same_key_and_statements_give_the_same_bytes() -> None:
 
 
 def test_what_cosign_made_we_accept() -> None:
-    digest, proof = by_cosign()
-    key = TrustedKey(key=public_key(str(VECTORS / "cosign.pub"), {}), name="cosign")
-    verdict = verified(digest, proof, [key], now=NOW)
+    verdict = verdict_on_cosigns("cosign")
     assert [item.format for item in verdict.signatures] == ["bundle", "classic"]
     assert [item.format for item in verdict.attestations] == ["bundle", "classic"]
     assert {member(item.statement, "predicate", "result") for item in results(verdict)} == {
@@ -113,9 +118,7 @@ def test_what_cosign_made_we_accept() -> None:
 
 def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
     """cosign signs attestations with the variant Ed25519ph, which is not accepted."""
-    digest, proof = by_cosign()
-    key = TrustedKey(key=public_key(str(VECTORS / "ed25519.pub"), {}), name="ed25519")
-    verdict = verified(digest, proof, [key], now=NOW)
+    verdict = verdict_on_cosigns("ed25519")
     assert len(verdict.rejected) + len(verdict.signatures) + len(verdict.attestations) == 8
     assert kinds(verdict) == [WRONG_KEY]
 
@@ -192,6 +195,14 @@ def test_what_refers_to_another_image_does_not_count() -> None:
     assert kinds(judged(proof)) == [OTHER_SUBJECT]
 
 
+def holding(item: ProofManifest, content: bytes, **changes: Any) -> ProofManifest:
+    """A manifest of one layer made anew for another content, as who owns the registry would."""
+    [layer] = layers_of(item.manifest)
+    digest = digest_of(content)
+    descriptor = {**layer.as_json, "digest": digest, "size": len(content), **changes}
+    return dataclasses.replace(rebuilt(item, {"layers": [descriptor]}), blobs={digest: content})
+
+
 def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -213,13 +224,7 @@ def test_a_changed_bit_never_makes_another_statement() -> None:
     [layer] = layers_of(item.manifest)
     data, accepted = item.blobs[layer.digest], 0
     for at in range(0, len(data), 3):
-        changed = flipped(data, at)
-        digest = digest_of(changed)
-        descriptor = {**layer.as_json, "digest": digest}
-        proof = dataclasses.replace(
-            rebuilt(item, {"layers": [descriptor]}), blobs={digest: changed}
-        )
-        verdict = judged([proof])
+        verdict = judged([holding(item, flipped(data, at))])
         assert len(verdict.attestations) + len(verdict.rejected) == 1
         for attestation in verdict.attestations:
             assert attestation.payload == evidence()
@@ -232,13 +237,22 @@ def test_a_blob_that_is_missing() -> None:
     assert "is missing" in judged([item]).rejected[0].reason
 
 
+def sealed(payload: bytes) -> bytes:
+    """A bundle with any bytes that our key signed as a statement."""
+    return bundled(statements.sealed_envelope(payload, our_key()), our_key().public)
+
+
 def changed_bundle(change: Callable[[dict[str, Any]], object]) -> VerifiedProof:
     """The verdict on a bundle that something was done to."""
-    envelope = statements.sealed_envelope(evidence(), our_key())
-    value = json.loads(bundled(envelope, our_key().public))
+    value = json.loads(sealed(evidence()))
     change(value)
     content = json.dumps(value).encode()
     return judged([bundle(IMAGE, content, TEST_RESULT, created="")])
+
+
+def of_envelope(**changes: Any) -> Callable[[dict[str, Any]], object]:
+    """What changes a bundle's envelope."""
+    return lambda item: item["dsseEnvelope"].update(changes)
 
 
 BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -253,34 +267,19 @@ BUNDLES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda item: item.update(verificationMaterial={"certificate": {"rawBytes": "AAAA"}}),
         KEYLESS,
     ),
-    "another payload type": (
-        lambda item: item["dsseEnvelope"].update(payloadType="text/plain"),
-        WRONG_TYPE,
-    ),
-    "no signatures": (lambda item: item["dsseEnvelope"].update(signatures=[]), MALFORMED),
+    "another payload type": (of_envelope(payloadType="text/plain"), WRONG_TYPE),
+    "no signatures": (of_envelope(signatures=[]), MALFORMED),
     "too many signatures": (
         lambda item: item["dsseEnvelope"].update(
             signatures=item["dsseEnvelope"]["signatures"] * 17
         ),
         MALFORMED,
     ),
-    "a signature that is a text": (
-        lambda item: item["dsseEnvelope"].update(signatures=["x"]),
-        MALFORMED,
-    ),
-    "a signature that is not Base64": (
-        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": "é"}]),
-        MALFORMED,
-    ),
-    "an empty signature": (
-        lambda item: item["dsseEnvelope"].update(signatures=[{"sig": ""}]),
-        WRONG_KEY,
-    ),
+    "a signature that is a text": (of_envelope(signatures=["x"]), MALFORMED),
+    "a signature that is not Base64": (of_envelope(signatures=[{"sig": "é"}]), MALFORMED),
+    "an empty signature": (of_envelope(signatures=[{"sig": ""}]), WRONG_KEY),
     "no payload": (lambda item: item["dsseEnvelope"].pop("payload"), MALFORMED),
-    "another payload": (
-        lambda item: item["dsseEnvelope"].update(payload=base64.b64encode(b"{}").decode()),
-        WRONG_KEY,
-    ),
+    "another payload": (of_envelope(payload=base64.b64encode(b"{}").decode()), WRONG_KEY),
 }
 
 
@@ -294,11 +293,16 @@ def test_a_bundle_that_is_not_as_it_should_be(
 
 def signed(payload: bytes) -> VerifiedProof:
     """The verdict on any bytes that our key signed as a statement."""
-    envelope = statements.sealed_envelope(payload, our_key())
-    return judged([bundle(IMAGE, bundled(envelope, our_key().public), "x", created="")])
+    return judged([bundle(IMAGE, sealed(payload), "x", created="")])
 
 
 GOOD = json.loads(evidence())
+
+
+def good_with(**changes: Any) -> bytes:
+    return json.dumps({**GOOD, **changes}).encode()
+
+
 STATEMENTS: dict[str, tuple[bytes, str]] = {
     "not JSON": (b"{", MALFORMED),
     "not UTF-8": (b'{"a": "\xff"}', MALFORMED),
@@ -308,21 +312,13 @@ STATEMENTS: dict[str, tuple[bytes, str]] = {
     "a key twice": (evidence()[:-1] + b',"predicateType":"x"}', MALFORMED),
     "not a number": (evidence()[:-1] + b',"a":NaN}', MALFORMED),
     "a number without a bound": (evidence()[:-1] + b',"a":1e999}', MALFORMED),
-    "another type": (json.dumps({**GOOD, "_type": "x"}).encode(), WRONG_TYPE),
-    "no predicate type": (json.dumps({**GOOD, "predicateType": 1}).encode(), MALFORMED),
-    "a predicate that is a text": (
-        json.dumps({**GOOD, "predicate": ""}).encode(),
-        MALFORMED,
-    ),
-    "no subjects": (json.dumps({**GOOD, "subject": None}).encode(), MALFORMED),
-    "odd subjects": (
-        json.dumps({**GOOD, "subject": [1, {}, {"digest": []}]}).encode(),
-        OTHER_SUBJECT,
-    ),
+    "another type": (good_with(_type="x"), WRONG_TYPE),
+    "no predicate type": (good_with(predicateType=1), MALFORMED),
+    "a predicate that is a text": (good_with(predicate=""), MALFORMED),
+    "no subjects": (good_with(subject=None), MALFORMED),
+    "odd subjects": (good_with(subject=[1, {}, {"digest": []}]), OTHER_SUBJECT),
     "another algorithm": (
-        json.dumps(
-            {**GOOD, "subject": [{"digest": {"sha512": IMAGE.digest.removeprefix("sha256:")}}]}
-        ).encode(),
+        good_with(subject=[{"digest": {"sha512": IMAGE.digest.removeprefix("sha256:")}}]),
         OTHER_SUBJECT,
     ),
 }
@@ -337,7 +333,7 @@ def test_a_signed_statement_that_is_none(payload: bytes, kind: str) -> None:
 
 def test_several_subjects_may_be_named() -> None:
     subjects = [{"name": "sif", "digest": {"sha256": "0" * 64}}, *GOOD["subject"]]
-    assert signed(json.dumps({**GOOD, "subject": subjects}).encode()).rejected == ()
+    assert signed(good_with(subject=subjects)).rejected == ()
 
 
 SIMPLE: dict[str, tuple[dict[str, Any], str]] = {
@@ -355,10 +351,7 @@ def test_a_classic_signature_that_says_something_else(change: dict[str, Any], ki
     claim = json.loads(item.blobs[layer.digest])
     payload = json.dumps({**claim, "critical": {**claim["critical"], **change}}).encode()
     notes = {attachments.SIGNATURE_NOTE: base64.b64encode(our_key().sign(payload)).decode()}
-    digest = digest_of(payload)
-    layers = [{**layer.as_json, "digest": digest, "size": len(payload), "annotations": notes}]
-    proof = dataclasses.replace(rebuilt(item, {"layers": layers}), blobs={digest: payload})
-    verdict = judged([proof])
+    verdict = judged([holding(item, payload, annotations=notes)])
     assert (verdict.signatures, kinds(verdict)) == ((), [kind])
 
 
@@ -427,8 +420,7 @@ def test_of_too_many_claims_the_rest_is_not_read() -> None:
 @pytest.mark.parametrize("filler", ["[]", "{}", "0"])
 def test_a_bundle_of_many_values_is_not_read(filler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """31 MiB of `[],` took 900 MB of memory before a signature was looked for."""
-    envelope = statements.sealed_envelope(evidence(), our_key())
-    sound = json.loads(bundled(envelope, our_key().public))
+    sound = json.loads(sealed(evidence()))
     text = ",".join([filler] * 5 * attachments.MOST_VALUES)
     content = json.dumps({**sound, "more": 0}).replace('"more": 0', f'"more": [{text}]').encode()
     manifests = bundle(IMAGE, content, TEST_RESULT, created="")
@@ -450,15 +442,11 @@ def test_rubbish_beside_it_does_not_hide_what_is_good() -> None:
 
 
 def test_several_attestations_lie_in_one_classic_manifest() -> None:
-    sealed = [
-        statements.sealed_envelope(evidence(result=item), our_key())
-        for item in ("PASSED", "FAILED")
-    ]
-    verdict = judged([classic_attestations(IMAGE.digest, sealed)])
-    assert [member(item.statement, "predicate", "result") for item in verdict.attestations] == [
-        "PASSED",
-        "FAILED",
-    ]
+    said = ["PASSED", "FAILED"]
+    envelopes = [statements.sealed_envelope(evidence(result=one), our_key()) for one in said]
+    verdict = judged([classic_attestations(IMAGE.digest, envelopes)])
+    found = [member(item.statement, "predicate", "result") for item in verdict.attestations]
+    assert found == said
 
 
 ODD: list[Any] = [None, True, -1, 1e400, "", "\u001b[2J", [], {}, [[]], {"": ""}]
@@ -478,12 +466,11 @@ def test_whatever_is_written_somewhere_it_is_rejected_with_a_reason(index: int) 
         for new in ODD
         if (text := json.dumps(replaced(manifest, path, new)).encode())
     ]
-    for path in places(payload):
-        for new in ODD:
-            content = json.dumps(replaced(payload, path, new)).encode()
-            descriptor = {**layer.as_json, "digest": digest_of(content), "size": len(content)}
-            changed = rebuilt(item, {"layers": [descriptor]})
-            proof.append(dataclasses.replace(changed, blobs={digest_of(content): content}))
+    proof += [
+        holding(item, json.dumps(replaced(payload, path, new)).encode())
+        for path in places(payload)
+        for new in ODD
+    ]
     for each in proof:
         verdict = judged([each])
         assert all(said.payload == evidence() for said in verdict.attestations)
