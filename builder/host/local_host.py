@@ -41,33 +41,47 @@ def this_host(
     ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
     variables: Mapping[str, str] | None = None,
 ) -> Host:
-    """Examine this machine. `roots` are its system folders, `ask` queries NVML.
+    """Examine this machine and its MPIs, Slurm and container runtimes; see `this_machine`.
 
     `variables` are environment variables, by default those of this process; they show some modules.
     """
     variables = os.environ if variables is None else variables
     roots, programs = roots or SystemRoots(), Programs(processes, search_path)
-    libc, libc_version = platform.libc_ver()  # of this interpreter, which uses the host's libc
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(mpis, programs, variables), pool.submit(slurm, programs)
         starting = pool.submit(runtimes, programs, roots)
-        gpu = _gpus(roots, programs, lambda: ask(processes))
-        return Host(
-            name=platform.node(),
-            architecture=platform.machine() or None,
-            kernel=platform.release() or None,
-            glibc=libc_version if libc == "glibc" else None,
-            cpu=cpu_of(text_of(roots.proc / "cpuinfo")),
-            gpu=gpu,
-            mpi=asked[0].result(),
-            slurm=asked[1].result(),
-            runtimes=starting.result(),
-            page_size=os.sysconf("SC_PAGE_SIZE"),
-            user_namespaces=not namespaces_problem(roots)[0],
-            restricted_namespaces=restricted_namespaces(roots),
-            fuse=is_open(roots.dev / "fuse"),
-            emulators=_emulators(roots),
+        machine = this_machine(processes, search_path=search_path, roots=roots, ask=ask)
+        return replace(
+            machine, mpi=asked[0].result(), slurm=asked[1].result(), runtimes=starting.result()
         )
+
+
+def this_machine(
+    processes: Processes,
+    *,
+    search_path: str,
+    roots: SystemRoots | None = None,
+    ask: Callable[[Processes], nvml.NvmlReading] = nvml.ask,
+) -> Host:
+    """Examine this machine. `roots` are its system folders, `ask` queries NVML.
+
+    Programs that start containers or ranks are not run, which may take a second.
+    """
+    roots, programs = roots or SystemRoots(), Programs(processes, search_path)
+    libc, libc_version = platform.libc_ver()  # of this interpreter, which uses the host's libc
+    return Host(
+        name=platform.node(),
+        architecture=platform.machine() or None,
+        kernel=platform.release() or None,
+        glibc=libc_version if libc == "glibc" else None,
+        cpu=cpu_of(text_of(roots.proc / "cpuinfo")),
+        gpu=_gpus(roots, programs, lambda: ask(processes)),
+        page_size=os.sysconf("SC_PAGE_SIZE"),
+        user_namespaces=not namespaces_problem(roots)[0],
+        restricted_namespaces=restricted_namespaces(roots),
+        fuse=is_open(roots.dev / "fuse"),
+        emulators=_emulators(roots),
+    )
 
 
 def cpu_of(cpuinfo: str) -> HostCpu:

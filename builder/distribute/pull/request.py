@@ -17,7 +17,7 @@ from builder.distribute.pull.remote_image import (
     published,
     pulled_for,
 )
-from builder.host.local_host import this_host
+from builder.host.local_host import this_machine
 from builder.host.records import Host, read_record
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
@@ -174,7 +174,7 @@ def request_of(
     read = read_policy(file)
     processes = Processes()
     search_path = Home.of_environment().search_path()
-    host = read_record(record) if record else this_host(processes, search_path=search_path)
+    host = read_record(record) if record else this_machine(processes, search_path=search_path)
     return PullRequest(
         reference=reference,
         format=artifact_format,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder.host.doctor import SystemRoots
-from builder.host.local_host import cpu_of, this_host
+from builder.host.local_host import cpu_of, this_host, this_machine
 from builder.host.records import (
     Host,
     HostGpu,
@@ -67,15 +69,15 @@ class Machine:
     def look(
         self, reading: NvmlReading = NO_LIBRARY, variables: Mapping[str, str] | None = None
     ) -> Host:
+        return this_host(Processes(), variables=variables, **self._settings(reading))
+
+    def look_without_programs(self, reading: NvmlReading = NO_LIBRARY) -> Host:
+        return this_machine(Processes(), **self._settings(reading))
+
+    def _settings(self, reading: NvmlReading) -> dict[str, Any]:
         top = self.root
         roots = SystemRoots(top=top, proc=top / "proc", etc=top / "etc", dev=top / "dev")
-        return this_host(
-            Processes(),
-            search_path=str(self.root / "bin"),
-            roots=roots,
-            ask=lambda _: reading,
-            variables=variables,
-        )
+        return {"search_path": str(top / "bin"), "roots": roots, "ask": lambda _: reading}
 
 
 @pytest.fixture(name="machine")
@@ -107,6 +109,9 @@ def test_what_was_found_is_read_again_from_its_record(machine: Machine, tmp_path
     machine.program("srun", PMI)
     machine.write("proc/driver/nvidia/version", DRIVER)
     host = machine.look(NvmlReading(gpus=(V100,)))
+    without = dataclasses.replace(host, mpi=None, slurm=HostSlurm(), runtimes=None)
+    (tmp_path / "bin").rename(tmp_path / "away")  # no program is needed
+    assert machine.look_without_programs(NvmlReading(gpus=(V100,))) == without != host
     (tmp_path / "host.json").write_text(as_record(host))
     assert read_record(tmp_path / "host.json") == host
 
