@@ -14,9 +14,11 @@ from builder.system.files import mounted_below, remove_tree, write_whole
 from builder.system.home import Home
 from builder.system.locks import Turn, locked, together
 from builder.system.orphans import MARK, end_orphans, living
+from builder.system.process import Processes
 from builder.system.terminal import interruptions
 
 LOCK = "builder"
+OWN_STORAGE = "storage-"  # begins the name of a storage, in the folder of temporary files
 _PROJECTS = "projects.json"
 WAITING = "waiting for another build-images to clean the store"
 
@@ -97,10 +99,10 @@ def _remember(home: Home, project: Path) -> None:
 
 
 def clean(tools: Tools) -> None:
-    """Remove containers and mounts. Call it only when no other builder is at work.
-
-    Buildah runs the OCI images, whichever engine builds.
-    """
+    """Remove containers and mounts. Call it only when no other builder is at work."""
     Buildah(tools).clean()
+    for storage in tools.home.temporary.resolve().glob(f"{OWN_STORAGE}*"):
+        for mount in mounted_below(storage):
+            Processes().capture(["umount", mount], check=False, timeout_s=60)
     if not mounted_below(tools.home.temporary.resolve()):  # files below a mount are not its own
         remove_tree(tools.home.temporary)

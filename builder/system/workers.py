@@ -66,15 +66,15 @@ class Workers:
 
 
 @contextlib.contextmanager
-def workers(work: Work, most: int) -> Iterator[Workers]:
-    """Fork one process per core, at most `most`; none if threads run: a fork is unsafe then."""
+def workers(work: Work, number: int) -> Iterator[Workers]:
+    """Fork that many processes; none for one core, or if threads run: a fork is unsafe then."""
     cores = len(os.sched_getaffinity(0))
     started = Workers(work)
     try:
         if cores > 1 and threading.active_count() == 1:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
-                started = _forked(work, min(cores, most))
+                started = _forked(work, number)
             finally:  # signals arrive only now, when `end` can reach every process
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield started

@@ -107,7 +107,8 @@ def place(blob: Path, target: Path) -> None:
 def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
     """Write a list of a layer's members, while its blob arrives; end if the list is removed.
 
-    `request` is the blob's path and digest, its diff_id or "", the list's path, the blob's size.
+    `request` is the blob's path and digest, its diff_id or "", the path of an empty list, and the
+    blob's size, or 0 for a complete one.
     """
     blob, digest, diff_id, target, size = request
 
@@ -116,7 +117,7 @@ def write_list(request: Sequence[str], check: Callable[[], object]) -> None:
         Path(target).lstat()
 
     with (
-        Path(target).open("wb") as file,
+        Path(target).open("r+b") as file,  # never made anew: who removed it ends this
         named(digest),
         opened(Path(blob), digest, diff_id, check=checked, size=int(size)) as stream,
     ):
@@ -172,13 +173,17 @@ class PullCache:
         folder = Path(mkdtemp(dir=self.lists))
         path, file = folder / "list", self.store.folder / blob.digest.partition(":")[2]
         request = [str(file), blob.digest, diff_id, str(path), str(blob.size)]
+        path.touch()
         ahead = readers.begin(request)
 
         def members() -> Path:
-            if not readers.finished(ahead, check):
-                with _READING:
-                    write_list(request, check)
-            return path
+            if readers.finished(ahead, check):
+                return path
+            again = folder / "again"
+            again.touch()
+            with _READING:
+                write_list([str(file), blob.digest, diff_id, str(again), "0"], check)
+            return again
 
         try:
             yield members

@@ -20,6 +20,7 @@ from builder.system.compression import DAMAGED, inflater
 _CHUNK = 1 << 17
 # Magic numbers of unsupported compressions.
 _OTHER_WAYS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
+_BEGIN = 64  # bytes that tell the compression
 _PLAIN = 1 << 18  # small enough to be in the processor's cache when it is hashed
 
 
@@ -62,15 +63,12 @@ class PlainLayer:
         self,
         packed: HashedReader,
         *,
-        gzipped: bool,
         label: str,
         hashed: bool = False,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self._packed, self._label, self._check = packed, label, check
-        self._chunks = (
-            _inflated(packed, label) if gzipped else iter(lambda: packed.read(_CHUNK), b"")
-        )
+        self._chunks = _plain(packed, label)
         self._hash = hashlib.sha256() if hashed else None
         self._ready = memoryview(b"")
         self._size = 0
@@ -115,9 +113,27 @@ class PlainLayer:
             self._hash.update(self._ready)
 
 
-def _inflated(packed: HashedReader, label: str) -> Iterator[bytes]:
-    """Yield the plain bytes of all members of a gzip file."""
-    data = packed.read(_CHUNK)
+def _plain(packed: HashedReader, label: str) -> Iterator[bytes]:
+    """Yield the plain bytes of a file; its first bytes, which are read once, tell whether as gzip.
+
+    Each read may return fewer bytes than there will be.
+    """
+    data = b""
+    while len(data) < _BEGIN and (more := packed.read(_BEGIN - len(data))):
+        data += more
+    for magic, way in _OTHER_WAYS.items():
+        if data.startswith(magic):
+            raise Refused(f"{label}: compression {way} is not supported; use gzip or none")
+    if data.startswith(GZIP_MAGIC):
+        yield from _inflated(data, packed, label)
+        return
+    while data:
+        yield data
+        data = packed.read(_CHUNK)
+
+
+def _inflated(data: bytes, packed: HashedReader, label: str) -> Iterator[bytes]:
+    """Yield the plain bytes of all members of a gzip file, which begins with `data`."""
     while data:
         member = inflater(data)
         while not member.eof:
@@ -193,14 +209,8 @@ def opened(
     bytes have that digest.
     """
     with GrowingFile(blob, size, check) if size else blob.open("rb") as file:
-        begin = file.read(max(map(len, _OTHER_WAYS)))
-        file.seek(0)
-        for magic, way in _OTHER_WAYS.items():
-            if begin.startswith(magic):
-                raise Refused(f"{digest}: compression {way} is not supported; use gzip or none")
-        packed, gzipped = HashedReader(file), begin.startswith(GZIP_MAGIC)
-        hashed = bool(diff_id)
-        plain = PlainLayer(packed, gzipped=gzipped, label=digest, hashed=hashed, check=check)
+        packed = HashedReader(file)
+        plain = PlainLayer(packed, label=digest, hashed=bool(diff_id), check=check)
         yield plain
         while plain.read_ready(_CHUNK):
             pass

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.build.at_work import OWN_STORAGE
 from builder.build.engines import Buildah, Tools
 from builder.build.engines.buildah import limits
 from builder.system.descendants import waiting, waiting_below
@@ -28,7 +29,7 @@ from builder.verify.runners.protocol import (
     scratch,
 )
 
-_PAUSES = ("", "sleep 1; ", "sleep 5; ")
+_PAUSES_S = (0, 1, 5)
 _MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; {pause}exit $status'
 
 
@@ -46,10 +47,11 @@ class Chroot:
     inner: Prefixed
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
-        for pause in _PAUSES:
+        for pause_s in _PAUSES_S:
             mark = f"ended-{secrets.token_hex(8)}"
-            script = _MARKED.format(pause=pause)
-            done = self.inner.run(["sh", "-c", script, mark, *argv], timeout_s=timeout_s)
+            script = _MARKED.format(pause=f"sleep {pause_s}; " if pause_s else "")
+            command = ["sh", "-c", script, mark, *argv]
+            done = self.inner.run(command, timeout_s=timeout_s + pause_s)
             before, ended, after = done.stdout.rpartition(f"\n{mark}\n")
             if ended or done.timed_out:
                 return dataclasses.replace(
@@ -57,7 +59,7 @@ class Chroot:
                 )
         last = "".join(f": {line}" for line in done.stderr.splitlines()[-1:])
         lost = f"buildah run: exit status {done.returncode}, and the end of the output is missing"
-        stderr = f"{done.stderr}{lost}, {len(_PAUSES)} times{last}\n"
+        stderr = f"{done.stderr}{lost}, {len(_PAUSES_S)} times{last}\n"
         return dataclasses.replace(done, argv=tuple(argv), returncode=1, stderr=stderr)
 
 
@@ -186,13 +188,16 @@ def _own_storage(
 ) -> Iterator[tuple[str, ...]]:
     """Yield the command of an engine with a storage that only this run uses.
 
-    Other builders cannot remove a container in it. `places` are options for further folders; the
-    command's `ending` is run before the storage is removed.
+    Other builders cannot remove a container in it; `at_work` removes the storage of a killed one.
+    `places` are options for further folders; the command's `ending` is run before the removal.
     Podman refuses a runroot with a path of more than 50 characters, such as those in users' homes.
     """
     tools = container.tools
-    root = Path(tempfile.mkdtemp(dir=container.work, prefix=f"{program}-"))
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix=f"{program}-") as short:
+    tools.home.temporary.mkdir(parents=True, exist_ok=True)
+    root = Path(tempfile.mkdtemp(dir=tools.home.temporary, prefix=OWN_STORAGE))
+    with tempfile.TemporaryDirectory(
+        dir="/tmp", prefix=f"{program}-", ignore_cleanup_errors=True
+    ) as short:
         folders = [f"--{name}={short}/{name}" for name in ("runroot", *places)]
         driver = Buildah(tools).driver.options
         command = (tools.program(program), f"--root={root}", *folders, *driver)
@@ -200,7 +205,8 @@ def _own_storage(
             yield command
         finally:
             with contextlib.suppress(Exception):
-                Processes().capture([*command, *ending], env=tools.environment, check=False)
+                end = [*command, *ending]
+                Processes().capture(end, env=tools.environment, check=False, timeout_s=60)
             remove_tree(root)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import shutil
 import threading
 import time
@@ -49,6 +50,11 @@ def arriving(cache: PullCache, blob: Path, digest: str) -> tuple[Path, Descripto
     cache.store.folder.mkdir(parents=True, exist_ok=True)
     descriptor = Descriptor(media_type=LAYER, digest=digest, size=blob.stat().st_size)
     return cache.store.folder / digest.partition(":")[2], descriptor
+
+
+def empty(folder: Path) -> Path:
+    (file := folder / "list").touch()
+    return file
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -100,7 +106,7 @@ def test_reading_a_layer_is_interrupted(tmp_path: Path) -> None:
 
     blob, digest = layer(tmp_path, MEMBERS)
     with pytest.raises(Interrupted):
-        write_list([str(blob), digest, "", str(tmp_path / "list"), "1"], stop)
+        write_list([str(blob), digest, "", str(empty(tmp_path)), "0"], stop)
 
 
 def test_a_layer_is_listed_while_it_arrives(
@@ -113,8 +119,8 @@ def test_a_layer_is_listed_while_it_arrives(
     monkeypatch.setattr("builder.distribute.pull.cache._READING", None)  # this process reads none
     with cache.listing(descriptor, ignore) as members:
         with partial.open("wb", buffering=0) as growing:
-            for number in range(0, len(data), 40):
-                growing.write(data[number : number + 40])
+            for first, end in itertools.pairwise((0, 1, *range(40, len(data), 40), len(data))):
+                growing.write(data[first:end])
                 time.sleep(0.01)
         partial.rename(file)
         assert members().read_bytes() == expected
@@ -142,7 +148,7 @@ def test_a_layer_that_does_not_arrive_occupies_no_reader(tmp_path: Path, cache: 
         with pytest.raises(ConnectionError), cache.listing(descriptor, ignore):
             raise ConnectionError
     assert cache.readers
-    request = [str(blob), digest, "", str(tmp_path / "list"), "1"]
+    request = [str(blob), digest, "", str(empty(tmp_path)), "0"]
     work = cache.readers.begin(request)
     assert work
     assert work.result(timeout=20)

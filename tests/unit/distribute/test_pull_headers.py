@@ -41,7 +41,7 @@ def pax(header: bytes, **said: str) -> bytes:
 
 def read(data: bytes) -> list[Header] | str:
     """By ours, out of a stream that comes in pieces."""
-    stream = PlainLayer(HashedReader(Pieces(data)), gzipped=False, label="it")
+    stream = PlainLayer(HashedReader(Pieces(data)), label="it")
     found = []
     try:
         for member, _, _ in members(stream):

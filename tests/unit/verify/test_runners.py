@@ -74,7 +74,7 @@ if [ "$count" -lt {losses} ]; then "$@" | head -c {kept}; else "$@"; fi
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci, "_PAUSES", ("", "sleep 0.6; ", "sleep 0.1; "))
+    monkeypatch.setattr(oci, "_PAUSES_S", (0, 0.6, 0.1))
 
 
 def chroot(tmp_path: Path, *, losses: int, kept: int = 0) -> Chroot:
