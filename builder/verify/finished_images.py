@@ -98,13 +98,13 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
             environment={},
             mpi=manifest.cell.mpi,
             harness=harness_of(manifest.inputs.specs or {}),
-            indices=states_in(manifest.inputs),
             checks=manifest.in_image_checks,
         )
         target = dataclasses.replace(
             target,
             environment=layout.environment,
             directory=layout.directory,
+            indices=states_in(manifest.inputs),
             harness={**target.harness, **harness_of(manifest.inputs.programs)},
         )
         yield OpenImage(record=manifest, artifacts=artifacts, target=target, work=work)

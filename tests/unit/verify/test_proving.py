@@ -391,13 +391,27 @@ def test_what_another_runner_finds_is_kept_beside(
 
 
 def test_a_project_says_what_is_to_be_proven(machine: Machine, manifest: dict[str, Any]) -> None:
-    write(machine, {**manifest, "in_image_checks": []})
+    state = {
+        "archive": "debian",
+        "suite": "trixie",
+        "taken_as": "trixie",
+        "date": "2026-11-20T08:00:00+00:00",
+        "sha256": "ab" * 32,
+        "behind_days": 0,
+    }
+    write(
+        machine,
+        {**manifest, "in_image_checks": [], "inputs": {**manifest["inputs"], "indices": [state]}},
+    )
     other = dataclasses.replace(HELLO, timeout_s=5)
     expected = dataclasses.replace(TARGET, checks=(other,), environment={}, directory="/")
     verified = prove_again(machine.run, machine.folder, expected=expected)
     [check] = verified.record.in_image_checks
     assert check.timeout_s == 5
     assert not verified.has_failed, "its variables and directory are the layout's"
+    evidence = (machine.folder / verified.record.evidence[0]).read_text()
+    named = json.loads(evidence)["predicate"]["configuration"][0]["annotations"]["indices"]
+    assert named == [state], "the states of package indices are those of the build"
 
 
 def test_a_runner_needs_its_format(machine: Machine, manifest: dict[str, Any]) -> None:
