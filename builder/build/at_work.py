@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.build.engines import Buildah, Tools
 from builder.build.shared import link_shared
-from builder.system.files import mounted_below, remove_tree, write_whole
+from builder.system.files import mounted_below, remove_tree, unmount_below, write_whole
 from builder.system.home import Home
 from builder.system.locks import Turn, locked, together
 from builder.system.orphans import MARK, end_orphans, living
@@ -101,8 +101,8 @@ def _remember(home: Home, project: Path) -> None:
 def clean(tools: Tools) -> None:
     """Remove containers and mounts. Call it only when no other builder is at work."""
     Buildah(tools).clean()
-    for storage in tools.home.temporary.resolve().glob(f"{OWN_STORAGE}*"):
-        for mount in mounted_below(storage):
-            Processes().capture(["umount", mount], check=False, timeout_s=60)
-    if not mounted_below(tools.home.temporary.resolve()):  # files below a mount are not its own
+    temporary = tools.home.temporary.resolve()
+    for storage in temporary.glob(f"{OWN_STORAGE}*"):
+        unmount_below(storage, Processes())
+    if not mounted_below(temporary):  # files below a mount are not its own
         remove_tree(tools.home.temporary)

@@ -29,7 +29,7 @@ from builder.model import PlannedImage
 from builder.model.cells import base_tag
 from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import LOCK as LOCK_FILE
-from builder.system.files import mounted_below, read_json, remove_tree
+from builder.system.files import read_json, remove_tree, unmount_below
 from builder.system.home import Home
 
 _DAY_S = 86400
@@ -258,13 +258,12 @@ def free(items: Sequence[Garbage], tools: Tools) -> None:
 def _remove(path: Path, tools: Tools) -> str:
     """Remove a file or a folder; return the reason if it cannot be removed, else empty.
 
-    The storage of a killed build may still be mounted. If a mount cannot be removed, the whole
-    folder stays: files below the mount may not be the folder's own.
+    If a mount cannot be removed, the whole folder stays: files below the mount may not be the
+    folder's own.
     """
-    for target in mounted_below(path.parent.resolve() / path.name):  # a link is not followed
-        done = tools.processes.capture(["umount", target], check=False)
-        if done.returncode:
-            return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]
+    real = path.parent.resolve() / path.name  # a link is not followed
+    if reason := unmount_below(real, tools.processes):
+        return reason
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
         return "parts of it could not be removed" if path.exists() else ""

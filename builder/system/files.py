@@ -138,6 +138,18 @@ def mounted_below(folder: Path, *, mounts: Path = _MOUNTS) -> list[Path]:
     return [one for one in reversed(targets) if one == folder or folder in one.parents]
 
 
+def unmount_below(folder: Path, processes: Processes) -> str:
+    """Unmount what is mounted at or below a folder; return why the first mount stays, else empty.
+
+    The storage of a killed build may still be mounted.
+    """
+    for target in mounted_below(folder):
+        done = processes.capture(["umount", target], check=False, timeout_s=60)
+        if done.returncode:
+            return (done.stderr.splitlines() or [f"umount {target} failed"])[-1]
+    return ""
+
+
 def type_of(folder: Path) -> str:
     """Return the type of a folder's file system, such as `tmpfs`; empty if unknown."""
     real = folder.resolve()

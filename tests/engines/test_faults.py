@@ -74,7 +74,8 @@ def test_an_interruption_leaves_nothing_behind_and_a_rerun_finishes(
     assert not listed.stdout.strip()
     assert not (small_site / "out" / IMAGE / "manifest.json").exists()
     write_tiny(small_site, '"echo done"')
-    assert build_images("--project", small_site, "--all", "--format=oci").status == 0
+    again = build_images("--project", small_site, "--all", "--format=oci")
+    assert again.status == 0, again.stderr
 
 
 def test_without_an_engine_nothing_is_begun(tools: Tools, small_site: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,14 +88,10 @@ class FormatPacker:
             yield name, functools.partial(self._fetch, layer)
 
     def _fetch(self, layer: Descriptor) -> FetchedLayer:
-        source, members = self.judged.source, None
-        if self.judged.request.format in LISTED:
-            with self._listing(layer) as listing:
-                blob = self.cache.store.get(source, layer)
-                members = listing()
-        else:
-            blob = self.cache.store.get(source, layer)
-        return FetchedLayer(digest=layer.digest, blob=blob, members=members)
+        is_listed = self.judged.request.format in LISTED
+        with self._listing(layer) if is_listed else nullcontext(lambda: None) as members:
+            blob = self.cache.store.get(self.judged.source, layer)
+            return FetchedLayer(digest=layer.digest, blob=blob, members=members())
 
     def _listing(self, blob: Descriptor) -> AbstractContextManager[Callable[[], Path]]:
         check, diff_id = self.judged.source.check, self._diff_id(blob.digest)

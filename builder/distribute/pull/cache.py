@@ -163,9 +163,9 @@ class PullCache:
     ) -> Iterator[Callable[[], Path]]:
         """List the members of a blob while the caller fetches it into the store.
 
-        Yields a function for when it is there, which returns the list. Its plain bytes must have
-        the `diff_id`, if one is given. The function calls `check` in between, which raises an error
-        to end the work, and raises `Refused` for a layer that must not be unpacked.
+        Yields a function that returns the list; call it once the blob is complete. The plain bytes
+        must have the `diff_id`, if one is given. The function calls `check` in between, which
+        raises an error to end the work, and raises `Refused` for a layer that must not be unpacked.
         """
         assert self.lists is not None  # the cache was opened for this format
         readers = self.readers

@@ -160,26 +160,13 @@ def podman_runner(container: Container) -> Iterator[Runner]:
     gpus = [f"--device={CDI_GPUS}"] if container.gpu else []
     # Its `system migrate` ends the process that keeps its namespace open.
     with _own_storage(container, "podman", "tmpdir", ending=("system", "migrate")) as podman:
-        runner = _Named(
+        yield _Named(
             engine=podman,
             options=(*_user(), *limits(), *gpus),
             container=container,
             image=_pulled(container, [*podman, "pull", "--quiet"]),
             env=Buildah(container.tools).environment,
         )
-        with _removed(runner):
-            yield runner
-
-
-@contextlib.contextmanager
-def _removed(runner: _Named) -> Iterator[None]:
-    """Remove a runner's image from the engine afterwards."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
-            removal = [*runner.engine, "rmi", "--force", runner.image]
-            Processes().capture(removal, env=runner.env, check=False)
 
 
 @contextlib.contextmanager
@@ -243,8 +230,12 @@ def docker_runner(container: Container) -> Iterator[Runner]:
         copy = [tools.program("skopeo"), "copy", "--quiet", f"oci:{artifact.name}", target]
         capture(copy, env=tools.environment, cwd=artifact.parent)
         capture([docker, "load", "--quiet", "--input", str(archive)])
-    with _removed(runner):
+    try:
         yield runner
+    finally:
+        with contextlib.suppress(Exception):  # an interrupted run starts nothing more by itself
+            removal = [docker, "rmi", "--force", runner.image]
+            Processes().capture(removal, env=runner.env, check=False)
 
 
 def _user() -> list[str]:

@@ -22,6 +22,7 @@ from builder.cli import gc, main
 from builder.compile.spec import COMPILER
 from builder.model import Selection
 from builder.plan.keys import declared_stages
+from builder.system import files
 from builder.system.home import Home
 from builder.system.locks import together
 from builder.system.process import Completed, Processes
@@ -349,7 +350,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
             return Completed(argv=tuple(argv), returncode=32 * busy, stderr=error)
 
     mounted = {folder: [folder / "storage/overlay"] for folder in (here, stays)}
-    monkeypatch.setattr(garbage, "mounted_below", lambda path: mounted.get(path, []))
+    monkeypatch.setattr(files, "mounted_below", lambda path: mounted.get(path, []))
     with_processes(monkeypatch, OneIsBusy)
     code, _, err = said(capsys, f"--project={project}", "--free")
     assert code == 1
