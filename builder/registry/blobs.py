@@ -74,7 +74,7 @@ def _filled(registry: Repository, blob: Descriptor, file: IO[bytes]) -> str:
 
 
 def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: BodyLimits) -> None:
-    """Fetch the missing end of a blob in one attempt; raises `Transient` if it breaks off."""
+    """Fetch the missing end of a blob in one attempt; raises `Transient` if that fails."""
     size = _size_of(file)
     headers = {"Range": f"bytes={size}-"} if size else {}
     good = (200, 206, 416) if size else (200,)
@@ -88,7 +88,7 @@ def _append(registry: Repository, blob: Descriptor, file: IO[bytes], limits: Bod
         if response.status == HTTPStatus.OK:
             file.truncate(size := 0)
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {size}-"):
-            raise registry.wrong(blob.digest, "the registry sent another range than requested")
+            raise registry.wrong(blob.digest, "the registry sent a range that was not requested")
         while chunk := response.read(_READ, decode_content=False):
             size += len(chunk)
             if size > blob.size:
@@ -209,7 +209,7 @@ class _Upload:
                 yield piece
 
     def _find_offset(self) -> None:
-        """Ask for the offset after an interrupted request; if it is unclear, begin again."""
+        """Ask for the offset after an interrupted request; begin again if it is unclear."""
         location, offset = self.location, self.offset
         self.location, self.offset = "", 0
         if not location:

@@ -71,10 +71,10 @@ def namespace(
     processes: Processes | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> Callable[[str], Registry]:
-    """Return a function from a recipe to its repository in REGISTRY/NAMESPACE; raises `BadInput`.
+    """Return a function that gives a recipe's repository in REGISTRY/NAMESPACE.
 
-    Only the command's `own` registry gets the login from the environment variables. `processes`
-    starts credential helpers. `tell` receives a line for each wait.
+    Raises `BadInput`. Only the command's `own` registry gets the login from the environment
+    variables. `processes` starts credential helpers. `tell` receives a line for each wait.
     """
     if "/" not in text.strip("/"):
         shown = "this" if "@" in text else text

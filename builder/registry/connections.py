@@ -46,7 +46,7 @@ _FRAMING = 16 << 20  # bytes besides a body: chunk sizes and trailers
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyLimits:
-    """The largest size of a body in bytes, and the time limit for all attempts at it.
+    """The size limit of a body in bytes, and the time limit for all attempts to transfer it.
 
     `until` is a time of `time.monotonic`.
     """
@@ -56,7 +56,7 @@ class BodyLimits:
 
     @classmethod
     def from_now(cls, size: int) -> BodyLimits:
-        """Return the limits for all attempts at a body that begin now."""
+        """Return the limits for a body whose first attempt begins now."""
         return cls(size=size, until=time.monotonic() + ANY_S + size / MEAN_RATE)
 
 
@@ -286,7 +286,7 @@ def _context_that_trusts(authorities: _Authorities) -> ssl.SSLContext:
 def _authorities() -> _Authorities:
     """Return the certificate files that variables name, with the variables; else the default file.
 
-    The first variable that is set counts, as in requests, and SSL_CERT_FILE in any case.
+    As in requests, the first variable that is set counts. SSL_CERT_FILE always counts.
     """
     environment = os.environ
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE")

@@ -52,9 +52,8 @@ class Login:
 class Credentials:
     """Logins by repository, looked up when a registry asks for one.
 
-    The login from the environment variables is for the registry `own` (that of `publish --to`) and
-    for the host of BUILD_IMAGES_REGISTRY, and for no other. `logins` take precedence over all
-    files.
+    The login from the environment variables is only for the registry `own` (that of `publish --to`)
+    and the host of BUILD_IMAGES_REGISTRY. `logins` take precedence over all files.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Credentials:
         self._lock = threading.Lock()
 
     def login(self, registry: str, repository: str) -> Login | None:
-        """Return the login for a repository; None if there is none: requests are anonymous then.
+        """Return the login for a repository; None for anonymous requests.
 
         Raises `BadInput` for an unreadable file, `MissingPrerequisite` for a failed helper.
         """
@@ -100,7 +99,7 @@ class Credentials:
         return None
 
     def _ask(self, helper: str, registry: str) -> Login | None:
-        """Return a helper's login; run it only once: it may ask the user, or be slow to fail."""
+        """Return a helper's login; run it only once: it may prompt the user, or fail slowly."""
         key, program = (helper, registry), f"docker-credential-{helper}"
         with self._lock:
             if key not in self._answers:
@@ -115,7 +114,7 @@ class Credentials:
         return answer
 
     def _answer(self, program: str, registry: str) -> Login | None:
-        """Return the login that a credential helper prints; its output is never repeated."""
+        """Return the login that a credential helper prints; errors never quote its output."""
         try:
             done = self._processes.capture(
                 [program, "get"],
@@ -210,7 +209,7 @@ def _normal(key: str) -> str:
 
 
 def _login_of(entry: Mapping[str, object], file: Path, key: str) -> Login | None:
-    """Return the login of an entry; None for an empty one: a helper has its login.
+    """Return the login of an entry; None for an empty entry, whose login a helper has.
 
     Some programs write name and password as two fields, or base64 in several lines.
     """
@@ -284,7 +283,7 @@ class Authorization:
             return self._known.get(scope) or self._known.get(_BASIC_KEY, "")
 
     def answer(self, challenge: str, scope: Scope, *, stale: str) -> str:
-        """Return the value that a 401 asks for, empty if there is none; `stale` was refused.
+        """Return the value for the challenge of a 401, or an empty text; `stale` was refused.
 
         Raises `Denied` if the token server returns no token.
         """

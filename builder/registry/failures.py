@@ -55,7 +55,7 @@ class NotThere(RegistryFailed):
 
 
 class Denied(RegistryFailed):
-    """The registry denies access: no credentials, wrong ones (401), or too few rights (403)."""
+    """The registry denies access: missing or wrong credentials (401), or no permission (403)."""
 
     exit_code = 4
 
@@ -92,7 +92,7 @@ _MOST = 40  # attempts at one transfer, with progress or without
 
 
 class Retries:
-    """A counter of the attempts at one transfer: their number is limited, the waits grow.
+    """Attempts at one transfer: their number is limited, and the delays between them grow.
 
     `wait` sleeps for a number of seconds; `tell` receives a line for each wait. There is no further
     attempt if the server asks for a pause of more than two minutes.

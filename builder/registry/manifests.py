@@ -2,7 +2,7 @@
 
 SIF: `apptainer pull oras://` requires a single layer of that type
 (https://github.com/apptainer/apptainer/blob/main/internal/pkg/client/oras/oras.go). The tarball's
-type is this project's own: no standard has one for a plain root file system.
+type is this project's own: no standard defines one for a plain root file system.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Source(ABC):
 
     @abstractmethod
     def read_blob(self, blob: Descriptor, path: Path) -> None:
-        """Write a blob to a file; on a wrong digest, remove it and raise `WrongContent`."""
+        """Write a blob to a file; on a wrong digest, remove the file and raise `WrongContent`."""
 
     @abstractmethod
     def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
@@ -124,7 +124,7 @@ class Source(ABC):
     def object_of(
         self, content: bytes, resource: str, most: int | None = MOST_VALUES
     ) -> dict[str, Any]:
-        """Return a JSON object of at most `most` values; raises `WrongContent` for others."""
+        """Return a JSON object of at most `most` values; raises `WrongContent` otherwise."""
         return json_object(content, f"{self.name}: {resource}", most)
 
     def wrong(self, resource: str, reason: str) -> WrongContent:
@@ -152,6 +152,6 @@ def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[De
 
 
 def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
-    """Return the blobs that a manifest names, its configuration first; none of an index."""
+    """Return the blobs that a manifest names, its configuration first; none for an index."""
     config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
     return [*config, *descriptors(manifest, "layers", where)]

@@ -74,7 +74,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Return the reference of a text; Docker Hub where no registry is named.
+        """Parse an image reference; a text without a registry means Docker Hub.
 
         Raises `BadInput`, whose message never contains a password.
         """
@@ -84,7 +84,7 @@ class Reference:
         name, at, digest = text.partition("@")
         if at and not is_digest(digest):
             shown = text if digest.startswith("sha") else name.partition(":")[0]
-            raise _invalid(shown, "a digest is sha256: with 64 hexadecimal digits")
+            raise _invalid(shown, "a digest is sha256: followed by 64 hexadecimal digits")
         registry, slash, path = name.partition("/")
         if not slash or (registry != "localhost" and not any(mark in registry for mark in ".:[")):
             registry, path = DOCKER_HUB, name
@@ -143,7 +143,7 @@ class Descriptor:
             raise WrongContent(f"{where}: a descriptor is missing")
         kind, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
         if not is_digest(digest):
-            raise WrongContent(f"{where}: a descriptor without sha256: and 64 hexadecimal digits")
+            raise WrongContent(f"{where}: a descriptor has no sha256 digest")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < LARGEST:
             raise WrongContent(f"{where}: the descriptor of {digest} has no size")
         if not isinstance(kind, str) or not kind:

@@ -293,7 +293,7 @@ class Transport:
             raise RegistryFailed(f"{resource}: {problem}") from error
         except (urllib3.exceptions.HTTPError, ConnectionError, TimeoutError, ssl.SSLError) as error:
             reason = innermost(error)
-            broken = Unreachable(f"{resource}: broke off: {reason}", reason=reason)
+            broken = Unreachable(f"{resource}: transfer failed: {reason}", reason=reason)
             raise Transient(broken) from error
 
     def _token(self, url: str, headers: Mapping[str, str], form: Mapping[str, str]) -> bytes:
@@ -317,7 +317,7 @@ class Transport:
         return self.retried(attempt)
 
     def _allows_clear(self, url: str) -> bool:
-        """Return whether a token server may get a login without TLS: a host used without TLS."""
+        """Return whether a token server may receive a login without TLS."""
         server, base = urlsplit(url), urlsplit(self.base())
         named = {server.netloc, server.hostname} & set(self._plain_http)
         same = server.hostname == base.hostname

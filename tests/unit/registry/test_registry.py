@@ -144,7 +144,7 @@ def test_a_blob_that_breaks_off_goes_on_where_it_was(fake: Fake, tmp_path: Path)
         (CONTENT + b"?", "it has more than 1024000 bytes", 1),
         (CONTENT * 9, "it has more than 1024000 bytes", 1),
         (CONTENT[:1000], "it ends after 1000 of 1024000 bytes", 2),
-        (b"", "broke off: received 0 of 1024000 bytes", 5),
+        (b"", "transfer failed: received 0 of 1024000 bytes", 5),
     ],
 )
 def test_a_blob_of_other_bytes_is_refused_and_gone(

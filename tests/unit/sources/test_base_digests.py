@@ -212,7 +212,7 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     assert caught.value.exit_code == 4
 
 
-NO_DIGEST = "a descriptor without sha256"
+NO_DIGEST = "a descriptor has no sha256 digest"
 LINUX = {"os": "linux", "architecture": "amd64"}
 
 
@@ -224,7 +224,7 @@ LINUX = {"os": "linux", "architecture": "amd64"}
         (None, "it is not a JSON object"),
         ({"mediaType": "text/html", "schemaVersion": 1}, "its media type differs"),
         ({"config": []}, "(a descriptor is missing|available: none)"),
-        ({"config": {"digest": "../../x"}}, "(a descriptor without sha256|available: none)"),
+        ({"config": {"digest": "../../x"}}, "(a descriptor has no sha256 digest|available: none)"),
         ({"manifests": 3}, "manifests is not a list"),
         ({"manifests": [3]}, "a descriptor is missing"),
         ({"manifests": [{"platform": 3}]}, NO_DIGEST),
