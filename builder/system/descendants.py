@@ -1,9 +1,9 @@
-"""Find, describe and end a process together with everything that it started, by /proc.
+"""Find, describe and end a process together with everything that it started, through /proc.
 
-A process that forks twice, or that creates its own session, is not a descendant of a command any
-more once its parent has ended. `main` runs one command and adopts such orphans as init does, so all
-processes that the command ever started are found and ended. `main` runs as the caller even if the
-command runs as another user, so that it may end them.
+A process that forks twice, or that creates its own session, is no longer a descendant of the
+command once its parent has ended. `main` runs one command and adopts such orphans as init does, so
+all processes that the command ever started are found and ended. `main` runs as the caller even if
+the command runs as another user, so that it may end them.
 
 usage: python -c 'from builder.system.descendants import main; main()' USER COMMAND [ARGUMENT...]
 
@@ -95,7 +95,7 @@ def is_alive(pid: int) -> bool:
 def waiting_below(pid: int) -> tuple[str, ...]:
     """Return what the processes below `pid` wait for, a line each: `sleep 60 (hrtimer_nanosleep)`.
 
-    Processes that wait for others of them are left out, and all after the fifth.
+    Processes that wait for one of the others are left out. At most five are described.
     """
     return waiting([one for one in descendants(pid) if is_alive(one)])
 

@@ -36,10 +36,10 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
-    """Write a file atomically: readers see the old or the new text. Others may write it, too.
+    """Write a file atomically, even beside other writers: readers see the old or the new text.
 
-    `errors` is that of `str.encode`, for text that is not valid Unicode. After a power failure the
-    old file may be there again.
+    `errors` is that of `str.encode`, for text that is not valid Unicode. A power failure may
+    bring the old file back.
     """
     partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
     try:
@@ -119,7 +119,7 @@ def read_regular(path: Path, limit: int | None = None, *, follow: bool = False) 
 
 
 def irregular(path: Path) -> Iterator[Path]:
-    """Yield those of a path and all paths below it that are neither regular files nor folders."""
+    """Yield a path, and those below it, if they are neither regular files nor folders."""
     paths = [path, *(path.rglob("*") if path.is_dir() else ())]
     yield from (one for one in paths if not (one.is_file() or one.is_dir()))
 
@@ -139,7 +139,7 @@ def mounted_below(folder: Path, *, mounts: Path = _MOUNTS) -> list[Path]:
 
 
 def unmount_below(folder: Path, processes: Processes) -> str:
-    """Unmount what is mounted at or below a folder; return why the first mount stays, else empty.
+    """Unmount everything at or below a folder; return the first failure's reason, else empty.
 
     The storage of a killed build may still be mounted.
     """

@@ -44,7 +44,7 @@ def _field(file: Path, separator: str, names: tuple[str, ...]) -> str:
 
 
 def own_index(processes: Processes) -> str:
-    """Return the package index of this machine's pip; empty if pip has no answer."""
+    """Return the package index of this machine's pip; empty if pip reports none."""
     for arguments, pattern in (
         (("config", "list"), r"^(?::env:|install|global|site|user)\.index-url='([^']+)'"),
         (("install", "--help"), r"\(default\s+(https?://[^\s)]+)\)"),

@@ -213,7 +213,7 @@ def is_loaded(proc: Path = Path("/proc")) -> bool:
 
 
 def kernel_driver(proc: Path = Path("/proc")) -> str:
-    """Return the version of NVIDIA's loaded kernel module (535.104.05); empty if none is."""
+    """Return the version of NVIDIA's loaded kernel module (535.104.05), or an empty text."""
     match = _VERSION.search(text_of(proc / "driver/nvidia/version"))
     return match["version"] if match else ""
 

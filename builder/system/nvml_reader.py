@@ -1,9 +1,9 @@
 """Calls into libnvidia-ml.so.1 with NVIDIA's nvidia-ml-py; only separate processes import this.
 
 `read_once` prints a reading as JSON. `watch` prints the use of the GPUs twice a second, as a line
-of JSON: a list with an object for each GPU, of `index`, `busy` (the share of the time, 0 to 1),
+of JSON: a list with an object for each GPU, with `index`, `busy` (the share of the time, 0 to 1),
 `memory_bytes` and `power_w`; null means not reported. It ends at the first fault, which it prints
-on standard error, and when its output is not read any more.
+on standard error, and when its output is no longer read.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _peers(gpu: object) -> list[str]:
 
 
 def _pci_address(info: pynvml.nvmlPciInfo_t) -> str:
-    """Return a PCI address as /sys writes it: 0000:3b:00.0; empty if there is none."""
+    """Return a PCI address as /sys writes it: 0000:3b:00.0; empty for no address."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""
 
 

@@ -87,7 +87,7 @@ def _is_orphan(process: Path, folder: Path) -> bool:
 
 
 def _is_dead(path: Path, *, remove: bool = False) -> bool:
-    """Return whether no process holds a builder's lock; with `remove`, remove it then."""
+    """Return whether no process holds a builder's lock; with `remove`, remove a free lock."""
     if not path.exists():
         return True
     name = path.name.removeprefix(".").removesuffix(".lock")

@@ -108,7 +108,7 @@ class Processes:
                     returncode = child.wait()
         self._raise_if_stopping()
         if deadline.expired:
-            text = f"{name}: ended after {timeout_s:.0f} s without a result"
+            text = f"{name}: no result after {timeout_s:.0f} s"
             raise StepFailed(text, tail=tuple(tail), log=log, hint=hint)
         if returncode:
             text = f"{name}: {_ended(returncode)}"
@@ -133,9 +133,9 @@ class Processes:
 
         With `check`, failure raises `StepFailed`; without, the caller reads `returncode` and
         `timed_out`. A `supervised` command is ended with everything it started, even processes that
-        left its session and parent (builder.system.descendants). On a timeout, `look` returns from
-        the command's process id what it waits for. `input_text` (some kB at most) is its standard
-        input; secrets go there, and never into arguments.
+        left its session and parent (builder.system.descendants). On a timeout, `look` gets the
+        command's process id and returns what it waits for. `input_text` (some kB at most) is its
+        standard input; secrets go there, and never into arguments.
         """
         words = tuple(os.fspath(word) for word in argv)
         start = time.monotonic()
@@ -153,7 +153,7 @@ class Processes:
                 output, errors = stdout.text(GRACE_S), stderr.text(GRACE_S)
         self._raise_if_stopping()
         if check and (returncode or deadline.expired):
-            end = f"ended after {timeout_s} s" if deadline.expired else _ended(returncode)
+            end = f"no result after {timeout_s} s" if deadline.expired else _ended(returncode)
             tail = (errors or output).splitlines()[-TAIL_LINES:]
             raise StepFailed(f"{shlex.join(words)}: {end}", tail=tail, hint=hint)
         return Completed(
@@ -223,7 +223,7 @@ class Processes:
         stderr: int = subprocess.PIPE,
         supervised: bool = False,
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a command; at the end, end all that still runs of it."""
+        """Start a command; on exit, end all of its processes that still run."""
         self._raise_if_stopping()
         environment = {**os.environ, **self.mark, **(env or {})}
         entry = None if user is None else _entry(user)

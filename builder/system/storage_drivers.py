@@ -32,7 +32,7 @@ class Driver:
 
     @property
     def title(self) -> str:
-        """The driver for messages: `overlay`, `overlay by fuse-overlayfs`, `vfs`."""
+        """The driver's name in messages: `overlay`, `overlay by fuse-overlayfs`, `vfs`."""
         return f"{self.name} by {Path(self.program).name}" if self.program else self.name
 
 

@@ -37,7 +37,7 @@ def in_colour() -> bool:
 
 
 def is_capable() -> bool:
-    """Return whether the terminal can do more than print lines one below the other."""
+    """Return whether the terminal can do more than print one line after another."""
     return os.environ.get("TERM", "dumb") != "dumb"
 
 

@@ -27,7 +27,7 @@ def server_of(url: str) -> str:
 
 
 def without_users(text: str) -> str:
-    """Return a text for messages and logs: its URLs have no user names and passwords."""
+    """Return a text for messages and logs, without user names and passwords in its URLs."""
     return _USER.sub("://", text)
 
 

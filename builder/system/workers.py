@@ -40,7 +40,7 @@ class Workers:
         return None
 
     def finished(self, work: Future[bool] | None, check: Callable[[], object]) -> bool:
-        """Wait for work that was begun; return False if the caller must do it, and meet its error.
+        """Wait for work that was begun; return False if the caller must do it, with its error.
 
         `check` is called meanwhile, and may raise to abandon the work. Raises `Interrupted` after
         `end`.
@@ -57,7 +57,7 @@ class Workers:
         return False
 
     def end(self) -> None:
-        """Kill all processes; their results are not needed any more."""
+        """Kill all processes; their results are no longer needed."""
         self._ended.set()
         for process in self.processes:
             process.kill()

@@ -122,7 +122,7 @@ def test_command_runs_in_the_folder_that_is_named(tmp_path: Path, log: Path) -> 
 
 
 def test_step_that_takes_too_long_is_ended(log: Path) -> None:
-    with pytest.raises(StepFailed, match="sh: ended after 0 s without a result") as caught:
+    with pytest.raises(StepFailed, match="sh: no result after 0 s") as caught:
         Processes().logged(sh(f"echo begun; exec sleep {LONG}"), log=log, timeout_s=0.3)
     assert caught.value.tail == ("begun",)
 
@@ -174,7 +174,7 @@ def test_timeout_ends_what_ignores_requests() -> None:
 
 
 def test_checked_timeout_is_a_failure() -> None:
-    with pytest.raises(StepFailed, match=r"ended after 0\.2 s"):
+    with pytest.raises(StepFailed, match=r"no result after 0\.2 s"):
         Processes().capture(["sleep", LONG], timeout_s=0.2)
 
 
