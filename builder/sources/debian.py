@@ -62,9 +62,9 @@ class DebianSources:
                 if upstream == version:
                     return _locked_source(url, package, version, fields)
                 versions.add(f"{upstream} ({suite})")
-        available = ", ".join(sorted(versions)) or "no version of it"
+        available = ", ".join(sorted(versions)) or "none"
         raise Unfetched(
-            f"{url}: Debian's {', '.join(self.suites) or 'suites'} have {available}",
+            f"{url}: not in Debian's {', '.join(self.suites) or 'suites'}; available: {available}",
             hint="use the upstream version as Debian writes it, without epoch and revision",
         )
 

@@ -71,13 +71,13 @@ class _Transfer:
                 if _complete_length(response) == offset:
                     return  # the file is complete; only the end of the transfer was missing
                 self.target.unlink()
-                raise _Retry(f"{server} has fewer bytes than already fetched")
+                raise _Retry(f"the file on {server} is shorter than the part already fetched")
             _check_status(response, self.url)
             goes_on = offset and response.status_code == requests.codes.partial_content
             part = response.headers.get("Content-Range", "")
             if goes_on and not part.startswith(f"bytes {offset}-"):
                 self.target.unlink()
-                raise _Retry(f"{server} sent another range than requested")
+                raise _Retry(f"{server} sent a range that was not requested")
             self._write(response, offset if goes_on else 0)
 
     def _headers(self, offset: int) -> dict[str, str]:
@@ -106,7 +106,7 @@ class _Transfer:
             tag: str = response.headers.get("ETag", "")
             if tag and not tag.startswith("W/"):  # If-Range needs a strong tag: RFC 9110, 13.1.5
                 self.validator = tag
-            reason = f"{server_of(response.url)} broke off: {innermost(error)}"
+            reason = f"transfer from {server_of(response.url)} failed: {innermost(error)}"
             raise _Retry(reason) from error
 
 

@@ -63,11 +63,11 @@ class Journals:
         return self.cache / _FOLDER / f"{build}.jsonl"
 
     def note(self, build: str, files: Iterable[ServedFile]) -> None:
-        """Add lines to a journal; requests of no build (`RUN`) are ignored."""
+        """Add lines to a journal; `RUN`, which is no build, is ignored."""
         self._append(build, [asdict(file) for file in files])
 
     def note_state(self, build: str, state: IndexState) -> None:
-        """Add the state of a suite that a build saw; requests of no build are ignored."""
+        """Add the state of a suite that a build saw; `RUN` is ignored."""
         self._append(build, [{_STATE: asdict(state)}])
 
     def states(self, build: str) -> tuple[IndexState, ...]:
@@ -90,7 +90,7 @@ class Journals:
         self._append(build, [{"complete": False}])
 
     def end(self, build: str, *, built: Iterable[str], taken: Iterable[str], well: bool) -> None:
-        """End a build, `well` or not, with the layers that it built and reused (`taken`)."""
+        """End a build; `well` if it succeeded. It built layers and reused others (`taken`)."""
         known, taken = self._built(build) | {*built}, {*taken}
         layers = taken - known
         paths = (self.cache / _FOLDER).glob("*.jsonl") if layers else ()
@@ -193,7 +193,7 @@ def _text(lines: Iterable[Mapping[str, object]]) -> str:
 
 
 def key_of(secret: str, user: str) -> str:
-    """Return the password for a build, or for the run itself; other keys do not follow from it."""
+    """Return the password for a build, or for the run itself; no other can be derived from it."""
     if user == RUN:
         return secret
     return hmac.new(secret.encode(), user.encode(), hashlib.sha256).hexdigest()

@@ -59,7 +59,7 @@ class PackageCache:
         return self.address.replace("//", f"//{RUN}:{self.secret}@")
 
     def place(self, url: str, *, listed: bool = False) -> Path | None:
-        """Return the cache path for a URL, or None. An index `listed` it: more types are cached."""
+        """Return the cache path of a URL, or None. An index `listed` it: more types are cached."""
         name = unquote(urlsplit(url).path).rpartition("/")[2]
         if not name.endswith((*_CACHED, *_SOURCES) if listed else _CACHED):
             return None

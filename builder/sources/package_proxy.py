@@ -263,7 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = response.headers.get("Content-Type", "")
         place = None if _is_page(response) else place
         release = bytearray() if is_ok and is_release(self._url) else None
-        # The answer is noted before the last chunk is sent: with all of it, a client may end.
+        # The answer is noted before the last chunk is sent: a client that has all of it may end.
         last = b""
         try:
             with self._cached_copy(place, int(length) if has_size else -1, kind) as copy:

@@ -72,8 +72,8 @@ class SourceStore:
     ) -> Path:
         """Return the file, from the store or fetched into it; its SHA-256 is the locked one.
 
-        Raises `Unfetched` if no URL has the file (or `offline` forbids requests), `Changed` if a
-        URL has a different file and none has the right one.
+        Raises `Unfetched` if no URL has the file (or `offline` forbids requests), and `Changed` if
+        a URL has a different file and none has the right one.
         """
         place = self.place(source.sha256)
         if _is(place, source):

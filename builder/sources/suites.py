@@ -108,17 +108,17 @@ class Suites:
         return f"it is {behind} days older; --max-index-age {behind} accepts it, or {_OTHER_MIRROR}"
 
     def _missing(self, folder: str, release: str) -> str:
-        """Return the first index of a Release file that is missing on the mirror, or nothing."""
+        """Return the first index of a Release file that is missing on the mirror, else empty."""
         for _, index in self._indices(release):
             if not _is_available(folder, *index.groups()):
                 return index[3]
         return ""
 
     def _missing_package(self, archive: str, suite: str, other: str, release: str) -> str:
-        """Return a package of a suite's index that is missing on the mirror, or nothing.
+        """Return a package of a suite's index that is missing on the mirror, else empty.
 
-        Only two packages whose version differs in the suite's other state are looked for: the
-        packages of an architecture arrive together.
+        It looks for only two packages whose version differs in the suite's other state, because
+        the packages of an architecture arrive together.
         """
         for arch, index in self._indices(release):
             new, old = (_packages(f"{archive}{name}/{index[3]}", arch) for name in (suite, other))
@@ -161,7 +161,7 @@ def _packages(url: str, arch: str) -> dict[str, str]:
 
 
 def _release(folder: str) -> str:
-    """Return the Release file in a suite's folder; raises `ValueError` without one."""
+    """Return the Release file in a suite's folder; raises `ValueError` if it is missing."""
     with _response("GET", f"{folder}/InRelease") as response:
         page = page_of(response) if response.ok else None
     if page is None:

@@ -442,8 +442,8 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("debian-source:hello/2.10", r"have 2\.10\+ds \(trixie\)"),
-        ("debian-source:other/1", "have no version of it"),
+        ("debian-source:hello/2.10", r"not in Debian's trixie; available: 2\.10\+ds \(trixie\)"),
+        ("debian-source:other/1", "available: none"),
         ("debian-source:native/5", "no upstream .orig.tar"),
     ],
 )
@@ -486,4 +486,4 @@ def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -
     assert texts[0].startswith(f"{sources.keyring}: Debian's keys are not on this machine")
     assert "build-images setup" in texts[0]
     assert texts[1] == "no Debian mirror is known for the sources of trixie"
-    assert "2.10+ds: Debian's suites have no version of it" in texts[2]
+    assert "2.10+ds: not in Debian's suites; available: none" in texts[2]
