@@ -203,7 +203,7 @@ def test_a_tag_that_is_rolled_back_is_refused(site: Site) -> None:
     old = site.publish(Content(note="old", built="2026-01-01T00:00:00Z"))
     done = pull(site, "sif")
     assert_refused(done, site)
-    assert "older than at the last pull, by its provenance: 2026-01-01" in done.stderr
+    assert "older than the last pulled image by provenance time: 2026-01-01" in done.stderr
     passed(pull(site, "sif", name=f"site/tool@{old.index}"))
 
 

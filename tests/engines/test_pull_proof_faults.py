@@ -104,7 +104,7 @@ def test_proof_of_another_image_is_refused(site: Site, form: str) -> None:
     assert_refused(done, site)
     assert refused_by(done) >= KINDS.keys()
     reasons = {
-        BUNDLE: f"6 the statement is about another image than {thief}",
+        BUNDLE: f"6 the statement is about another image, not {thief}",
         CLASSIC: f"the signature is for '{owner}'; 5 the statement is about another image",
     }
     assert reasons.get(form, f"6 the manifest refers to {owner}") in done.stderr

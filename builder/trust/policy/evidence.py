@@ -91,7 +91,7 @@ def choose(policy: Policy, gathered: Gathered) -> Chosen:
 
 
 def newest_proven(policy: Policy, gathered: Gathered, artifacts: Sequence[str]) -> str:
-    """Return the published file of one format that the newest evidence is about.
+    """Return the published file, of one format, that the newest evidence names.
 
     An image that was packed again has several files. Without evidence, return the first file;
     without files, return an empty text.
@@ -138,7 +138,7 @@ def _why_not(claim: Claim, policy: Policy, gathered: Gathered) -> str:
         return f"is about another {gathered.format} of this image"
     run, formats = _run_of(claim), PULLED[gathered.format]
     if run.format not in formats:
-        return f"is for another format than {' or '.join(formats)}"
+        return f"is for a format other than {' or '.join(formats)}"
     if reason := _other_class(run, policy.evidence.hosts, gathered):
         return reason
     return _EMULATED if run.emulated and not policy.evidence.emulated else ""

@@ -42,21 +42,21 @@ def rollback(policy: Policy, gathered: Gathered) -> Ruling:
 def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
     for kind in ("provenance", "created", "evidence"):
         if kind in last.times and kind not in now:
-            reason = f"the last pulled image has a time by its {kind}, but this image has none"
+            reason = f"the last pulled image has a {kind} time, but this image has none"
             return refused(rule, reason, _ON_PURPOSE)
         if kind not in last.times or now[kind] == last.times[kind]:
             continue
         days = f"{day_of(now[kind])}, after {day_of(last.times[kind])}"
         if now[kind] > last.times[kind]:
-            return passed(rule, f"newer than at the last pull, by its {kind}: {days}")
-        reason = f"older than at the last pull, by its {kind}: {day_of(now[kind])}"
+            return passed(rule, f"newer than the last pulled image by {kind} time: {days}")
+        reason = f"older than the last pulled image by {kind} time: {day_of(now[kind])}"
         return refused(rule, reason, _ON_PURPOSE)
     reason = f"not the last pulled image ({short(last.digest)}), and it is unknown which is newer"
     return refused(rule, reason, _ON_PURPOSE)
 
 
 def times_of(gathered: Gathered) -> dict[str, dt.datetime]:
-    """Return the times of an image: by its provenance, by itself, by its first evidence."""
+    """Return the times of an image by source: provenance, configuration, first evidence."""
 
     def finished(kind: str) -> list[dt.datetime]:
         claims = trusted(gathered.proofs, kind, gathered.digests)

@@ -83,7 +83,7 @@ class Package:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """A bill of materials; `complete` unless it states that something is missing."""
+    """A bill of materials; `complete` unless it declares itself incomplete."""
 
     packages: tuple[Package, ...] = ()
     complete: bool = True
@@ -96,9 +96,9 @@ Content = Evidence | Provenance | Bill
 class Claim:
     """A statement about digests, signed or not.
 
-    `key` names the policy's key that signed it; it is empty if none did, and `fault` then has the
+    `key` names the policy's key that signed it; it is empty if no key did, and `fault` has the
     reason. `signer` is the identity in a certificate; several of the policy's keys may match it.
-    Evidence, provenance and bills have a content unless there is a fault. `digest` is the source.
+    Evidence, provenance and bills without a fault have a content. `digest` is the source.
     """
 
     kind: str

@@ -105,7 +105,7 @@ def signature(policy: Policy, gathered: Gathered) -> Ruling:
     if len(keys) >= policy.signatures:
         return passed("signature", f"signed by {', '.join(keys)}")
     claims = [claim for claim in gathered.proofs if claim.kind in {SIGNATURE, OTHER}]
-    reason = f"{len(keys)} of {counted(policy.signatures, 'signature')} by keys of the policy"
+    reason = f"{len(keys)} of {policy.signatures} required signatures by keys of the policy"
     if faults := faults_of(claim for claim in claims if claim not in valid):
         reason += f" ({faults})"
     elif not claims:
@@ -320,7 +320,7 @@ def _times(claim: Claim) -> list[dt.datetime]:
 
 def _lacking(rule: str, gathered: Gathered, kind: str) -> Ruling:
     faults = faults_of(claim for claim in gathered.proofs if claim.kind in {kind, OTHER})
-    reason = f"none that counts ({faults})" if faults else "none attached"
+    reason = f"none counts ({faults})" if faults else "none attached"
     return refused(rule, reason, _fix(gathered, _ASK))
 
 

@@ -71,7 +71,7 @@ class Identity:
 class RequiredHosts:
     """The class of hosts whose evidence counts; an empty field is not compared.
 
-    `capabilities` are compute capabilities (70 for 7.0): one GPU at least must have one of them;
+    `capabilities` are compute capabilities (70 for 7.0): at least one GPU must have one of them;
     None means those of the host. `driver` is a PEP 440 specifier, or `same` (as the host's branch).
     """
 
@@ -310,7 +310,7 @@ _hosts = record(
 _provenance = record(RequiredProvenance, {}, {"builders": _texts, "sources": _texts})
 _bill = record(RequiredBill, {}, {"forbidden_packages": _texts, "forbidden_licences": _texts})
 _OPTIONAL = {
-    "signatures": positive("a number of signatures", "valid: a whole number from 1 on"),
+    "signatures": positive("a number of signatures", "valid: a whole number, 1 or more"),
     "evidence": _evidence,
     "provenance": _or_word(IGNORED, _provenance),
     "sbom": _or_word(IGNORED, _bill),

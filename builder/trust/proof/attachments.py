@@ -143,7 +143,7 @@ def json_object(
 ) -> dict[str, object]:
     """Return a JSON object in UTF-8; raises `Unusable`, which names `title`.
 
-    It has at most `limit` bytes and `most` values; None is for content that a trusted key signed.
+    It has at most `limit` bytes and `most` values (None: no limit, for trusted content).
     """
     if len(data) > limit:
         raise Unusable(f"{title} has {len(data)} bytes; at most {limit} are read")
@@ -195,7 +195,7 @@ def manifest_of(data: bytes) -> dict[str, object]:
 def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
     """Return the layers of a manifest that contain proof; raises `Unusable`.
 
-    The manifest of something else has none, whatever the size of its layers.
+    A manifest of anything else gives an empty result, whatever the size of its layers.
     """
     return tuple(
         descriptor(layer, "a layer", limit=MAX_PAYLOAD)

@@ -79,7 +79,7 @@ class CertifiedBundle:
             if len(stamps) > _MAX_STAMPS or len(self._material.tlog_entries) > _MAX_ENTRIES:
                 raise Unusable("the bundle has too many log entries or time stamps")
             if any(len(stamp) > _MAX_STAMP for stamp in stamps):
-                raise Unusable(f"the bundle has more than {_MAX_STAMP} bytes of a time stamp")
+                raise Unusable(f"a time stamp of the bundle has more than {_MAX_STAMP} bytes")
             self._stamps = [decode_timestamp_response(stamp) for stamp in stamps]
             self._certificate = _certificate(self._material)
             self.subject, self.issuer = _names(self._certificate)

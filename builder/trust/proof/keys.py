@@ -137,7 +137,7 @@ def public_key_of(pem: bytes, *, name: str) -> PublicKey:
 def private_key(reference: str, environment: Mapping[str, str]) -> PrivateKey:
     """Read a private key from a file or a variable (`env://NAME`).
 
-    Raises `BadInput`, which never quotes the key or the password; also, like ssh, for a file of
+    Raises `BadInput`, which never quotes the key or the password. Like ssh, it refuses a file of
     this user that others can read or write. Raises `MissingPrerequisite` if the library that
     decrypts cosign's keys is missing.
     """

@@ -122,7 +122,7 @@ def statement_of(payload: bytes, digest: str) -> dict[str, object]:
     if not isinstance(subjects, list):
         raise Unusable("the statement has no subject")
     if digest.removeprefix("sha256:") not in [part(one, "digest", "sha256") for one in subjects]:
-        raise Unusable(f"the statement is about another image than {digest}")
+        raise Unusable(f"the statement is about another image, not {digest}")
     return statement
 
 
@@ -231,8 +231,8 @@ def _digest(text: str) -> dict[str, str]:
 def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
     """Return the statements to sign: the evidence of each run, bill of materials and provenance.
 
-    `folder` has the image's manifest.json, which `manifest` is. Evidence is not changed in
-    any byte. Raises `BadInput` if a file is missing, malformed, or not the one in the manifest.
+    `manifest` is the manifest.json in `folder`. Evidence is returned byte for byte. Raises
+    `BadInput` if a file is missing, malformed, or differs from its digest in the manifest.
     """
     evidence = [_read(folder, manifest, path) for path in manifest.evidence]
     if not evidence:

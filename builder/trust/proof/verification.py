@@ -1,7 +1,7 @@
 """Verification of an image's proof: the signatures and statements that trusted signers vouch for.
 
-A signature is verified before its content is read. What fails is listed with the reason and stops
-nothing: whoever may write to a registry can attach rubbish.
+A signature is verified before its content is read. Invalid proof is listed with the reason
+and does not affect the rest: anyone who may write to a registry can attach it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Verification:
         self.rejected.append(Rejection(reason=str(error), source=source))
 
     def read(self, attachment: ProofManifest) -> None:
-        """Verify the layers of one manifest; each that fails is rejected by itself."""
+        """Verify the layers of one manifest; each invalid layer is rejected separately."""
         source = attachment.digest
         try:
             layers = self._layers(attachment.manifest)
