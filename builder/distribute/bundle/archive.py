@@ -1,8 +1,8 @@
 """Read the blobs of an archive: one pass over the headers finds them, and digests are checked.
 
-No member is ever unpacked. An archive with a file name that no image layout has is refused. This
-keeps out paths that lead elsewhere, links, devices, duplicate names, and extensions of the tar
-format that readers interpret differently.
+No member is ever unpacked. Archives with any file that no image layout has are refused. This keeps
+out paths that lead elsewhere, links, devices, duplicate names, and extensions of the tar format
+that readers interpret differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inputs of images, as artifacts of an archive: project, bases, sources, tools, packages.
 
 One index with one tag names them all, so one signature of the index covers them. In the archive, a
-base image from a registry is stored as single blobs; in the builder's home, as an OCI archive.
+base image from a registry is stored as individual blobs; in the builder's home, as an OCI archive.
 """
 
 from __future__ import annotations

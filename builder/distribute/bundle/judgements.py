@@ -25,10 +25,7 @@ def with_fix(ruling: Ruling) -> Ruling:
 
 
 def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
-    """Judge the images for the site's architecture, in the site's format.
-
-    Raises `BadInput` if there is none.
-    """
+    """Judge the images for the site's architecture, in its format; raises `BadInput` for none."""
     images = []
     for (recipe, digest), tags in releases_of(archive).items():
         source = archive.repository(recipe)
@@ -36,7 +33,8 @@ def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
             at = Reference(registry=NOWHERE, repository=recipe, tag=tags[0])
             images.append(look(replace(site, reference=at), source))
     if not images:
-        raise BadInput(f"{archive.archive.path}: no image for {site.arch}", hint="--arch")
+        problem = f"{archive.archive.path}: no image for {site.arch}"
+        raise BadInput(problem, hint="name another architecture with --arch")
     return images
 
 

@@ -123,7 +123,7 @@ class BundledRepository(Source):
 def opened(path: Path) -> Bundle:
     """Open an archive of `bundle`: read every manifest, and check that every blob is present.
 
-    Raises `BadInput` for a file that is no such archive, and `WrongContent` for a damaged one.
+    Raises `BadInput` for any other file, and `WrongContent` for a damaged archive.
     """
     archive = open_archive(path)
     if archive.document(LAYOUT).get("imageLayoutVersion") != "1.0.0":

@@ -49,7 +49,7 @@ class BlobTransfer:
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """Numbers and sizes (in bytes) of blobs, by the way of their transfer."""
+    """Numbers and sizes (in bytes) of blobs, by transfer method."""
 
     blobs: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Traffic:
 
 
 def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = False) -> Traffic:
-    """Transfer all missing blobs, the largest first; with `only_look`, only report the ways.
+    """Transfer all missing blobs, the largest first; with `only_look`, only report the methods.
 
     The first failure ends all transfers, and is raised.
     """
@@ -84,7 +84,7 @@ def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = 
 
 
 def _bring(group: Sequence[BlobTransfer], *, only_look: bool) -> list[str]:
-    """Transfer one blob to several repositories; return the way for each.
+    """Transfer one blob to several repositories; return the method for each.
 
     If the first repository lacks the blob, the others probably do, too: mount it without asking.
     """

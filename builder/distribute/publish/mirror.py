@@ -100,7 +100,7 @@ class Mirrored:
     def leave_out(self, proven: Collection[File]) -> list[str]:
         """Leave out SIFs and tarballs that are not proven, and their referrers; return the reasons.
 
-        Anybody with write access to the source can attach any file to an image.
+        Anyone with write access to the source can attach any file to an image.
         """
         formats = {kind: name for name, kind in ARTIFACT_TYPES.items()}
         lines = dict[str, str]()
@@ -116,7 +116,7 @@ class Mirrored:
     def files(self, image: Descriptor) -> dict[str, str]:
         """Return the digests of the manifests of an image's SIF and tarball, by format.
 
-        A format with several different files is left out: the right one is not known here.
+        A format with several different files is left out, because the right file is unknown here.
         """
         files = {}
         for name, kind in ARTIFACT_TYPES.items():

@@ -203,7 +203,7 @@ def existing_output(output: Path, judged: Judged) -> PullReceipt:
         is_intact = False
     if not is_intact:
         hint = "move it away, and pull again"
-        raise Refused(f"{path} was changed since it was pulled", hint=hint)
+        raise Refused(f"{path} has changed since it was pulled", hint=hint)
     return receipt
 
 

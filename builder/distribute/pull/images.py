@@ -38,7 +38,7 @@ from builder.trust.policy.rules import tree
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 _LOOK_S = 1800.0  # for all requests before an image is judged
 _NO_TREE = "the evidence is for the SIF itself; its tree was compared when the evidence was made"
-_THERE = "already there; it was read and checked again"
+_THERE = "already pulled; it was read and checked again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -153,7 +153,7 @@ class _Extended:
         """Add a header; raises `Refused` if readers could interpret the headers differently."""
         if kind == tarfile.XGLTYPE:
             if any(_is_read(name) for name, _ in _records(content)):
-                raise Refused("a global header of a tar changes its members")
+                raise Refused("the tar has a global header that changes its members")
             return
         if kind in self.kinds or (self.kinds and kind not in _GNU) or self.kinds & _PAX:
             raise Refused("two extended headers for one member")

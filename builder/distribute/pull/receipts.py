@@ -83,7 +83,7 @@ class Last:
     folder: Path
 
     def read(self, reference: str, arch: str) -> Previous | None:
-        """Return the last pull of a reference; None if there was none.
+        """Return the last pull of a reference; None if no pull is recorded.
 
         Raises `Refused` if the record cannot be read, or if others could change it.
         """
@@ -99,7 +99,7 @@ class Last:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
             raise Refused(
                 f"{file}: the record of the last pull cannot be read ({type(why).__name__})",
-                hint="without it, older images are not detected; to accept this, remove the file",
+                hint="remove the file to pull again; then the next pull accepts an older image",
             ) from why
 
     def write(self, reference: str, gathered: Gathered, policy: Policy) -> None:

@@ -29,7 +29,7 @@ class LayerLimits:
     """Bounds for one image. Sizes are in bytes, `ratio` is plain bytes to one packed byte.
 
     The largest images of frameworks have half a million paths and 40 GB. A layer of less than
-    `small` plain bytes may have any ratio: a file of zeros is packed to a thousandth.
+    `small` plain bytes may have any ratio: a file of zeros shrinks to a thousandth.
     """
 
     entries: int = 2_000_000
@@ -114,7 +114,7 @@ class PlainLayer:
 
 
 def _plain(packed: HashedReader, label: str) -> Iterator[bytes]:
-    """Yield the plain bytes of a file; its first bytes, which are read once, tell whether as gzip.
+    """Yield the plain bytes of a file; its first bytes, read only once, show if it is gzip.
 
     Each read may return fewer bytes than there will be.
     """
@@ -187,7 +187,7 @@ class GrowingFile(io.FileIO):
             if data or self.tell() >= self._size:
                 return data
             if is_complete:
-                raise OSError(f"{self._blob}: another file took its place")
+                raise OSError(f"{self._blob}: the file was replaced")
             self._wait()
 
 

@@ -60,7 +60,7 @@ def verify_pulled(
 ) -> Verified[ProvenImage]:
     """Run the checks that the image contains; evidence is written to `folder`/evidence.
 
-    The result has the form of a manifest. Raises `BadInput` for an artifact that was changed since
+    The result has the form of a manifest. Raises `BadInput` for an artifact that has changed since
     the pull, and for an image without checks; `MissingPrerequisite` if this machine can run none
     of them.
     """

@@ -98,10 +98,10 @@ def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="the sif is sha256:"):
         existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=other.digest)
-    refused("was changed since it was pulled", tmp_path / "out", other)
+    refused("has changed since it was pulled", tmp_path / "out", other)
     edit(tmp_path / "out", digest=expected.digest)
     (tmp_path / "out/image.sif").write_bytes(b"evil")
-    refused("was changed since it was pulled", tmp_path / "out", expected)
+    refused("has changed since it was pulled", tmp_path / "out", expected)
 
 
 @pytest.mark.parametrize("rubbish", [None, 5, [], {}, "\ud800", "x"])
@@ -134,9 +134,9 @@ def test_the_environment_is_read_again(tmp_path: Path) -> None:
     expected = pulled(tmp_path / "out", "directory")
     file = tmp_path / "out/rootfs/ch/environment"
     file.write_text("LD_PRELOAD=/tmp/evil.so\n")
-    refused("was changed since it was pulled", tmp_path / "out", expected)
+    refused("has changed since it was pulled", tmp_path / "out", expected)
     file.unlink()
-    refused("was changed since it was pulled", tmp_path / "out", expected)
+    refused("has changed since it was pulled", tmp_path / "out", expected)
 
 
 @dataclass
