@@ -19,6 +19,7 @@ from builder.model.cells import base_tag
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
+from builder.sources.site_store import SiteStore
 from builder.system.files import (
     as_root_of_own,
     fsync,
@@ -101,7 +102,8 @@ class Bootstrapping:
     """Settings with which mmdebstrap fills a store: mirror, log and progress listener.
 
     Folders made before `not_before`, a time in UTC as ISO 8601, are made anew. `environment` has
-    further variables for mmdebstrap, such as a proxy for packages.
+    further variables for mmdebstrap, such as a proxy for packages. `shared` is the site's store,
+    which bases and native tools are taken from, unless they are made anew, and added to.
     """
 
     store: Path
@@ -111,6 +113,14 @@ class Bootstrapping:
     say: Callable[[str], None]
     not_before: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    shared: SiteStore = field(default_factory=SiteStore)
+
+    def take(self, tag: str, folder: Path, what: str) -> bool:
+        """Fill a folder from the site's store; return whether the store has the entry."""
+        has_it = not self.not_before and self.shared.take(tag, folder)
+        if has_it:
+            self.say(f"{what} from the site's store")
+        return has_it
 
     def ensure(
         self, name: str, record: str, make: Callable[[Path, str], Mapping[str, object]]
@@ -180,8 +190,11 @@ def ensure_base(
     them. `indices` is called afterwards and returns the indices that were used.
     """
     key = base_key(base, arch, way.mirror)
+    tag, what = f"base-{key}", f"base {base.name} for {arch}"
 
     def make(folder: Path, now: str) -> Mapping[str, object]:
+        if way.take(tag, folder, what):
+            return read_json(folder / RECORD)
         way.say(f"making base {base.name} for {arch} with mmdebstrap")
         rootfs, archive = folder / "rootfs.tar", folder / f"{base.name}-{arch}.oci.tar"
         options = folder / _APT_CONF
@@ -221,6 +234,8 @@ def ensure_base(
             made=now,
             indices=indices(),
         )
+        (folder / RECORD).write_text(json.dumps(write(stored)))
+        way.shared.put(tag, folder, what)
         return write(stored)
 
     folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make)

@@ -22,18 +22,21 @@ from builder.build.mirror import find_mirror
 from builder.build.native.tools import RECORD
 from builder.build.planning import declared_of
 from builder.build.records import Records, noted_engine, noted_engines, stage_states
+from builder.build.site_store import STORE_HINT, place_of
 from builder.build.workspace import remove
 from builder.load.document import Faults
 from builder.load.lock import read_lock
 from builder.model import PlannedImage
 from builder.model.cells import base_tag
-from builder.model.errors import BuildImagesError, MissingPrerequisite, counted
+from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import LOCK as LOCK_FILE
+from builder.sources.site_store import unused_entries
 from builder.system.files import read_json, remove_tree, unmount_below
 from builder.system.home import Home
+from builder.system.process import Processes
 
 _DAY_S = 86400
-_PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-")  # folders of one run
+_PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-", "site-store-")  # folders of one run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +81,26 @@ def garbage(
         *_sources(project, home, since),
         *_counted(home, since),
         *_native(home, since),
+    ]
+
+
+def garbage_of_site(
+    project: Path, processes: Processes, *, unused_for: int, removes: bool
+) -> list[Garbage]:
+    """Return the entries of the site's store that were not used for `unused_for` days.
+
+    With `removes`, remove them. Raises `BadInput` if the project has no site's store.
+    """
+    place = place_of(project, processes)
+    if place is None:
+        raise BadInput("this project has no site's store", hint=STORE_HINT)
+    now = dt.datetime.now(tz=dt.timezone.utc)
+    entries = unused_entries(place, now - dt.timedelta(days=unused_for))
+    if removes:
+        place.remove([entry.tag for entry in entries])
+    return [
+        Garbage(kind=entry.kind, name=entry.title, bytes=entry.bytes, why=entry.why)
+        for entry in entries
     ]
 
 

@@ -14,6 +14,7 @@ from builder.artifacts.manifests import programs_in
 from builder.artifacts.repack import PlainLayout, repack, unpack
 from builder.build.base_store import StoredBase
 from builder.build.engines import apptainer, charliecloud
+from builder.build.engines.protocol import tag
 from builder.build.run import Run, Timer, build_dockerfile
 from builder.build.workspace import ImageWorkspace, remove
 from builder.compile.spec.driver import sections_of
@@ -103,7 +104,7 @@ class ImagePacker:
         self._tell("packing the OCI layout")
         with self.timer.step("oci"):
             remove(exported)
-            engine.export(self.image, exported, log=log)
+            engine.export(tag(self.image), exported, log=log)
             return repack(
                 exported,
                 target,

@@ -26,6 +26,7 @@ from builder.model.errors import BadInput, counted
 from builder.model.measurement import HostFacts
 from builder.model.package_indices import IndexState, distinct
 from builder.sources.package_proxy import package_cache, pip_configuration
+from builder.sources.site_store import SiteStore
 from builder.sources.suites import MOST_BEHIND, Suites, state_beside
 from builder.system.home import LENT_AT, PIP_AT, Home
 from builder.system.terminal import Progress
@@ -60,7 +61,7 @@ class Run:
     """One run of the main job: its settings, tools and engine.
 
     `sources` are the files of the store by URL, `declared` the digests of the project's files by
-    path, `layers` the layers that its images share.
+    path, `layers` the layers that its images share, `shared` is the site's store.
     """
 
     settings: BuildSettings
@@ -74,6 +75,12 @@ class Run:
     sources: Mapping[str, Path] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     layers: SharedLayers | None = None
+    shared: SiteStore = field(default_factory=SiteStore)
+
+    def stop(self) -> None:
+        """End its subprocesses and transfers; those who wait for them get `Interrupted`."""
+        self.tools.processes.stop()
+        self.shared.stop()
 
     @property
     def not_before(self) -> str:
@@ -249,4 +256,5 @@ def bootstrapping(
         say=lambda text: run.progress.step(image.identifier, text),
         not_before=run.not_before,
         environment=environment,
+        shared=run.shared,
     )

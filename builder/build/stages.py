@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
@@ -27,6 +30,7 @@ from builder.system.locks import locked
 
 _ASKS = "apt-get update"  # in the text of a stage that reads package indices
 _BASE = "base"
+_IMAGE = "image"  # the folder with the engine's export, in an entry of the site's store
 _WAITING = "waiting for another build-images that builds it"
 
 
@@ -134,13 +138,16 @@ class RunStages:
             waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
             stopped=lambda: run.tools.processes.stopping,
         ):
-            if self.run.settings.cache and self._is_there(stage, text):
+            if self.run.settings.cache and (
+                self._is_there(stage, text) or self._taken(spec, stage, text)
+            ):
                 os.utime(records.path(stage))
                 return False
             start = time.monotonic()
             self._build(spec, stage, text)
             took_s = round(time.monotonic() - start, 1)
             self._record(spec, stage, text, took_s, stage.tag)
+            self._share(stage)
             return True
 
     def done(self, spec: Spec, tag: str, took_s: float) -> None:
@@ -166,6 +173,33 @@ class RunStages:
             return True
         self.records.path(stage).unlink()  # the engine's storage was cleaned by hand
         return False
+
+    def _taken(self, spec: Spec, stage: KeyedStage, text: str) -> bool:
+        """Load a stage from the site's store into the engine; return whether the store has it."""
+        if not self.run.shared.is_used:
+            return False
+        home, path, log = self.run.tools.home, self.records.path(stage), self.records.log(stage)
+        with _scratch(home) as folder:
+            if not self.run.shared.take(_tag(stage), folder):
+                return False
+            record = read_record(folder / path.name)
+            if record is None or record.text != _digest(text) or record.tag != stage.tag:
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.run.engine.load(folder / _IMAGE, stage.tag, log=log)
+        write_record(path, record)
+        self.run.progress.step(spec.image.identifier, f"{stage.target} from the site's store")
+        return True
+
+    def _share(self, stage: KeyedStage) -> None:
+        """Add a stage that the engine has to the site's store."""
+        if not self.run.shared.is_used:
+            return
+        path = self.records.path(stage)
+        with _scratch(self.run.tools.home) as folder:
+            self.run.engine.export(stage.tag, folder / _IMAGE, log=self.records.log(stage))
+            shutil.copyfile(path, folder / path.name)
+            self.run.shared.put(_tag(stage), folder, f"stage {stage.name}", packed=True)
 
     def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
         run, image = self.run, spec.image
@@ -197,6 +231,17 @@ class RunStages:
             indices=index_states(self.run, spec.image, tag, asks=_ASKS in text),
         )
         write_record(self.records.path(stage), record)
+
+
+def _tag(stage: KeyedStage) -> str:
+    return f"stage-{stage.key}"
+
+
+@contextlib.contextmanager
+def _scratch(home: Home) -> Iterator[Path]:
+    home.temporary.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="stage-", dir=home.temporary) as folder:
+        yield Path(folder)
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:

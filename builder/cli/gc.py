@@ -1,4 +1,4 @@
-"""`build-images gc`: show or remove unused parts of the store."""
+"""`build-images gc`: show or remove unused parts of this machine's store, or of the site's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
-from builder.build.garbage import Garbage, free, garbage
+from builder.build.garbage import Garbage, free, garbage, garbage_of_site
 from builder.build.planning import load_plan
 from builder.cli.options import Options, Parser, add_flag, number_of_days
 from builder.model import FLAVOURS, Selection
@@ -24,6 +24,7 @@ class GcOptions(Options):
     free: bool
     unused_for: int
     layers: bool
+    store: bool
     json: bool
 
 
@@ -38,11 +39,32 @@ def declare(parser: Parser) -> None:
         help="keep parts that any project used in the last DAYS days (default: 7)",
     )
     add_flag(parser, "--layers", "include all build layers; later builds make them again")
+    add_flag(
+        parser,
+        "--store",
+        "entries of the site's store, which all projects and machines share, instead of this "
+        "machine's parts",
+    )
     add_flag(parser, "--json", "as JSON")
 
 
 def run(options: GcOptions) -> int:
     """Show unused parts of the store; with `--free`, remove them."""
+    if options.store:
+        unused = garbage_of_site(
+            options.project, Processes(), unused_for=options.unused_for, removes=options.free
+        )
+    else:
+        unused = _of_machine(options)
+    if options.json:
+        print(json.dumps(as_data(unused, freed=options.free), indent=1))
+    else:
+        command = "build-images gc --store" if options.store else "build-images gc"
+        print(as_text(unused, freed=options.free, command=command))
+    return 0
+
+
+def _of_machine(options: GcOptions) -> list[Garbage]:
     home = Home.of_environment()
     tools = Tools(processes=Processes(), home=home)
     with locked_now(home.path, LOCK) as alone:
@@ -64,14 +86,10 @@ def run(options: GcOptions) -> int:
         )
         if options.free:
             free(unused, tools)
-    if options.json:
-        print(json.dumps(as_data(unused, freed=options.free), indent=1))
-    else:
-        print(as_text(unused, freed=options.free))
-    return 0
+    return unused
 
 
-def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
+def as_text(items: Sequence[Garbage], *, freed: bool, command: str = "build-images gc") -> str:
     """Return a line for each part, and the total size."""
     if not items:
         return "nothing to free: everything in the store is in use or was used recently"
@@ -84,7 +102,7 @@ def as_text(items: Sequence[Garbage], *, freed: bool) -> str:
     count = counted(len(items), "part")
     if freed:
         return "\n".join([*lines, f"{count} removed, {total} freed"])
-    return "\n".join([*lines, f"{count}, {total}; 'build-images gc --free' removes them"])
+    return "\n".join([*lines, f"{count}, {total}; '{command} --free' removes them"])
 
 
 def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:

@@ -18,6 +18,7 @@ _ADDRESS = re.compile(
     r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
     r"|file:///+[^/].*"
 )
+STORE = re.compile(r"/.+|(?:https?://)?\w[\w.-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)+")
 
 
 def read_site(root: Path, faults: Faults) -> Site:
@@ -75,6 +76,11 @@ site_of = record(
         ),
         "shared": matching(
             re.compile("/.*"), "is not an absolute path", "valid: such as /opt/build-images"
+        ),
+        "store": matching(
+            STORE,
+            "is neither an absolute path nor a repository",
+            "valid: a folder such as /nfs/build-cache, or registry.site.example/build-cache",
         ),
     },
 )

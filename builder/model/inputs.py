@@ -325,7 +325,8 @@ class Site:
     `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
     URLs of folders that mirror source files, `packages` those of package repositories by base.
     Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
-    that this machine's users share; empty for the usual one.
+    that this machine's users share; empty for the usual one. `store` is the folder or the
+    repository where several machines share what they build; empty for none.
     """
 
     registries: Mapping[str, str] = field(default_factory=dict)
@@ -334,6 +335,7 @@ class Site:
     cuda_routes: tuple[str, ...] = ()
     mpi_routes: tuple[str, ...] = MPI_ROUTES
     shared: str = ""
+    store: str = ""
 
 
 def mirrored_part(reference: str, registries: Iterable[str]) -> str:

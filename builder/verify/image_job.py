@@ -43,6 +43,7 @@ from builder.system.files import write_atomically
 from builder.verify.finished_images import prove_again, proven_state
 from builder.verify.machine_faults import not_tried
 from builder.verify.proof import in_folder, prove
+from builder.verify.shared_images import share_image
 from builder.verify.targets import ProofTarget, digests_of, target_of
 
 _ALONE = "Dockerfile.alone"  # only the last stage; it starts from the images of the others
@@ -154,6 +155,7 @@ class ImageJob:
             built = self._manifest(target_of(image, {}), len(bill["components"]), programs)
             manifest = built.with_proof(proof) if proof else built
             self.manifest = write_manifest(folder, manifest, manifest.bound_names)
+            share_image(self._run, image, self.manifest)
         self.close()
 
     def prove_again(self) -> None:
@@ -164,6 +166,7 @@ class ImageJob:
         if verified.untried:
             raise not_tried(self._image.identifier, verified.untried)
         self.manifest = verified.record
+        share_image(self._run, self._image, self.manifest)
 
     def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
         specs = {**digests_of(self._spec.files), **programs}

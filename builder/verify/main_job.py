@@ -20,8 +20,10 @@ from builder.build.stages import RunStages, with_log, words_of
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
+from builder.system.threads import in_threads
 from builder.verify.image_job import ImageJob, state_of_image
 from builder.verify.machine_faults import is_disk_full
+from builder.verify.shared_images import take_image
 
 _GIB = 1 << 30
 # Estimated seconds of a task that was never measured; emulated builds take longer.
@@ -57,7 +59,8 @@ def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
     names = [spec.image.identifier for spec in specs]
     job = _MainJob(run)
     with run.progress.running(names):
-        todo = [(spec, state) for spec in specs if (state := job.state(spec)).work != "none"]
+        states = in_threads(job.state, specs, jobs=jobs, stop=run.stop)
+        todo = [pair for pair in zip(specs, states, strict=True) if pair[1].work != "none"]
         if todo:
             job.make(todo, limits_of(jobs))
     return Results(
@@ -111,6 +114,9 @@ class _MainJob:
         if not self._run.settings.cache:
             return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
+        if state.work == "build" and take_image(self._run, spec.image):
+            self._run.progress.step(spec.image.identifier, "from the site's store")
+            state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
             self._unchanged(spec.image.identifier, state.manifest)
         return state
@@ -130,7 +136,7 @@ class _MainJob:
                 Schedule(self._tasks.values(), limits),
                 threads=limits.tasks,
                 on_end=self._end,
-                stop=run.tools.processes.stop,
+                stop=run.stop,
                 free_disk=lambda: max(
                     1,  # 0 is no limit
                     min(shutil.disk_usage(one).free for one in (home.path, run.settings.out)),

@@ -7,9 +7,8 @@ import resource
 from pathlib import Path
 
 from builder.build.base_store import StoredBase
-from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools, tag
+from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools
 from builder.build.engines.storage import driver_of
-from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.sources.journals import build_id
@@ -104,10 +103,13 @@ class Buildah:
         if journals:
             journals.end(number, built=steps.built, taken=steps.taken, well=True)
 
-    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
-        self._logged(
-            "push", "--quiet", "--disable-compression", tag(image), f"dir:{target}", log=log
-        )
+    def export(self, name: str, target: Path, *, log: Path) -> None:
+        self._logged("push", "--quiet", "--disable-compression", name, f"dir:{target}", log=log)
+
+    def load(self, folder: Path, name: str, *, log: Path) -> None:
+        argv = self.command("pull", "--quiet", f"dir:{folder}")
+        done = self._tools.processes.capture(argv, env=self.environment)
+        self._logged("tag", done.stdout.split()[-1], name, log=log)
 
     def _logged(self, command: str, *arguments: str, log: Path) -> None:
         self._tools.logged(

@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.build.base_store import StoredBase
-from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools, tag
-from builder.model import PlannedImage
+from builder.build.engines.protocol import DockerfileBuild, Instructions, Tools
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed
 from builder.system.locks import locked
@@ -92,12 +91,21 @@ class Docker:
         except StepFailed as error:
             raise steps.failed(error) from error
 
-    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
+    def export(self, name: str, target: Path, *, log: Path) -> None:
         saved = target.with_suffix(".docker.tar")
         source, copied = f"docker-archive:{saved}", f"dir:{target}"
         try:
-            self._logged("docker", "save", "--output", str(saved), tag(image), log=log)
+            self._logged("docker", "save", "--output", str(saved), name, log=log)
             self._logged("skopeo", "copy", "--quiet", source, copied, log=log)
+        finally:
+            saved.unlink(missing_ok=True)
+
+    def load(self, folder: Path, name: str, *, log: Path) -> None:
+        saved = folder.with_suffix(".docker.tar")
+        target = f"docker-archive:{saved}:{name}"
+        try:
+            self._logged("skopeo", "copy", "--quiet", f"dir:{folder}", target, log=log)
+            self._logged("docker", "load", "--quiet", "--input", str(saved), log=log)
         finally:
             saved.unlink(missing_ok=True)
 

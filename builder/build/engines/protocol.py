@@ -180,8 +180,11 @@ class Engine(Protocol):
     def build(self, build: DockerfileBuild) -> None:
         """Build a Dockerfile; raises `StepFailed` with the failing instruction."""
 
-    def export(self, image: PlannedImage, target: Path, *, log: Path) -> None:
-        """Write the built image into the folder `target`: `dir:` of containers-transports(5)."""
+    def export(self, name: str, target: Path, *, log: Path) -> None:
+        """Write an image into the folder `target`: `dir:` of containers-transports(5)."""
+
+    def load(self, folder: Path, name: str, *, log: Path) -> None:
+        """Load an exported image from a folder, under a name."""
 
     def clean(self) -> None:
         """Remove containers and mounts that an interrupted build left."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import stat
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +19,7 @@ from builder.model.digests import sha256_of_file
 # A path below the folder, its `st_mode`, and what it holds: of a file the SHA-256 in hexadecimal,
 # of a link where it leads, of a folder nothing.
 Entry: TypeAlias = "tuple[str, int, str]"
+_ENTRIES, _CONTENTS = "entries.json", "contents.tar"
 _PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -92,3 +95,37 @@ def put_together(
         if stat.S_ISDIR(mode):
             (root / path).chmod(stat.S_IMODE(mode))
     root.chmod(0o755)
+
+
+def fold(root: Path, folder: Path, entries: Sequence[Entry]) -> None:
+    """Write the entries of a folder of native tools as two files: a list, and a tar of contents."""
+    (folder / _ENTRIES).write_text(json.dumps(entries))
+    contents = {content: path for path, mode, content in entries if stat.S_ISREG(mode)}
+    with tarfile.open(folder / _CONTENTS, "w") as archive:
+        for content, path in sorted(contents.items()):
+            member = tarfile.TarInfo(content)
+            member.size = (root / path).stat().st_size
+            with (root / path).open("rb") as file:
+                archive.addfile(member, file)
+
+
+def unfold(folder: Path, root: Path) -> str:
+    """Make a folder of native tools of the two files, and remove them; return its digest.
+
+    Raises `ValueError` for files that are not from `fold`.
+    """
+    entries = read_entries(json.loads((folder / _ENTRIES).read_text()))
+    with tarfile.open(folder / _CONTENTS) as archive:
+        members = {member.name: member for member in archive}
+
+        def bring(content: str, target: Path) -> None:
+            source = archive.extractfile(members[content])
+            if source is None:
+                raise ValueError(f"not a file: {content}")
+            with source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
+        put_together(entries, root, bring)
+    for name in (_ENTRIES, _CONTENTS):
+        (folder / name).unlink()
+    return digest_of(entries_of(root))

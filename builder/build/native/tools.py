@@ -7,19 +7,21 @@ that cross-compile. They are stored by content key beside the bases. Build steps
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.build.base_store import Bootstrapping, bootstrap_of
 from builder.build.mirror import DebianMirror
 from builder.build.native import HOST
-from builder.build.native.files import digest_of, entries_of
+from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
 from builder.model import BaseImage, PlannedImage
@@ -110,19 +112,43 @@ def emulated_compilers(image: PlannedImage) -> str:
 
 def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
     """Return the tools for a base's release and an architecture; fetched first if missing."""
-    name = _name(base, arch)
+    name, key = _name(base, arch), _key(base, arch, way.mirror)
+    tag, what = f"native-{key}", f"native tools of {base.name} for builds of {arch}"
 
-    def make(folder: Path, now: str) -> dict[str, object]:
-        way.say(f"downloading native tools of {base.name} for builds of {arch}")
-        _make(base, arch, folder, way)
+    def make(folder: Path, now: str) -> Mapping[str, object]:
         folder.chmod(0o755)
-        return {"name": name, "digest": digest_of(entries_of(folder / "root")), "made": now}
+        if about := _taken(tag, folder, what, way):
+            return about
+        way.say(f"downloading {what}")
+        _make(base, arch, folder, way)
+        entries = entries_of(folder / "root")
+        about = {"name": name, "digest": digest_of(entries), "made": now}
+        if way.shared.is_used:
+            with TemporaryDirectory(dir=folder) as folded:
+                fold(folder / "root", Path(folded), entries)
+                (Path(folded) / RECORD).write_text(json.dumps(about))
+                way.shared.put(tag, Path(folded), what, packed=True)
+        return about
 
-    record = way.ensure(f"{name}-{_key(base, arch, way.mirror)[:12]}", RECORD, make) / RECORD
+    record = way.ensure(f"{name}-{key[:12]}", RECORD, make) / RECORD
     note_use(record)
     tools = _read(record)
     assert tools
     return tools
+
+
+def _taken(tag: str, folder: Path, what: str, way: Bootstrapping) -> dict[str, object]:
+    """Fill a folder with tools from the site's store; return their record, empty if it has none."""
+    if not way.take(tag, folder, what):
+        return {}
+    about = read_json(folder / RECORD)
+    with contextlib.suppress(ValueError, LookupError, OSError, tarfile.TarError):
+        if unfold(folder, folder / "root") == about["digest"]:
+            return about
+    for path in folder.iterdir():
+        remove(path)
+    way.say(f"{what}: the entry in the site's store is damaged")
+    return {}
 
 
 def stored_tools(store: Path) -> list[NativeTools]:

@@ -153,7 +153,7 @@ class _Laying:
         if member.isdev() and not member.isfifo():
             if folder.partition("/")[0] != "dev":
                 raise Refused(f"/{shown(path)}: a device outside of /dev")
-            self._changes["devices that were left out, because runtimes create them"].append(path)
+            self._changes["devices that were left out, which runtimes make"].append(path)
             self._hide(path, itself=True)
             return
         if self._kind(folder) != "directory":

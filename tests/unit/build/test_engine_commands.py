@@ -72,7 +72,9 @@ def test_an_image_is_built_and_handed_over(name: str, machine: Commands) -> None
         dataclasses.replace(build, cache=False, file="Dockerfile.cut", name="other:1", lent=lent)
     )
     machine.note("## handing over and tidying up")
-    engine.export(build.image, machine.folder / "exported", log=build.log)
+    engine.export(build.name, machine.folder / "exported", log=build.log)
+    machine.output["dir:FOLDER/exported"] = machine.output["pull"] = "c0ffee\n"
+    engine.load(machine.folder / "exported", "stage:1", log=build.log)
     engine.clean()
     machine.note("## a base that it has")
     machine.failing.clear()

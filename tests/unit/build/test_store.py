@@ -16,6 +16,7 @@ from builder.build.mirror import DebianMirror
 from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
+from builder.sources.site_store import SiteStore
 from builder.system.process import Completed, Processes
 
 MIRROR = DebianMirror(main="http://mirror.example.org/debian", security=None)
@@ -70,6 +71,7 @@ def ensured(processes: FakeProcesses, folder: Path, **changes: Any) -> StoredBas
         log=folder / "log",
         say=lambda _text: None,
         not_before=given.pop("not_before", ""),
+        shared=given.pop("shared", SiteStore()),
     )
     return ensure_base(given.pop("base"), given.pop("arch"), given.pop("name"), way, **given)
 

@@ -1,0 +1,156 @@
+"""A store in a folder that several machines mount: an OCI layout with a file for each tag.
+
+The blobs are as in https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md. Its
+index.json names no image: an index would have several writers. `tags/TAG` holds the descriptor of
+a tag's manifest. Every file is complete when it gets its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from builder.model.errors import Interrupted
+from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent
+from builder.registry.manifests import LARGEST_MANIFEST, as_bytes, descriptors, json_object
+from builder.system.files import fsync, note_use, read_regular
+
+_LAYOUT: Mapping[str, object] = {
+    "oci-layout": {"imageLayoutVersion": "1.0.0"},
+    "index.json": {"schemaVersion": 2, "manifests": []},
+}
+_CHUNK = 1 << 20
+_LEASE_S = 86400.0  # blobs without a tag stay so long: their entry may be under way
+
+
+class FolderStore:
+    """The store in a folder; its subfolders get the folder's mode, so that a group can share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self._folder = folder
+        self._is_stopped = False
+
+    def manifest(self, tag: str) -> bytes | None:
+        path = self._folder / "tags" / tag
+        try:
+            content = read_regular(path, LARGEST_MANIFEST)
+            manifest = Descriptor.read(json_object(content, str(path)), str(path))
+            return read_regular(self._blob(manifest), LARGEST_MANIFEST)
+        except FileNotFoundError:
+            return None
+
+    def has(self, blob: Descriptor) -> bool:
+        path = self._blob(blob)
+        try:
+            is_complete = path.stat().st_size == blob.size
+        except FileNotFoundError:
+            return False
+        note_use(path)  # an entry that is being written may need it: `remove` spares it
+        return is_complete
+
+    def read(self, blob: Descriptor, path: Path) -> None:
+        source = self._blob(blob)
+        try:
+            digest = self._copy(source, path)
+        except FileNotFoundError as error:
+            raise NotThere(f"{source}: no such blob") from error
+        if digest != blob.digest:
+            raise WrongContent(f"{source}: its digest is {digest}")
+
+    def write(self, path: Path, blob: Descriptor) -> None:
+        self._add(self._blob(blob), path)
+
+    def set_tag(self, tag: str, manifest: bytes) -> None:
+        for name, value in _LAYOUT.items():
+            if not (self._folder / name).exists():
+                self._add(self._folder / name, as_bytes(value))
+        descriptor = Descriptor.of(manifest, MANIFEST)
+        self._add(self._blob(descriptor), manifest)
+        self._add(self._folder / "tags" / tag, as_bytes(descriptor.as_json()))
+
+    def note_use(self, tag: str) -> None:
+        note_use(self._folder / "tags" / tag)
+
+    def drop(self, blob: Descriptor) -> None:
+        with contextlib.suppress(OSError):  # a folder that may only be read
+            self._blob(blob).unlink()
+
+    def tags(self) -> list[str]:
+        folder = self._folder / "tags"
+        paths = folder.iterdir() if folder.is_dir() else ()
+        return sorted(path.name for path in paths if not path.name.startswith("."))
+
+    def used_at(self, tag: str) -> float | None:
+        try:
+            return (self._folder / "tags" / tag).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+    def remove(self, tags: Sequence[str]) -> None:
+        for tag in tags:
+            (self._folder / "tags" / tag).unlink(missing_ok=True)
+        needed = {name for tag in self.tags() for name in self._blobs_of(tag)}
+        before = time.time() - _LEASE_S
+        for path in self._blob_folder.glob("*"):
+            if path.name not in needed and path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
+
+    def _blobs_of(self, tag: str) -> Iterator[str]:
+        """Yield the names of the blobs that a tag needs, its manifest first."""
+        content = self.manifest(tag)
+        if content is not None:
+            listed = descriptors(json_object(content, tag), "layers", tag)
+            for blob in (Descriptor.of(content, MANIFEST), *listed):
+                yield self._blob(blob).name
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    @property
+    def _blob_folder(self) -> Path:
+        return self._folder / "blobs/sha256"
+
+    def _blob(self, blob: Descriptor) -> Path:
+        return self._blob_folder / blob.digest.removeprefix("sha256:")
+
+    def _add(self, path: Path, content: Path | bytes) -> None:
+        """Write a file, and give it its name once it is complete and on disk."""
+        self._make(path.parent)
+        partial = path.with_name(f".{os.urandom(12).hex()}.partial")
+        try:
+            if isinstance(content, bytes):
+                partial.write_bytes(content)
+            else:
+                self._copy(content, partial)
+            fsync(partial)
+            partial.replace(path)
+            fsync(path.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _make(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        if folder != self._folder:
+            self._make(folder.parent)
+        with contextlib.suppress(FileExistsError):  # another builder was faster
+            folder.mkdir()
+            if folder != self._folder:
+                folder.chmod(stat.S_IMODE(self._folder.stat().st_mode))
+
+    def _copy(self, source: Path, target: Path) -> str:
+        """Copy a file; return its digest."""
+        digest = hashlib.sha256()
+        with source.open("rb") as reader, target.open("wb") as writer:
+            while chunk := reader.read(_CHUNK):
+                if self._is_stopped:
+                    raise Interrupted("interrupted")
+                digest.update(chunk)
+                writer.write(chunk)
+        return f"sha256:{digest.hexdigest()}"

@@ -1,0 +1,201 @@
+"""The site's store that a project names, and what builders on two machines share by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from test_native_files import put_tools
+from test_stages import ALL, Site, made_site  # noqa: F401 - a fixture
+from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # noqa: F401 - fixtures
+
+from builder.artifacts.manifests import read_manifest
+from builder.build.native.files import digest_of, entries_of, fold, unfold
+from builder.build.run import BuildSettings, Run
+from builder.build.site_store import place_of, site_store
+from builder.model.errors import BadInput
+from builder.sources.site_store import SiteStore
+from builder.sources.site_store.folder import FolderStore
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.verify.shared_images import share_image, take_image
+
+BASE = "debian13-ppc64le"
+
+
+# ---- Which store ----
+
+
+def test_the_environment_names_it_before_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place_of(tmp_path, Processes()) is None
+    (tmp_path / "site.yaml").write_text(f"store: {tmp_path}/cache\n")
+    place = place_of(tmp_path, Processes())
+    assert place
+    assert place.name == f"{tmp_path}/cache"
+    monkeypatch.setenv("BUILD_IMAGES_STORE", "registry.site.example/team/cache")
+    place = place_of(tmp_path, Processes())
+    assert place
+    assert place.name == "registry.site.example/team/cache"
+    monkeypatch.setenv("BUILD_IMAGES_STORE", "")
+    assert place_of(tmp_path, Processes()) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ("cache", "cache: neither an absolute path nor a repository"),
+        ("ftp://host/cache", "ftp://host/cache: neither"),
+        ("registry.site.example/cache:1", "registry.site.example/cache:1: neither"),
+        ("/no/such/folder", "/no/such: no such folder"),
+    ],
+)
+def test_neither_a_folder_nor_a_repository_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, problem: str
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_STORE", named)
+    with pytest.raises(BadInput, match=f"the site's store: {problem}") as caught:
+        place_of(tmp_path, Processes())
+    assert "set store: in site.yaml, or BUILD_IMAGES_STORE" in caught.value.hint
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_an_offline_run_asks_no_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, offline: bool
+) -> None:
+    said = list[str]()
+    for named, is_used in ((f"{tmp_path}/cache", True), ("registry.example/cache", not offline)):
+        monkeypatch.setenv("BUILD_IMAGES_STORE", named)
+        home = Home(path=tmp_path / "home")
+        store = site_store(tmp_path, home, Processes(), said.append, offline=offline)
+        assert store.is_used is is_used
+    text = "--offline: the site's store (registry.example/cache) is not used"
+    assert said == ([text] if offline else [])
+
+
+# ---- Bases and native tools ----
+
+
+def test_a_base_is_made_on_one_machine(processes: FakeProcesses, tmp_path: Path) -> None:
+    store = SiteStore(FolderStore(tmp_path / "store"), tmp_path / "scratch")
+    first = ensured(processes, tmp_path / "first", shared=store)
+    second = ensured(processes, tmp_path / "second", shared=store)
+    assert len(processes.commands) == 1
+    assert (
+        second.archive == tmp_path / "second/bases" / first.archive.parent.name / first.archive.name
+    )
+    assert second.archive.read_bytes() == first.archive.read_bytes()
+    assert dataclasses.replace(second, archive=first.archive) == first
+    refreshed = ensured(processes, tmp_path / "second", shared=store, not_before="9999")
+    assert len(processes.commands) == 2
+    third = ensured(processes, tmp_path / "third", shared=store)
+    assert (len(processes.commands), third.digest) == (2, refreshed.digest)
+
+
+def test_native_tools_have_the_same_digest_after_the_way(tmp_path: Path) -> None:
+    tools, folder = put_tools(tmp_path), tmp_path / "folded"
+    folder.mkdir()
+    fold(tools.root, folder, entries_of(tools.root))
+    assert sorted(path.name for path in folder.iterdir()) == ["contents.tar", "entries.json"]
+    assert unfold(folder, folder / "root") == tools.digest == digest_of(entries_of(folder / "root"))
+    assert [path.name for path in folder.iterdir()] == ["root"]
+
+
+# ---- Stages and images ----
+
+
+def on_another_machine(site: Site, name: str) -> Site:
+    other = Site(site.root)
+    other.home = Home(path=site.root / name)
+    shutil.copytree(site.home.bases, other.home.bases)
+    return other
+
+
+def with_store(site: Site) -> SiteStore:
+    store = SiteStore(FolderStore(site.root / "store"), site.root / "scratch", print)
+    run = site.run
+    site.run = lambda settings: dataclasses.replace(run(settings), shared=store)  # type: ignore[method-assign]
+    return store
+
+
+def test_stages_are_built_on_one_machine(site: Site) -> None:
+    with_store(site)
+    assert site.job().exit_code == 0
+    assert site.built() == ALL
+    other = on_another_machine(site, "second")
+    with_store(other)
+    assert other.job(out="out2").exit_code == 0
+    assert other.built() == [stage for stage in ALL if stage.startswith("runtime")]
+    assert "core-development from the site's store" in other.said.getvalue()
+    third = on_another_machine(site, "third")
+    with_store(third)
+    assert third.job(out="out3", cache=False).exit_code == 0
+    assert third.built() == ALL
+
+
+def test_a_stage_whose_record_is_of_another_text_is_built(site: Site) -> None:
+    store = with_store(site)
+    site.job()
+    for tag in FolderStore(site.root / "store").tags():
+        folder = site.root / tag
+        folder.mkdir()
+        store.take(tag, folder)
+        for record in folder.glob("*.json"):
+            record.write_text(record.read_text().replace('"text": "', '"text": "0'))
+        store.put(tag, folder, "changed")
+    other = on_another_machine(site, "second")
+    with_store(other)
+    assert other.job(out="out2").exit_code == 0
+    assert other.built() == ALL
+
+
+def run_of(site: Site, out: str, **changes: object) -> Run:
+    settings = BuildSettings(
+        project=site.root / "project", engine="fake", out=site.root / out, formats=("oci",)
+    )
+    return site.run(dataclasses.replace(settings, verify=False, **changes))  # type: ignore[arg-type]
+
+
+def test_a_verified_image_comes_with_its_evidence(site: Site) -> None:
+    with_store(site)
+    site.job()
+    image = site.specs()[0].image
+    folder = site.root / "out" / image.identifier
+    manifest = read_manifest(folder)
+    assert manifest
+    share_image(run_of(site, "out"), image, manifest)
+    run = run_of(site, "out2")
+    run.settings.out.mkdir()
+    assert not take_image(run, image)  # it is built, and not verified
+    (folder / "evidence").mkdir()
+    (folder / "evidence/oci.json").write_text("{}")
+    share_image(run_of(site, "out"), image, dataclasses.replace(manifest, outcome="verified"))
+    old = run.settings.out / image.identifier
+    (old / "evidence").mkdir(parents=True)
+    (old / "evidence/sif.json").write_text("of another image")
+    for changes in ({"epoch": 5}, {"engine": "other"}, {"formats": ("oci", "sif")}):
+        assert not take_image(run_of(site, "out2", **changes), image)
+    assert take_image(run, image)
+    assert read_manifest(old) == manifest
+    assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
+    assert site.job(out="out2", jobs=1).manifests[image.identifier] == manifest
+    assert f"{image.identifier}: unchanged, built" in site.said.getvalue()
+
+
+def test_the_main_job_takes_finished_images_first(site: Site) -> None:
+    with_store(site)
+    site.job()
+    site.built()
+    for spec in site.specs():
+        manifest = read_manifest(site.root / "out" / spec.image.identifier)
+        assert manifest
+        verified = dataclasses.replace(manifest, outcome="verified")
+        share_image(run_of(site, "out"), spec.image, verified)
+    other = on_another_machine(site, "second")
+    with_store(other)
+    results = other.job(out="out2")
+    assert (results.exit_code, len(results.manifests), other.built()) == (0, 3, [])
+    assert other.said.getvalue().count("from the site's store") == 3
