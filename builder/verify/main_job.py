@@ -59,7 +59,8 @@ def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
     names = [spec.image.identifier for spec in specs]
     job = _MainJob(run)
     with run.progress.running(names):
-        states = in_threads(job.state, specs, jobs=jobs, stop=run.stop)
+        at_once = jobs if run.shared.is_used else 1  # one keeps the lines in order
+        states = in_threads(job.state, specs, jobs=at_once, stop=run.stop)
         todo = [pair for pair in zip(specs, states, strict=True) if pair[1].work != "none"]
         if todo:
             job.make(todo, limits_of(jobs))
