@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from builder.build.engines import Tools
 from builder.load.document import Faults
 from builder.load.site import STORE, read_site
 from builder.model.errors import BadInput
@@ -13,7 +14,6 @@ from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.protocol import StorePlace
 from builder.sources.site_store.repository import RepositoryStore, repository_store
-from builder.system.home import Home
 from builder.system.process import Processes
 
 STORE_VARIABLE = "BUILD_IMAGES_STORE"
@@ -47,16 +47,11 @@ def place_of(
 
 
 def site_store(
-    project: Path,
-    home: Home,
-    processes: Processes,
-    say: Callable[[str], object],
-    *,
-    offline: bool = False,
+    project: Path, tools: Tools, say: Callable[[str], object], *, offline: bool = False
 ) -> SiteStore:
     """Return the site's store; an `offline` run uses none in a registry."""
-    place = place_of(project, processes, say)
+    place = place_of(project, tools.processes, say)
     if offline and isinstance(place, RepositoryStore):
         say(f"--offline: the site's store ({place.name}) is not used")
         place = None
-    return SiteStore(place, home.temporary, say)
+    return SiteStore(place, tools.home.temporary, say)

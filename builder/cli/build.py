@@ -18,6 +18,7 @@ from builder.build.at_work import at_work
 from builder.build.inputs import fetched, look_for_registries
 from builder.build.planning import compiled, image_states, load_plan, states_of_stages
 from builder.build.run import BuildSettings
+from builder.build.site_store import site_store
 from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
@@ -149,7 +150,8 @@ def _build(
         if todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
-            run = dataclasses.replace(run, layers=layers)
+            shared = site_store(options.project, run.tools, progress.say, offline=options.offline)
+            run = dataclasses.replace(run, layers=layers, shared=shared)
         # All sources are fetched before the first image is built.
         sources = fetched(options.project, todo, progress, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)

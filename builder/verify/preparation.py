@@ -14,7 +14,6 @@ from builder.build.mirror import SECURITY_VARIABLE, find_mirror
 from builder.build.native import is_lent
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
-from builder.build.site_store import site_store
 from builder.host import doctor as examination
 from builder.model import Plan, PlannedImage
 from builder.system.home import Home
@@ -61,7 +60,6 @@ def prepare(
         host=host_facts(),
         versions=versions_of(tools, options.engine) if todo else {},
         declared=project_digests(options.project) if todo else {},
-        shared=site_store(options.project, home, processes, progress.say, offline=options.offline),
     )
 
 

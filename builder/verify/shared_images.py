@@ -7,12 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.artifacts.manifests import read_manifest
+from builder.build.inputs import program_digest
 from builder.build.run import BuildSettings, Run
 from builder.build.workspace import output_folder, remove
 from builder.model import PlannedImage
 from builder.model.digests import sha256_of_json
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.locks import locked
+
+_WAITING = "waiting for another build-images that builds this image"
 
 
 def take_image(run: Run, image: PlannedImage) -> bool:
@@ -22,7 +25,12 @@ def take_image(run: Run, image: PlannedImage) -> bool:
     work = run.tools.home.work
     work.mkdir(parents=True, exist_ok=True)
     with (
-        locked(work, image.identifier, stopped=lambda: run.tools.processes.stopping),
+        locked(
+            work,
+            f"{image.identifier}-{run.engine.name}",  # as for builders of the image
+            waiting=lambda: run.progress.step(image.identifier, _WAITING),
+            stopped=lambda: run.tools.processes.stopping,
+        ),
         TemporaryDirectory(prefix="site-store-", dir=work) as scratch,
     ):
         taken = Path(scratch)
@@ -48,6 +56,7 @@ def share_image(run: Run, image: PlannedImage, manifest: Manifest) -> None:
 def _tag(image: PlannedImage, settings: BuildSettings) -> str:
     content = [
         *(image.identifier, image.content_key, settings.engine, settings.epoch),
-        *(settings.native_tools, *settings.formats),
+        # What another version of this program proved may be less.
+        *(settings.native_tools, *settings.formats, program_digest()),
     ]
     return f"image-{sha256_of_json(content)}"

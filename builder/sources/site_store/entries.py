@@ -121,7 +121,7 @@ class SiteStore:
         if (place := self._place) is None or not self._adds:
             return
         try:
-            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            paths = sorted(path for path in folder.rglob("*") if _is_regular(path))
             work = partial(self._stored, place, folder, packed=packed)
             place.set_tag(tag, _manifest(_in_threads(work, paths), title))
         except Interrupted:
@@ -182,6 +182,10 @@ class SiteStore:
     def _tell(self, place: StorePlace, error: Exception, rest: str) -> None:
         text = error.args[0] if isinstance(error, BuildImagesError) else str(error)
         self._say(f"the site's store ({place.name}): {text}; {rest}")
+
+
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from test_stages import ALL, Site, made_site  # noqa: F401 - a fixture
 from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # noqa: F401 - fixtures
 
 from builder.artifacts.manifests import read_manifest
+from builder.build.engines import Tools
 from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import place_of, site_store
@@ -20,6 +22,7 @@ from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.home import Home
 from builder.system.process import Processes
+from builder.verify import shared_images
 from builder.verify.shared_images import share_image, take_image
 
 BASE = "debian13-ppc64le"
@@ -69,8 +72,8 @@ def test_an_offline_run_asks_no_registry(
     said = list[str]()
     for named, is_used in ((f"{tmp_path}/cache", True), ("registry.example/cache", not offline)):
         monkeypatch.setenv("BUILD_IMAGES_STORE", named)
-        home = Home(path=tmp_path / "home")
-        store = site_store(tmp_path, home, Processes(), said.append, offline=offline)
+        tools = Tools(processes=Processes(), home=Home(path=tmp_path / "home"))
+        store = site_store(tmp_path, tools, said.append, offline=offline)
         assert store.is_used is is_used
     text = "--offline: the site's store (registry.example/cache) is not used"
     assert said == ([text] if offline else [])
@@ -159,7 +162,9 @@ def run_of(site: Site, out: str, **changes: object) -> Run:
     return site.run(dataclasses.replace(settings, verify=False, **changes))  # type: ignore[arg-type]
 
 
-def test_a_verified_image_comes_with_its_evidence(site: Site) -> None:
+def test_a_verified_image_comes_with_its_evidence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_store(site)
     site.job()
     image = site.specs()[0].image
@@ -170,17 +175,22 @@ def test_a_verified_image_comes_with_its_evidence(site: Site) -> None:
     run = run_of(site, "out2")
     run.settings.out.mkdir()
     assert not take_image(run, image)  # it is built, and not verified
+    (folder / "link").symlink_to("/etc/hostname")
     (folder / "evidence").mkdir()
     (folder / "evidence/oci.json").write_text("{}")
     share_image(run_of(site, "out"), image, dataclasses.replace(manifest, outcome="verified"))
     old = run.settings.out / image.identifier
     (old / "evidence").mkdir(parents=True)
     (old / "evidence/sif.json").write_text("of another image")
-    for changes in ({"epoch": 5}, {"engine": "other"}, {"formats": ("oci", "sif")}):
+    for changes in ({"epoch": 5}, {"native_tools": False}, {"formats": ("oci", "sif")}):
         assert not take_image(run_of(site, "out2", **changes), image)
+    with monkeypatch.context() as other_version:
+        other_version.setattr(shared_images, "program_digest", lambda: "sha256:other")
+        assert not take_image(run, image)
     assert take_image(run, image)
     assert read_manifest(old) == manifest
     assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
+    assert not os.path.lexists(old / "link")
     assert site.job(out="out2", jobs=1).manifests[image.identifier] == manifest
     assert f"{image.identifier}: unchanged, built" in site.said.getvalue()
 
