@@ -180,7 +180,7 @@ class Figure:
 
 
 def figures(structure: Structure) -> list[Figure]:
-    """Each number; `most` is lowered whenever the number falls, and raised by new features alone."""
+    """Each number; `most` is lowered whenever the number falls, raised only with a feature."""
     table: list[tuple[str, float, float, float]] = [
         ("modules in no room", len(structure.loose()), 0, 0),
         ("arrows between rooms", len(structure.arrows), 60, 60),
