@@ -11,8 +11,8 @@ from builder.load.document import Faults
 from builder.load.site import STORE, read_site
 from builder.model.errors import BadInput
 from builder.sources.site_store import SiteStore
+from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
-from builder.sources.site_store.protocol import StorePlace
 from builder.sources.site_store.repository import RepositoryStore, repository_store
 from builder.system.process import Processes
 

@@ -18,7 +18,7 @@ from builder.load.readers import (
     record,
     text,
 )
-from builder.load.templated import templated
+from builder.load.recipes import templated
 from builder.model import Check
 
 _timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from builder.sources.site_store.entries import SiteStore
-from builder.sources.site_store.expiry import unused_entries
+from builder.sources.site_store.entries import SiteStore, unused_entries
 
 __all__ = ["SiteStore", "unused_entries"]

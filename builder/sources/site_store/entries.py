@@ -6,18 +6,19 @@ import contextlib
 import datetime as dt
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import zstandard
 
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.exact_json import part, time_of
 from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent
 from builder.registry.manifests import (
     EMPTY,
@@ -27,7 +28,6 @@ from builder.registry.manifests import (
     descriptors,
     json_object,
 )
-from builder.sources.site_store.protocol import StorePlace
 from builder.system.compression import DAMAGED
 from builder.system.threads import AT_ONCE
 
@@ -41,6 +41,48 @@ _LEVEL = 3  # of Zstandard: 0.2 s for a base's layer of 130 MB
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class StorePlace(Protocol):
+    """The place of a store. All threads may share a value.
+
+    Every method may raise errors of the registry (`builder.registry.failures`) or `OSError`.
+    """
+
+    name: str
+
+    def manifest(self, tag: str) -> bytes | None:
+        """Return the manifest of a tag; None if there is no such tag."""
+
+    def has(self, blob: Descriptor) -> bool:
+        """Return whether a blob is there."""
+
+    def read(self, blob: Descriptor, path: Path) -> None:
+        """Write a blob to a new file; raises `WrongContent` if its digest differs."""
+
+    def write(self, path: Path, blob: Descriptor) -> None:
+        """Add a blob from a file."""
+
+    def set_tag(self, tag: str, manifest: bytes) -> None:
+        """Add a manifest, and let a tag name it. All its blobs must be there."""
+
+    def note_use(self, tag: str) -> None:
+        """Note that a tag was used now, if the place records that."""
+
+    def drop(self, blob: Descriptor) -> None:
+        """Remove a damaged blob, so that it is written again."""
+
+    def tags(self) -> list[str]:
+        """Return all tags."""
+
+    def used_at(self, tag: str) -> float | None:
+        """Return when a tag was last used, in seconds since 1970; None if that is not recorded."""
+
+    def remove(self, tags: Sequence[str]) -> None:
+        """Remove tags, and the blobs that no other tag needs if the place does that itself."""
+
+    def stop(self) -> None:
+        """End the requests of other threads; they raise `Interrupted`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,3 +271,52 @@ def _unpack(packed: Path, target: Path) -> None:
             zstandard.ZstdDecompressor().copy_stream(source, sink)
         except DAMAGED as error:
             raise WrongContent(f"{packed}: {error}") from error
+
+
+# ---- Entries that nobody uses ----
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreEntry:
+    """An entry; `used` is the time of its last use, `why` the reason why it is unused.
+
+    Of an entry in a registry the time is that of its creation. `bytes` counts blobs that other
+    entries share, too.
+    """
+
+    tag: str
+    kind: str
+    title: str
+    bytes: int
+    used: dt.datetime
+    why: str
+
+
+def unused_entries(place: StorePlace, since: dt.datetime) -> list[StoreEntry]:
+    """Return the entries that were not used since a time, the oldest first."""
+    entries = [_entry(place, tag) for tag in place.tags()]
+    unused = (entry for entry in entries if entry is not None and entry.used < since)
+    return sorted(unused, key=lambda entry: (entry.used, entry.tag))
+
+
+def _entry(place: StorePlace, tag: str) -> StoreEntry | None:
+    content = place.manifest(tag)
+    if content is None:  # another builder removed it
+        return None
+    where = f"{place.name}: {tag}"
+    manifest = json_object(content, where)
+    used = place.used_at(tag)
+    try:
+        created = time_of(part(manifest, "annotations", CREATED))
+    except ValueError as error:
+        hint = "it is not the store of build-images, or is damaged; nothing was removed"
+        raise BuildImagesError(f"{where}: not an entry of the site's store", hint=hint) from error
+    kind = tag.partition("-")[0]
+    return StoreEntry(
+        tag=tag,
+        kind=kind,
+        title=str(part(manifest, "annotations", TITLE)).removeprefix(f"{kind} "),
+        bytes=sum(blob.size for blob in descriptors(manifest, "layers", where)),
+        used=created if used is None else dt.datetime.fromtimestamp(used, tz=dt.timezone.utc),
+        why=f"created {created:%Y-%m-%d}" if used is None else "no builder used it recently",
+    )

@@ -16,8 +16,8 @@ from fake_registry import Fake, Fault, fake_registry
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import MANIFEST, Denied, Descriptor
 from builder.sources.site_store import SiteStore, unused_entries
+from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
-from builder.sources.site_store.protocol import StorePlace
 from builder.sources.site_store.repository import repository_store
 from builder.system.process import Processes
 
