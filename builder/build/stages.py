@@ -175,31 +175,39 @@ class RunStages:
         return False
 
     def _taken(self, spec: Spec, stage: KeyedStage, text: str) -> bool:
-        """Load a stage from the site's store into the engine; return whether the store has it."""
-        if not self.run.shared.is_used:
+        """Load a stage from the site's store into the engine; return whether that worked."""
+        run, path = self.run, self.records.path(stage)
+        if not run.shared.is_used:
             return False
-        home, path, log = self.run.tools.home, self.records.path(stage), self.records.log(stage)
-        with _scratch(home) as folder:
-            if not self.run.shared.take(_tag(stage), folder):
+        with _scratch(run.tools.home) as folder:
+            if not run.shared.take(_tag(stage), folder):
                 return False
             record = read_record(folder / path.name)
             if record is None or record.text != _digest(text) or record.tag != stage.tag:
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.run.engine.load(folder / _IMAGE, stage.tag, log=log)
+            try:
+                run.engine.load(folder / _IMAGE, stage.tag, log=self.records.log(stage))
+            except StepFailed as error:
+                run.progress.say(f"the site's store: {stage.name}: {error.message}; it is built")
+                return False
         write_record(path, record)
-        self.run.progress.step(spec.image.identifier, f"{stage.target} from the site's store")
+        run.progress.step(spec.image.identifier, f"{stage.target} from the site's store")
         return True
 
     def _share(self, stage: KeyedStage) -> None:
         """Add a stage that the engine has to the site's store."""
-        if not self.run.shared.is_used:
+        run, path = self.run, self.records.path(stage)
+        if not run.shared.is_used:
             return
-        path = self.records.path(stage)
-        with _scratch(self.run.tools.home) as folder:
-            self.run.engine.export(stage.tag, folder / _IMAGE, log=self.records.log(stage))
-            shutil.copyfile(path, folder / path.name)
-            self.run.shared.put(_tag(stage), folder, f"stage {stage.name}", packed=True)
+        with _scratch(run.tools.home) as folder:
+            try:
+                run.engine.export(stage.tag, folder / _IMAGE, log=self.records.log(stage))
+                shutil.copyfile(path, folder / path.name)
+            except (StepFailed, OSError) as error:
+                run.progress.say(f"{stage.name} is not added to the site's store: {error}")
+                return
+            run.shared.put(_tag(stage), folder, f"stage {stage.name}", packed=True)
 
     def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
         run, image = self.run, spec.image

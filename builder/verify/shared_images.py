@@ -36,13 +36,21 @@ def take_image(run: Run, image: PlannedImage) -> bool:
         taken = Path(scratch)
         if not run.shared.take(_tag(image, run.settings), taken) or read_manifest(taken) is None:
             return False
-        folder = run.settings.out / image.identifier
-        output_folder(folder)
-        remove(folder / MANIFEST)
-        for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
-            remove(folder / path.name)
-            shutil.move(path, folder / path.name)  # the manifest last: it says that all is there
+        try:
+            _move(taken, run.settings.out / image.identifier)
+        except OSError as error:
+            run.progress.say(f"{image.identifier}: not taken from the site's store: {error}")
+            return False
     return True
+
+
+def _move(taken: Path, folder: Path) -> None:
+    """Move an image to its output folder; the manifest is the last: it says that all is there."""
+    output_folder(folder)
+    remove(folder / MANIFEST)
+    for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
+        remove(folder / path.name)
+        shutil.move(path, folder / path.name)
 
 
 def share_image(run: Run, image: PlannedImage, manifest: Manifest) -> None:

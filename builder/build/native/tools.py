@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from builder.build.base_store import Bootstrapping, bootstrap_of
 from builder.build.mirror import DebianMirror
 from builder.build.native import HOST
-from builder.build.native.files import digest_of, entries_of, fold, unfold
+from builder.build.native.files import Entry, digest_of, entries_of, fold, unfold
 from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
 from builder.model import BaseImage, PlannedImage
@@ -123,11 +123,7 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
         _make(base, arch, folder, way)
         entries = entries_of(folder / "root")
         about = {"name": name, "digest": digest_of(entries), "made": now}
-        if way.shared.is_used:
-            with TemporaryDirectory(dir=folder) as folded:
-                fold(folder / "root", Path(folded), entries)
-                (Path(folded) / RECORD).write_text(json.dumps(about))
-                way.shared.put(tag, Path(folded), what, packed=True)
+        _share(tag, folder, what, way, entries, about)
         return about
 
     record = way.ensure(f"{name}-{key[:12]}", RECORD, make) / RECORD
@@ -135,6 +131,26 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
     tools = _read(record)
     assert tools
     return tools
+
+
+def _share(
+    tag: str,
+    folder: Path,
+    what: str,
+    way: Bootstrapping,
+    entries: Sequence[Entry],
+    about: Mapping[str, object],
+) -> None:
+    """Add tools to the site's store."""
+    if not way.shared.is_used:
+        return
+    try:
+        with TemporaryDirectory(dir=folder) as folded:
+            fold(folder / "root", Path(folded), entries)
+            (Path(folded) / RECORD).write_text(json.dumps(about))
+            way.shared.put(tag, Path(folded), what, packed=True)
+    except OSError as error:
+        way.say(f"{what}: not added to the site's store: {error}")
 
 
 def _taken(tag: str, folder: Path, what: str, way: Bootstrapping) -> dict[str, object]:
