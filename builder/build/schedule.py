@@ -7,18 +7,16 @@ what starts next, and on which worker. `run_all` in `executor` is that caller.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import islice
-from operator import itemgetter
 
-from builder.build.tasks import BUILD_KINDS, Task, TaskLimits, longest_paths
+from builder.build.ready import Lane, ReadyTasks
+from builder.build.tasks import BUILD_KINDS, Task, TaskLimits
 from builder.build.workers import (
     MOST_LOSSES,
     Losses,
     Pool,
-    Requirement,
     Slots,
     Worker,
     workers_here,
@@ -46,26 +44,6 @@ class FailedTask:
     dropped: Sequence[Task]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lane:
-    """Ready tasks that wait for the same: if the first cannot start, no other can.
-
-    `only` is the machine that they must run on, if any; `avoids` those that lost them.
-    """
-
-    requires: Requirement
-    is_build: bool
-    emulated: bool
-    memory: int
-    disk: int
-    opens: bool  # a group
-    only: str
-    avoids: frozenset[str]
-
-
-_Rank = tuple[bool, float, str]  # of a ready task; the smallest starts first
-
-
 class Schedule:
     """The tasks of one run, their attempts on workers, and their progress.
 
@@ -88,7 +66,6 @@ class Schedule:
         self._losses = Losses()
         self._tasks = {task.name: task for task in tasks}
         self._order = {name: number for number, name in enumerate(self._tasks)}
-        self._path = longest_paths(self._tasks)
         self._numbers: Counter[str] = Counter()  # attempts of each task
         self._retries: Counter[str] = Counter()
         self._current: dict[str, Attempt] = {}  # by task
@@ -96,12 +73,8 @@ class Schedule:
         self._over: set[str] = set()
         self._machines: dict[str, str] = {}  # of the accepted results
         self._digests: dict[str, list[str]] = {}  # of builds, the accepted one first
-        self._open: set[str] = set()  # groups
-        self._opened: list[str] = []  # groups, by the call of `start` that is under way
         self._remaining = Counter(task.group for task in self._tasks.values())
-        self._ready: dict[str, _Lane] = {}
-        self._ready_in: dict[str, dict[str, None]] = defaultdict(dict)  # by group
-        self._lanes: dict[_Lane, list[_Rank]] = {}  # heaps; some of their tasks are ready no more
+        self._ready = ReadyTasks(self._tasks, self._slots, grouped=limits is not None)
         self._followers: dict[str, list[str]] = defaultdict(list)
         self._waits = {name: len(task.follows) for name, task in self._tasks.items()}
         for task in self._tasks.values():
@@ -150,20 +123,15 @@ class Schedule:
         `free_disk` is what is free now, in bytes; zero is no limit. A task that exceeds a limit by
         itself starts when nothing else runs.
         """
+        self._ready.reorder()
         started = list(self._begin_all(lambda task: self._fits(task, free_disk)))
         if not started and not self._busy:
             started = list(islice(self._begin_all(lambda _: True), 1))
-        # Open groups come first: two builders that each held an image and waited for the other's
-        # would wait for ever. The order changes between two calls only.
-        for group in self._opened:
-            for name in self._ready_in[group]:
-                self._enqueue(self._tasks[name])
-        self._opened.clear()
         return started
 
     def _begin_all(self, fits: Callable[[Task], bool]) -> Iterator[Attempt]:
-        blocked: set[_Lane] = set()
-        while self._slots.has_free and (first := self._first(blocked)):
+        blocked: set[Lane] = set()
+        while self._slots.has_free and (first := self._ready.first(blocked)):
             task, lane = first
             worker = self._worker(task, lane) if fits(task) else None
             if worker is None:
@@ -171,25 +139,7 @@ class Schedule:
             else:
                 yield self._begin(task, worker)
 
-    def _first(self, blocked: Collection[_Lane]) -> tuple[Task, _Lane] | None:
-        """Return the ready task that comes first, and its lane."""
-        lanes = [lane for lane in self._lanes if lane not in blocked]
-        heads = [(rank, lane) for lane in lanes if (rank := self._head(lane))]
-        if not heads:
-            return None
-        (_, _, name), lane = min(heads, key=itemgetter(0))
-        return self._tasks[name], lane
-
-    def _head(self, lane: _Lane) -> _Rank | None:
-        heap = self._lanes[lane]
-        while heap and self._ready.get(heap[0][-1]) != lane:
-            heappop(heap)
-        if not heap:
-            del self._lanes[lane]
-            return None
-        return heap[0]
-
-    def _worker(self, task: Task, lane: _Lane) -> Worker | None:
+    def _worker(self, task: Task, lane: Lane) -> Worker | None:
         near = self._machines.get(task.needs[-1], "") if task.needs else ""
         return self._slots.choose(task.requires, only=lane.only, near=near, avoids=lane.avoids)
 
@@ -198,12 +148,8 @@ class Schedule:
         attempt = Attempt(name=task.name, number=self._numbers[task.name], worker=worker)
         self._current[task.name] = self._busy[worker.name] = attempt
         self._slots.take(worker)
-        self._dequeue(task)
-        if task.group not in self._open:
-            self._open.add(task.group)
-            self._opened.append(task.group)
-            for name in self._ready_in[task.group] if task.group else ():
-                self._enqueue(self._tasks[name], rank_open=False)
+        self._ready.remove(task)
+        self._ready.open(task.group)
         return attempt
 
     def _fits(self, task: Task, free_disk: int) -> bool:
@@ -220,51 +166,23 @@ class Schedule:
             len(running) >= limits.tasks
             or (is_build and len(builds) >= limits.builds)
             or (is_build and task.emulated and emulated >= limits.emulated)
-            or (self._opens(task) and len(self._open - {""}) >= limits.groups)
+            or (self._ready.opens(task) and len(self._ready.open_groups) >= limits.groups)
             or (limits.memory and memory > limits.memory)
             or (free_disk and disk > free_disk)
         )
 
-    def _opens(self, task: Task) -> bool:
-        return bool(task.group) and task.group not in self._open
-
-    # ---- Ready tasks ----
-
-    def _enqueue(self, task: Task, *, rank_open: bool = True) -> None:
-        """Add a ready task to its lane; one that is in a lane already is ranked anew."""
-        lane = self._ready[task.name] = self._lane(task)
-        self._ready_in[task.group][task.name] = None
-        is_open = rank_open and task.group in self._open
-        rank = (not is_open, -self._path[task.name], task.name)
-        heappush(self._lanes.setdefault(lane, []), rank)
-
-    def _dequeue(self, task: Task) -> None:
-        self._ready.pop(task.name, None)
-        self._ready_in[task.group].pop(task.name, None)
-
-    def _lane(self, task: Task) -> _Lane:
+    def _enqueue(self, task: Task) -> None:
+        """Add a task to the ready ones, or change what it waits for."""
         avoids = self._losses.machines(task.name)
         stays = task.requires.stays and task.needs
-        only = self._machines.get(task.needs[0], "") if stays else ""
-        return _Lane(
-            requires=task.requires,
-            is_build=task.kind in BUILD_KINDS,
-            emulated=task.emulated,
-            memory=task.memory,
-            disk=task.disk,
-            opens=self._opens(task),
-            only=only if only not in avoids and self._slots.has(only) else "",
-            avoids=avoids,
-        )
+        machine = self._machines.get(task.needs[0], "") if stays else ""
+        is_bound = machine not in avoids and self._slots.has(machine)
+        self._ready.add(task, only=machine if is_bound else "", avoids=avoids)
 
     def _unbind(self, machine: str) -> None:
         """Let the tasks that wait for a machine without workers run elsewhere."""
-        if self._slots.has(machine):
-            return
-        lanes = [lane for lane in self._lanes if lane.only == machine]
-        for _, _, name in [rank for lane in lanes for rank in self._lanes[lane]]:
-            if self._ready.get(name) in lanes:
-                self._enqueue(self._tasks[name])
+        for name in () if self._slots.has(machine) else self._ready.bound_to(machine):
+            self._enqueue(self._tasks[name])
 
     # ---- Results ----
 
@@ -351,7 +269,7 @@ class Schedule:
 
     def abandon(self) -> list[FailedTask]:
         """Fail the ready tasks that no worker fits, once no more workers are expected."""
-        tasks = [self._tasks[name] for name in self._ready]
+        tasks = [self._tasks[name] for name in self._ready.names]
         return [
             FailedTask(task=task, error=self._unplaced(task), dropped=self._drop(task.name))
             for task in tasks
@@ -396,10 +314,10 @@ class Schedule:
         task = self._tasks[name]
         self._over.add(name)
         self._current.pop(name, None)
-        self._dequeue(task)
+        self._ready.end(task)
         self._remaining[task.group] -= 1
         if not self._remaining[task.group]:
-            self._open.discard(task.group)
+            self._ready.close(task.group)
         for follower in self._followers[name]:
             self._waits[follower] -= 1
             if not self._waits[follower] and follower not in self._over:

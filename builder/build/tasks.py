@@ -64,18 +64,22 @@ class TaskLimits:
     memory: int = 0
 
 
-def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
-    """Return the seconds of the longest path that begins with each task.
+def in_order(tasks: Mapping[str, Task]) -> list[str]:
+    """Return the names of tasks, each after those that it follows.
 
     Raises `ValueError` for tasks that wait for each other.
     """
     sorter = TopologicalSorter({task.name: task.follows for task in tasks.values()})
     try:
-        order = list(sorter.static_order())
+        return list(sorter.static_order())
     except CycleError as error:
         raise ValueError(f"tasks wait for each other: {sorted(set(error.args[1]))}") from error
+
+
+def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
+    """Return the seconds of the longest path that begins with each task."""
     after = dict.fromkeys(tasks, 0.0)
-    for name in reversed(order):
+    for name in reversed(in_order(tasks)):
         for earlier in tasks[name].follows:
             after[earlier] = max(after[earlier], tasks[name].seconds + after[name])
     return {name: task.seconds + after[name] for name, task in tasks.items()}

@@ -101,6 +101,7 @@ class Slots:
         self._choices: dict[Requirement, list[Pool]] = {}
         self._workers: dict[str, Worker] = {}
         self._machines: dict[Pool, Counter[str]] = defaultdict(Counter)  # workers of each
+        self.counts: Counter[Pool] = Counter()  # workers that may run tasks
         self._free: dict[Pool, dict[str, dict[str, Worker]]] = defaultdict(dict)
         self._free_count = 0
         self._aside: set[str] = set()
@@ -134,6 +135,7 @@ class Slots:
             self._choices.clear()
         if worker.machine not in self._aside:
             self._machines[worker.pool][worker.machine] += 1
+            self.counts[worker.pool] += 1
             self.release(worker)
 
     def leave(self, name: str) -> Worker | None:
@@ -142,17 +144,15 @@ class Slots:
         if worker is not None:
             self.take(worker)
             del self._workers[name]
-            machines = self._machines[worker.pool]
-            machines[worker.machine] -= 1
-            if machines[worker.machine] <= 0:
-                del machines[worker.machine]
+            if worker.machine not in self._aside:
+                self._forget(worker.pool, worker.machine, 1)
         return worker
 
     def put_aside(self, machine: str) -> None:
         """Give no more tasks to the workers of a machine."""
         self._aside.add(machine)
-        for machines in self._machines.values():
-            machines.pop(machine, None)
+        for pool, machines in self._machines.items():
+            self._forget(pool, machine, machines[machine])
         for worker in self._workers.values():
             if worker.machine == machine:
                 self.take(worker)
@@ -181,7 +181,7 @@ class Slots:
         """
         if avoids and not self.fits_elsewhere(requires, avoids):
             avoids = ()
-        for pool in self._choice(requires):
+        for pool in self.choice(requires):
             machines = self._free[pool]
             preferred = [machine for machine in (only or near,) if machine in machines]
             for machine in preferred if only else (*preferred, *machines):
@@ -189,13 +189,21 @@ class Slots:
                     return next(iter(machines[machine].values()))
         return None
 
-    def _choice(self, requires: Requirement) -> list[Pool]:
+    def choice(self, requires: Requirement) -> list[Pool]:
+        """Return the pools whose workers may run a task, in order of preference."""
         if requires not in self._choices:
             self._choices[requires] = requires.choice(self._pools)
         return self._choices[requires]
 
+    def _forget(self, pool: Pool, machine: str, number: int) -> None:
+        machines = self._machines[pool]
+        self.counts[pool] -= number
+        machines[machine] -= number
+        if not machines[machine]:
+            del machines[machine]
+
     def _fitting(self, requires: Requirement, without: Collection[str]) -> Iterator[str]:
-        for pool in self._choice(requires):
+        for pool in self.choice(requires):
             yield from (name for name in self._machines[pool] if name not in without)
 
 

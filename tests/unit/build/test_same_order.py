@@ -7,7 +7,7 @@ import random
 import pytest
 from scanning_schedule import ScanningSchedule
 
-from builder.build.schedule import Schedule
+from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task, TaskLimits
 
 KINDS = ("base", "stage", "image", "pack", "verify")
@@ -52,12 +52,13 @@ def test_the_order_is_that_of_a_scan(seed: int) -> None:
     chance = random.Random(seed)
     tasks, limits = some_tasks(chance, chance.randint(1, 40)), some_limits(chance)
     scan, schedule = ScanningSchedule(tasks, limits), Schedule(tasks, limits)
-    attempts = {}
+    attempts: dict[str, Attempt] = {}
     while not scan.is_over:
         disk = chance.choice((0, 0, 3, 8))
         started = schedule.start(free_disk=disk)
         attempts.update({attempt.name: attempt for attempt in started})
-        assert [task.name for task in scan.start(free_disk=disk)] == [*map(name_of, started)]
+        expected = [task.name for task in scan.start(free_disk=disk)]
+        assert [attempt.name for attempt in started] == expected
         name = chance.choice(sorted(attempts))
         attempt = attempts.pop(name)
         if chance.random() < 0.15:
@@ -67,7 +68,3 @@ def test_the_order_is_that_of_a_scan(seed: int) -> None:
             scan.done(name)
             assert schedule.done(attempt)
     assert schedule.is_over
-
-
-def name_of(attempt: object) -> str:
-    return str(getattr(attempt, "name", ""))
