@@ -1,8 +1,7 @@
 """Ready tasks, in the order in which they start.
 
-They wait in lanes, so that the next one is found without a look at all of them. Tasks of an open
-group come first, then those that lead to workers of which there are few for their work, then those
-with the longest path.
+They wait in lanes, so that the next task is selected without a look at all of them. Tasks of open
+groups come first, then those that lead to scarce workers, then those with the longest path.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from builder.build.workers import Pool, Requirement, Slots
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lane:
-    """What ready tasks wait for: if the first of a lane cannot start, no other of it can.
+    """Ready tasks that wait for the same: if the first of a lane cannot start, no other can.
 
     `only` is the machine that they must run on, if any; `avoids` those that lost them.
     """

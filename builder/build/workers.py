@@ -55,7 +55,7 @@ def workers_here(number: int) -> tuple[Worker, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirement:
-    """Where a task may run: on workers that run `arch` (empty: on all), native ones first.
+    """The place for a task: workers that run `arch` (empty: all workers), native ones first.
 
     With `native`, workers that emulate it are used only if no pool has it natively. With `gpus`,
     only workers with so many are used, unless no native pool has them. With `stays`, the task
