@@ -227,7 +227,9 @@ class SimulatedWorkers:
 class Simulated:
     """One seed. `ratio` is that of the time without faults to the lower bound; times in seconds.
 
-    `wall_s` is what both runs took, `counts` what happened in the one with faults.
+    `verified` and `failed` are images, `blamed` and `unplaced` tasks that failed because they lost
+    workers or because no worker is left for them, `aside` machines. `wall_s` is what both runs
+    took, `counts` what happened in the one with faults.
     """
 
     seed: int
@@ -239,6 +241,7 @@ class Simulated:
     verified: int
     failed: int
     blamed: int
+    unplaced: int
     aside: int
     irreproducible: int
     wall_s: float
@@ -267,6 +270,7 @@ def simulate(seed: int, *, cells: int, workers: int) -> Simulated:
         verified=verified,
         failed=len(images) - verified,
         blamed=sum("was lost" in text for text in rough.reasons.values()),
+        unplaced=sum("there is no worker" in text for text in rough.reasons.values()),
         aside=len(rough.schedule.aside),
         irreproducible=len(rough.schedule.irreproducible),
         wall_s=time.perf_counter() - start,
@@ -322,7 +326,7 @@ def summarize(results: Sequence[Simulated]) -> None:
     print(f"  a seed took at most {max(result.wall_s for result in results):.1f} s   (reach: 60)")
     print(f"  with faults, of {sum(result.tasks for result in results)} tasks: ", end="")
     print(", ".join(f"{name or 'sound'} {number}" for name, number in sorted(counts.items())))
-    for name in ("verified", "failed", "blamed", "aside", "irreproducible"):
+    for name in ("verified", "failed", "blamed", "unplaced", "aside", "irreproducible"):
         print(f"  {name}: {sum(getattr(result, name) for result in results)}")
     print(f"  wrong: {sum(len(result.wrong) for result in results)}   (reach: 0)")
 

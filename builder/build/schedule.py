@@ -163,8 +163,7 @@ class Schedule:
         memory = task.memory + sum(other.memory for other in running)
         disk = task.disk + sum(other.disk for other in running)
         return not (
-            len(running) >= limits.tasks
-            or (is_build and len(builds) >= limits.builds)
+            (is_build and len(builds) >= limits.builds)
             or (is_build and task.emulated and emulated >= limits.emulated)
             or (self._ready.opens(task) and len(self._ready.open_groups) >= limits.groups)
             or (limits.memory and memory > limits.memory)

@@ -9,6 +9,7 @@ from scanning_schedule import ScanningSchedule
 
 from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task, TaskLimits
+from builder.build.workers import requirement_of
 
 KINDS = ("base", "stage", "image", "pack", "verify")
 
@@ -20,10 +21,12 @@ def some_tasks(chance: random.Random, number: int) -> list[Task]:
         earlier = [task.name for task in tasks]
         few = chance.sample(earlier, min(len(earlier), chance.choice((0, 1, 1, 2, 3))))
         split = chance.randint(0, len(few)) if chance.random() < 0.3 else len(few)
+        kind, arch = chance.choice(KINDS), chance.choice(("x86_64", "ppc64le"))
         tasks.append(
             Task(
                 name=f"{chance.randrange(10)} {index}",
-                kind=chance.choice(KINDS),
+                kind=kind,
+                requires=requirement_of(kind, arch, gpus=chance.choice((0, 0, 1))),
                 work=lambda: None,
                 needs=tuple(few[:split]),
                 after=tuple(few[split:]),

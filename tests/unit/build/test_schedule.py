@@ -96,6 +96,11 @@ def test_emulation_memory_and_disk_have_limits(
     assert names(Schedule(tasks, limits(**limit)).start(free_disk=free_disk)) == expected
 
 
+def test_free_disk_that_nobody_measured_is_no_limit() -> None:
+    tasks = [task(name, disk=1 << 40) for name in "ab"]
+    assert names(Schedule(tasks, ROOMY).start()) == ["a", "b"]
+
+
 def test_so_many_images_are_open_at_once() -> None:
     tasks = [
         task("image a", kind="image", group="a", seconds=9),
