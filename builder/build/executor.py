@@ -81,7 +81,7 @@ class Executor(Protocol):
         """Return the workers at the start; others join by an event."""
 
     def start(self, task: Task, attempt: Attempt) -> None:
-        """Start an attempt on its worker, which is free."""
+        """Start an attempt on its worker, which is free; report a worker that is gone as lost."""
 
     def cancel(self, attempt: Attempt) -> None:
         """Ask an attempt to end, since its result is not needed; it is reported when it ended."""

@@ -137,6 +137,14 @@ def test_packing_leaves_a_machine_that_was_put_aside() -> None:
     assert placed(schedule.start()) == {"pack a": "B"}
 
 
+def test_packing_that_waits_for_a_machine_goes_elsewhere_when_that_is_lost() -> None:
+    schedule = Schedule(CHAIN, workers=machines(2))
+    image = only(schedule.start())
+    schedule.done(image)
+    schedule.lost(image.worker.name)
+    assert placed(schedule.start()) == {"pack a": "B0"}
+
+
 # ---- Results of attempts that were given up ----
 
 
