@@ -1,245 +1,323 @@
 """The order of tasks: of the ready tasks within the limits, the longest path starts first.
 
-`Schedule` has no threads and no clock: its caller reports ended tasks, and it selects the next.
-`run_all` has the threads; `Durations` stores how long tasks took, in seconds, for the next run.
+`Schedule` has no threads and no clock: its caller reports results and lost workers, and it selects
+what starts next, and on which worker. `run_all` in `executor` is that caller.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from builder.model.errors import Interrupted
-from builder.system.files import read_json, write_atomically
-from builder.system.locks import locked
-from builder.system.terminal import interruptions
+from builder.build.ready import Lane, ReadyTasks
+from builder.build.tasks import BUILD_KINDS, Task, TaskLimits
+from builder.build.workers import (
+    MOST_LOSSES,
+    Losses,
+    Pool,
+    Slots,
+    Worker,
+    workers_here,
+)
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 
-BUILD_KINDS = frozenset({"base", "stage", "image"})
+MOST_RETRIES = 3  # of a task for reasons outside of it, such as a store that did not answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """One piece of work. `needs` names the tasks that must succeed before it.
-
-    `after` names tasks that must end before it, whether they succeed or fail.
-    `kind` is the kind of work; the kinds in `BUILD_KINDS` are builds.
-    `label` is its name for people, which other tasks may have, too; `name` is unique.
-    `group` is a resource that is open from the start of its first task to the end of its last, such
-    as an image's work folder. `seconds` is the expected duration; `memory` and `disk` are the most
-    that it takes, in bytes.
-    """
+class Attempt:
+    """One dispatch of a task, by name, to a worker. The attempts of a task count from 1."""
 
     name: str
-    kind: str
-    work: Callable[[], object] = field(compare=False)
-    label: str = ""
-    needs: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    group: str = ""
-    emulated: bool = False
-    seconds: float = 1.0
-    memory: int = 0
-    disk: int = 0
-
-    @property
-    def follows(self) -> set[str]:
-        """The tasks that must have ended before it starts."""
-        return {*self.needs, *self.after}
+    number: int
+    worker: Worker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskLimits:
-    """The most that may run at once: tasks, builds, emulated builds, and open groups.
+class FailedTask:
+    """A task that the schedule gives up, and those that are dropped because they need it."""
 
-    `memory` is in bytes; zero is no limit.
-    """
-
-    tasks: int
-    builds: int
-    emulated: int
-    groups: int
-    memory: int = 0
+    task: Task
+    error: BuildImagesError
+    dropped: Sequence[Task]
 
 
 class Schedule:
-    """The tasks of one run, and their progress."""
+    """The tasks of one run, their attempts on workers, and their progress.
 
-    def __init__(self, tasks: Iterable[Task], limits: TaskLimits) -> None:
+    Without `workers` the tasks run on this machine, within its `limits`; workers elsewhere need no
+    limits, since each takes one task at a time. `pools` are those that workers may still join.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        limits: TaskLimits | None = None,
+        *,
+        workers: Iterable[Worker] | None = None,
+        pools: Iterable[Pool] = (),
+    ) -> None:
+        if workers is None:
+            workers = workers_here(limits.tasks) if limits else ()
         self._limits = limits
-        self._pending = {task.name: task for task in tasks}
-        self._running: dict[str, Task] = {}
+        self._slots = Slots(workers, pools)
+        self._losses = Losses()
+        self._tasks = {task.name: task for task in tasks}
+        self._order = {name: number for number, name in enumerate(self._tasks)}
+        self._numbers: Counter[str] = Counter()  # attempts of each task
+        self._retries: Counter[str] = Counter()
+        self._current: dict[str, Attempt] = {}  # by task
+        self._busy: dict[str, Attempt] = {}  # by worker; also those that are given up
         self._over: set[str] = set()
-        self._open: set[str] = set()  # groups
-        self._path = longest_paths(self._pending)
+        self._machines: dict[str, str] = {}  # of the accepted results
+        self._digests: dict[str, list[str]] = {}  # of builds, the accepted one first
+        self._remaining = Counter(task.group for task in self._tasks.values())
+        self._ready = ReadyTasks(self._tasks, self._slots, grouped=limits is not None)
+        self._followers: dict[str, list[str]] = defaultdict(list)
+        self._waits = {name: len(task.follows) for name, task in self._tasks.items()}
+        for task in self._tasks.values():
+            for earlier in task.follows:
+                self._followers[earlier].append(task.name)
+            if not task.follows:
+                self._enqueue(task)
 
     @property
     def is_over(self) -> bool:
         """True if nothing runs and nothing remains."""
-        return not self._pending and not self._running
+        return len(self._over) == len(self._tasks)
 
-    def start(self, *, free_disk: int = 0) -> list[Task]:
-        """Return the tasks to start now, which count as running from here on.
+    @property
+    def is_idle(self) -> bool:
+        """True if no task runs."""
+        return not self._current
+
+    @property
+    def aside(self) -> Mapping[str, tuple[str, ...]]:
+        """The machines that get no more tasks, each with the tasks that were lost on it."""
+        return self._losses.aside
+
+    @property
+    def irreproducible(self) -> Mapping[str, tuple[str, ...]]:
+        """The digests of each build that gave several; the first is the accepted one."""
+        return {name: tuple(digests) for name, digests in self._digests.items() if digests[1:]}
+
+    def task(self, name: str) -> Task:
+        """Return a task by its name."""
+        return self._tasks[name]
+
+    def current(self, name: str) -> Attempt | None:
+        """Return the attempt of a task that runs and is not given up."""
+        return self._current.get(name)
+
+    def join(self, worker: Worker) -> None:
+        """Add a worker, which is free."""
+        self._slots.join(worker)
+
+    # ---- Starting tasks ----
+
+    def start(self, *, free_disk: int = 0) -> list[Attempt]:
+        """Return the attempts to start now, which count as running from here on.
 
         `free_disk` is what is free now, in bytes; zero is no limit. A task that exceeds a limit by
         itself starts when nothing else runs.
         """
-        # Open groups come first: two builders that each held an image and waited for the other's
-        # would wait for ever.
-        ready = sorted(
-            (task for task in self._pending.values() if task.follows <= self._over),
-            key=lambda task: (task.group not in self._open, -self._path[task.name], task.name),
-        )
-        started = [task for task in ready if self._fits(task, free_disk) and self._begin(task)]
-        if ready and not self._running:
-            started = [task for task in ready[:1] if self._begin(task)]
+        self._ready.reorder()
+        started = list(self._begin_all(lambda task: self._fits(task, free_disk)))
+        if not started and not self._busy:
+            started = list(islice(self._begin_all(lambda _: True), 1))
         return started
 
-    def _begin(self, task: Task) -> Task:
-        self._running[task.name] = self._pending.pop(task.name)
-        self._open.add(task.group)
-        return task
+    def _begin_all(self, fits: Callable[[Task], bool]) -> Iterator[Attempt]:
+        blocked: set[Lane] = set()
+        while self._slots.has_free and (first := self._ready.first(blocked)):
+            task, lane = first
+            worker = self._worker(task, lane) if fits(task) else None
+            if worker is None:
+                blocked.add(lane)
+            else:
+                yield self._begin(task, worker)
 
-    def done(self, name: str) -> None:
-        """Note that a task ended."""
-        task = self._running.pop(name, None) or self._pending.pop(name)
-        self._over.add(name)
-        others = (*self._pending.values(), *self._running.values())
-        if all(other.group != task.group for other in others):
-            self._open.discard(task.group)
+    def _worker(self, task: Task, lane: Lane) -> Worker | None:
+        near = self._machines.get(task.needs[-1], "") if task.needs else ""
+        return self._slots.choose(task.requires, only=lane.only, near=near, avoids=lane.avoids)
 
-    def failed(self, name: str) -> list[Task]:
-        """Note that a task failed; return the tasks that are dropped because they need it."""
-        dropped: dict[str, Task] = {}
-        lost = {name}
-        while lost:
-            needing = [task for task in self._pending.values() if lost & {*task.needs}]
-            lost = {task.name for task in needing} - dropped.keys()
-            dropped.update({task.name: task for task in needing})
-        for over in (name, *dropped):
-            self.done(over)
-        return list(dropped.values())
+    def _begin(self, task: Task, worker: Worker) -> Attempt:
+        self._numbers[task.name] += 1
+        attempt = Attempt(name=task.name, number=self._numbers[task.name], worker=worker)
+        self._current[task.name] = self._busy[worker.name] = attempt
+        self._slots.take(worker)
+        self._ready.remove(task)
+        self._ready.open(task.group)
+        return attempt
 
     def _fits(self, task: Task, free_disk: int) -> bool:
-        limits, running = self._limits, self._running.values()
+        limits = self._limits
+        if limits is None:
+            return True
+        running = [self._tasks[attempt.name] for attempt in self._busy.values()]
         builds = [other for other in running if other.kind in BUILD_KINDS]
         emulated = sum(other.emulated for other in builds)
         is_build = task.kind in BUILD_KINDS
-        opens = bool(task.group) and task.group not in self._open
         memory = task.memory + sum(other.memory for other in running)
         disk = task.disk + sum(other.disk for other in running)
         return not (
-            len(running) >= limits.tasks
-            or (is_build and len(builds) >= limits.builds)
+            (is_build and len(builds) >= limits.builds)
             or (is_build and task.emulated and emulated >= limits.emulated)
-            or (opens and len(self._open - {""}) >= limits.groups)
+            or (self._ready.opens(task) and len(self._ready.open_groups) >= limits.groups)
             or (limits.memory and memory > limits.memory)
             or (free_disk and disk > free_disk)
         )
 
+    def _enqueue(self, task: Task) -> None:
+        """Add a task to the ready ones, or change what it waits for."""
+        avoids = self._losses.machines(task.name)
+        stays = task.requires.stays and task.needs
+        machine = self._machines.get(task.needs[0], "") if stays else ""
+        is_bound = machine not in avoids and self._slots.has(machine)
+        self._ready.add(task, only=machine if is_bound else "", avoids=avoids)
 
-def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
-    """Return the seconds of the longest path that begins with each task.
+    def _unbind(self, machine: str) -> None:
+        """Let the tasks that wait for a machine without workers run elsewhere."""
+        for name in () if self._slots.has(machine) else self._ready.bound_to(machine):
+            self._enqueue(self._tasks[name])
 
-    Raises `ValueError` for tasks that wait for each other.
-    """
-    sorter = TopologicalSorter({task.name: task.follows for task in tasks.values()})
-    try:
-        order = list(sorter.static_order())
-    except CycleError as error:
-        raise ValueError(f"tasks wait for each other: {sorted(set(error.args[1]))}") from error
-    after = dict.fromkeys(tasks, 0.0)
-    for name in reversed(order):
-        for earlier in tasks[name].follows:
-            after[earlier] = max(after[earlier], tasks[name].seconds + after[name])
-    return {name: task.seconds + after[name] for name, task in tasks.items()}
+    # ---- Results ----
 
+    def done(self, attempt: Attempt, *, digest: str = "") -> bool:
+        """Note the result of an attempt; return whether it is accepted, once for each task.
 
-_POLL_S = 0.5  # how often free disk space is looked at while nothing ends
-_FILE = "durations.json"
-_MOST = 20_000  # durations that are kept, the newest
+        Evidence is accepted of the current attempt only. Of a build the first result is accepted,
+        even if its attempt was given up, and its `digest` is compared with those of later ones.
+        """
+        is_current = self._release(attempt)
+        name, is_over = attempt.name, attempt.name in self._over
+        if not is_over and not is_current and self._tasks[name].kind == "verify":
+            return False
+        if not is_over:
+            self._machines[name] = attempt.worker.machine
+            self._losses.completed(attempt.worker.machine)
+            self._finish(name)
+        if digest and name in self._machines:
+            digests = self._digests.setdefault(name, [])
+            digests += [digest] if digest not in digests else []
+        return not is_over
 
-# Called in the main thread when a task ends: with its error, and the tasks dropped because of it.
-OnEnd = Callable[[Task, BaseException | None, Sequence[Task]], None]
+    def failed(self, attempt: Attempt) -> list[Task]:
+        """Note that a task failed; return the tasks that are dropped because they need it.
 
+        The failure of an attempt that was given up changes nothing.
+        """
+        return self._drop(attempt.name) if self._release(attempt) else []
 
-def run_all(
-    schedule: Schedule,
-    *,
-    threads: int,
-    on_end: OnEnd,
-    stop: Callable[[], None],
-    free_disk: Callable[[], int] = lambda: 0,
-) -> None:
-    """Run all tasks of a schedule; if one fails, only the tasks that need it are dropped.
+    def retry(self, attempt: Attempt) -> bool:
+        """Note that an attempt ended without a result, for a reason outside of its task.
 
-    On Ctrl-C, and when a task raises `Interrupted`, `stop` must end the running tasks.
-    """
-    ended: SimpleQueue[Future[object] | None] = SimpleQueue()  # None: an interruption
-    running: dict[Future[object], Task] = {}
-    executor = ThreadPoolExecutor(max_workers=threads)
-    with interruptions(lambda: ended.put(None)):
-        try:
-            while not schedule.is_over:
-                for task in schedule.start(free_disk=free_disk()):
-                    future = executor.submit(task.work)
-                    running[future] = task
-                    future.add_done_callback(ended.put)
-                with contextlib.suppress(Empty):
-                    _settle(schedule, running, ended.get(timeout=_POLL_S), on_end)
-        except BaseException:
-            stop()
-            executor.shutdown(wait=True, cancel_futures=True)
-            raise
-        executor.shutdown()
+        Return False, and note nothing, if that happened too often: the task is to fail.
+        """
+        if self._retries[attempt.name] >= MOST_RETRIES:
+            return False
+        if self._release(attempt):
+            self._retries[attempt.name] += 1
+            self._enqueue(self._tasks[attempt.name])
+        return True
 
+    def lost(self, worker: str, *, explained: bool = False) -> FailedTask | None:
+        """Note that a worker was lost: its task is ready again, for another machine.
 
-def _settle(
-    schedule: Schedule,
-    running: dict[Future[object], Task],
-    ended: Future[object] | None,
-    on_end: OnEnd,
-) -> None:
-    if ended is None:
-        raise KeyboardInterrupt
-    task, error = running.pop(ended), ended.exception()
-    if isinstance(error, Interrupted) or (error and not isinstance(error, Exception)):
-        raise error
-    dropped: Sequence[Task] = ()
-    if error is None:
-        schedule.done(task.name)
-    else:
-        dropped = schedule.failed(task.name)
-    on_end(task, error, dropped)
+        A loss that is explained, as by preemption, counts neither against the task nor against the
+        machine. Return the task if it is to blame.
+        """
+        attempt, gone = self._busy.pop(worker, None), self._slots.leave(worker)
+        if gone:
+            self._unbind(gone.machine)
+        if attempt is None or self._current.get(attempt.name) != attempt:
+            return None
+        del self._current[attempt.name]
+        task = self._tasks[attempt.name]
+        if not explained:
+            self._losses.add(task.name, attempt.worker.machine)
+            self._put_aside(attempt.worker.machine)
+            if self._is_to_blame(task):
+                return self._lost_too_often(task)
+        self._enqueue(task)
+        return None
 
+    def _put_aside(self, machine: str) -> None:
+        if machine in self._losses.aside:
+            self._slots.put_aside(machine)
+            self._unbind(machine)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Durations:
-    """Seconds that tasks took, by label: `known` from earlier runs, `measured` in this one."""
+    def _is_to_blame(self, task: Task) -> bool:
+        """Return whether a task was lost on enough machines, or on all and often enough."""
+        machines = self._losses.machines(task.name)
+        return len(machines) >= MOST_LOSSES or (
+            self._losses.count(task.name) >= MOST_LOSSES
+            and not self._slots.fits_elsewhere(task.requires, machines)
+        )
 
-    known: Mapping[str, float]
-    measured: dict[str, float] = field(default_factory=dict)
+    def _lost_too_often(self, task: Task) -> FailedTask:
+        machines = ", ".join(sorted(self._losses.machines(task.name)))
+        error = StepFailed(
+            f"{task.label or task.name}: its worker was lost "
+            f"{self._losses.count(task.name)} times, on {machines}",
+            hint="it may need more memory or disk space than these machines have",
+        )
+        return FailedTask(task=task, error=error, dropped=self._drop(task.name))
 
-    @classmethod
-    def read(cls, home: Path) -> Durations:
-        """Read the durations of earlier runs; none if the file cannot be read."""
-        return cls(known=_read(home))
+    def abandon(self) -> list[FailedTask]:
+        """Fail the ready tasks that no worker fits, once no more workers are expected."""
+        tasks = [self._tasks[name] for name in self._ready.names]
+        return [
+            FailedTask(task=task, error=self._unplaced(task), dropped=self._drop(task.name))
+            for task in tasks
+            if not self._slots.fits(task.requires)
+        ]
 
-    def keep(self, home: Path) -> None:
-        """Add the measured durations to those that other builders wrote meanwhile."""
-        if not self.measured:
-            return
-        with contextlib.suppress(OSError), locked(home, "durations"):
-            known = {name: s for name, s in _read(home).items() if name not in self.measured}
-            newest = dict([*known.items(), *self.measured.items()][-_MOST:])
-            write_atomically(home / _FILE, json.dumps(newest, indent=0) + "\n")
+    def _unplaced(self, task: Task) -> MissingPrerequisite:
+        machines = ", ".join(f"{name} (lost {', '.join(self.aside[name])})" for name in self.aside)
+        return MissingPrerequisite(
+            f"{task.label or task.name}: there is no {task.requires}",
+            hint=f"no more used after losses: {machines}" if machines else "",
+        )
 
+    def _release(self, attempt: Attempt) -> bool:
+        """Free the slot of an attempt; return whether it was its task's current one."""
+        if self._busy.get(attempt.worker.name) == attempt:
+            del self._busy[attempt.worker.name]
+            self._slots.release(attempt.worker)
+        if self._current.get(attempt.name) != attempt:
+            return False
+        del self._current[attempt.name]
+        return True
 
-def _read(home: Path) -> dict[str, float]:
-    known = read_json(home / _FILE).items()
-    return {name: float(seconds) for name, seconds in known if isinstance(seconds, (int, float))}
+    def _drop(self, name: str) -> list[Task]:
+        """Finish a task that failed, and those that need it; return the latter."""
+        dropped: dict[str, Task] = {}
+        level = [name]
+        while level:
+            needing = {
+                follower
+                for failed in level
+                for follower in self._followers[failed]
+                if failed in self._tasks[follower].needs and follower not in self._over
+            }
+            level = sorted(needing - dropped.keys(), key=self._order.__getitem__)
+            dropped.update({follower: self._tasks[follower] for follower in level})
+        for over in (name, *dropped):
+            self._finish(over)
+        return list(dropped.values())
+
+    def _finish(self, name: str) -> None:
+        task = self._tasks[name]
+        self._over.add(name)
+        self._current.pop(name, None)
+        self._ready.end(task)
+        self._remaining[task.group] -= 1
+        if not self._remaining[task.group]:
+            self._ready.close(task.group)
+        for follower in self._followers[name]:
+            self._waits[follower] -= 1
+            if not self._waits[follower] and follower not in self._over:
+                self._enqueue(self._tasks[follower])

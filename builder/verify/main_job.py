@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from builder.artifacts.manifests import ImageState
+from builder.build.executor import ThreadExecutor, run_all
 from builder.build.run import Run
-from builder.build.schedule import Durations, Schedule, Task, TaskLimits, run_all
+from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
+from builder.build.tasks import Durations, Task, TaskLimits
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -135,9 +137,8 @@ class _MainJob:
         try:
             run_all(
                 Schedule(self._tasks.values(), limits),
-                threads=limits.tasks,
+                ThreadExecutor(threads=limits.tasks, stop=run.stop),
                 on_end=self._end,
-                stop=run.stop,
                 free_disk=lambda: max(
                     1,  # 0 is no limit
                     min(shutil.disk_usage(one).free for one in (home.path, run.settings.out)),

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.build.schedule import Durations, Schedule, Task, TaskLimits, run_all
+from builder.build.executor import ThreadExecutor, run_all
+from builder.build.schedule import Attempt, Schedule
+from builder.build.tasks import Durations, Task, TaskLimits
 from builder.model.errors import Interrupted
 from builder.system.terminal import interruptions
 
@@ -24,8 +26,14 @@ def task(name: str, *needs: str, kind: str = "stage", **about: object) -> Task:
     return dataclasses.replace(made, **about)  # type: ignore[arg-type]
 
 
-def names(tasks: Sequence[Task]) -> list[str]:
+def names(tasks: Sequence[Task | Attempt]) -> list[str]:
     return [one.name for one in tasks]
+
+
+def running(schedule: Schedule, name: str) -> Attempt:
+    attempt = schedule.current(name)
+    assert attempt is not None
+    return attempt
 
 
 def limits(**changes: int) -> TaskLimits:
@@ -35,12 +43,12 @@ def limits(**changes: int) -> TaskLimits:
 def test_a_task_waits_for_all_that_it_needs() -> None:
     schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
     assert names(schedule.start()) == ["a", "b"]
-    schedule.done("a")
+    schedule.done(running(schedule, "a"))
     assert schedule.start() == []
-    schedule.done("b")
+    schedule.done(running(schedule, "b"))
     assert names(schedule.start()) == ["c"]
     assert not schedule.is_over
-    schedule.done("c")
+    schedule.done(running(schedule, "c"))
     assert schedule.is_over
 
 
@@ -53,7 +61,7 @@ def test_the_longest_path_comes_first() -> None:
     ]
     schedule = Schedule(tasks, limits(builds=1))
     assert names(schedule.start()) == ["first"]
-    schedule.done("first")
+    schedule.done(running(schedule, "first"))
     assert names(schedule.start()) == ["second"]
 
 
@@ -66,7 +74,7 @@ def test_builds_have_a_limit_and_packing_goes_on_beside_them() -> None:
     ]
     schedule = Schedule(tasks, limits(tasks=2, builds=1))
     assert names(schedule.start()) == ["a", "p"]
-    schedule.done("a")
+    schedule.done(running(schedule, "a"))
     assert names(schedule.start()) == ["b"]
 
 
@@ -88,6 +96,11 @@ def test_emulation_memory_and_disk_have_limits(
     assert names(Schedule(tasks, limits(**limit)).start(free_disk=free_disk)) == expected
 
 
+def test_free_disk_that_nobody_measured_is_no_limit() -> None:
+    tasks = [task(name, disk=1 << 40) for name in "ab"]
+    assert names(Schedule(tasks, ROOMY).start()) == ["a", "b"]
+
+
 def test_so_many_images_are_open_at_once() -> None:
     tasks = [
         task("image a", kind="image", group="a", seconds=9),
@@ -96,9 +109,9 @@ def test_so_many_images_are_open_at_once() -> None:
     ]
     schedule = Schedule(tasks, limits(groups=1))
     assert names(schedule.start()) == ["image a"]
-    schedule.done("image a")
+    schedule.done(running(schedule, "image a"))
     assert names(schedule.start()) == ["pack a"]
-    schedule.done("pack a")
+    schedule.done(running(schedule, "pack a"))
     assert names(schedule.start()) == ["image b"]
 
 
@@ -113,10 +126,10 @@ def test_a_failure_stops_only_what_comes_after_it() -> None:
     ]
     schedule = Schedule(tasks, ROOMY)
     schedule.start()
-    assert sorted(names(schedule.failed("a"))) == ["after a", "both", "later"]
-    schedule.done("b")
+    assert sorted(names(schedule.failed(running(schedule, "a")))) == ["after a", "both", "later"]
+    schedule.done(running(schedule, "b"))
     assert names(schedule.start()) == ["after b"]
-    assert schedule.failed("after b") == [], "both is dropped once"
+    assert schedule.failed(running(schedule, "after b")) == [], "both is dropped once"
     assert schedule.is_over
 
 
@@ -124,9 +137,9 @@ def test_what_is_better_over_first_may_fail() -> None:
     tasks = [task("base"), task("parent", "base"), task("child", after=("parent",))]
     schedule = Schedule([*tasks, task("late", "child")], ROOMY)
     assert names(schedule.start()) == ["base"]
-    assert names(schedule.failed("base")) == ["parent"]
+    assert names(schedule.failed(running(schedule, "base"))) == ["parent"]
     assert names(schedule.start()) == ["child"]
-    schedule.done("child")
+    schedule.done(running(schedule, "child"))
     assert names(schedule.start()) == ["late"]
 
 
@@ -150,9 +163,8 @@ def run(
     ended: Ended = []
     run_all(
         Schedule(tasks, ROOMY),
-        threads=threads,
+        ThreadExecutor(threads=threads, stop=stop),
         on_end=lambda one, error, dropped: ended.append((one.name, str(error), names(dropped))),
-        stop=stop,
     )
     return ended
 

@@ -17,7 +17,8 @@ from test_proving import HOST
 from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
 
 from builder.build.engines import Tools
-from builder.build.schedule import Task
+from builder.build.executor import Executor
+from builder.build.tasks import Task
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -127,8 +128,10 @@ def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     site.job(out="built")
     (site.home.path / "durations.json").unlink()
 
-    def run_all(tasks: list[Task], *, threads: int, free_disk: Callable[[], int], **_: Any) -> None:
-        assert threads == 3
+    def run_all(
+        tasks: list[Task], executor: Executor, *, free_disk: Callable[[], int], **_: Any
+    ) -> None:
+        assert len(executor.capacity()) == 3
         assert [free_disk(), free_disk()] == [2, 1]
         lines.extend(str({**vars_of(task), "work": "..."}) for task in tasks)
 
