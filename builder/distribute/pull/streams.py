@@ -64,7 +64,7 @@ class PlainLayer:
         packed: HashedReader,
         *,
         label: str,
-        hashed: bool = False,
+        hashed: bool,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self._packed, self._label, self._check = packed, label, check

@@ -46,7 +46,7 @@ class CpuTimes:
 
 def cpu_times(proc: Path = _PROC) -> CpuTimes:
     """Read /proc/stat. Waiting for disks counts as idle; user time includes that of guests."""
-    fields = (proc / "stat").read_text().split("\n", 1)[0].split()[1:9]
+    fields = (proc / "stat").read_text().split()[1:9]
     user, nice, system, idle, waiting, *rest = map(int, fields)
     busy = user + nice + system + sum(rest)  # rest: interrupts, and time taken by a hypervisor
     return CpuTimes(busy=busy, all=busy + idle + waiting)

@@ -148,7 +148,7 @@ def _is_installed(requirement: Requirement, command: PipInstall) -> bool:
 
 
 def _applies(requirement: Requirement, target: PythonTarget) -> bool:
-    """Return whether a requirement's marker matches the target's Python and machine."""
+    """Return whether a marker matches the target's Python; its system is that of this machine."""
     if requirement.marker is None:
         return True
     return requirement.marker.evaluate(
@@ -156,10 +156,6 @@ def _applies(requirement: Requirement, target: PythonTarget) -> bool:
             "python_version": ".".join(map(str, target.series)),
             "python_full_version": target.python,
             "platform_machine": target.arch,
-            "platform_python_implementation": "CPython",
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "extra": "",
         }
     )
 

@@ -298,7 +298,7 @@ class SourceWorkspace:
 # ---- Patches ----
 
 _WITH_VALUE = ("-p", "--strip", "-d", "--directory", "-i", "--input")
-_REASONS = ("can't find file", "FAILED", "garbage", "malformed", "eversed", "ignored")
+_REASONS = ("can't find file", "FAILED", "****", "eversed")
 _ALIKE = ("-R", "--reverse", "-l", "--ignore-whitespace")
 
 

@@ -26,9 +26,12 @@ from samples import PROOF, ROOT, private_file
 from transcripts import Transcript
 
 from builder.artifacts.oci import read_layout
-from builder.distribute.pull import request
+from builder.cli import main
+from builder.distribute.pull import images, request
+from builder.distribute.pull.artifacts import FormatPacker
 from builder.model.digests import sha256_of_file
 from builder.model.measurement import HostFacts
+from builder.trust.policy import rules
 from builder.trust.proof import existing
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
@@ -159,6 +162,36 @@ def test_all_formats(site: Site) -> None:
     for more in ([], ["--json"], ["--explain", "--quiet"]):
         site.transcript.run(*several, *more)
     site.transcript.compare("pull")
+
+
+def test_only_what_will_be_made_is_fetched_ahead(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = [], FormatPacker.begin
+
+    def noted(packer: FormatPacker) -> None:
+        begun.append(packer)
+        begin(packer)
+
+    monkeypatch.setattr(FormatPacker, "begin", noted)
+    words = ("pull", site.image, *ARCH, "--format", "oci", "--policy", site.policy)
+    for more, number in ((["--dry-run"], 0), ([], 2), ([], 0)):  # ahead, and where it is made
+        site.transcript.run(*words, *more)
+        assert len(begun) == number
+        begun.clear()
+    site.write_policy(evidence={"max_age": "1d"})
+    site.transcript.run(*words, "--output", "other")
+    assert begun == []
+
+
+def test_a_tree_that_the_evidence_is_not_about_is_not_kept(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, other = rules.tree, f"sha256:{'0' * 64}"
+    monkeypatch.setattr(images, "tree", lambda _, digest: judge(other, digest))
+    words = ("--format", "oci", "--policy", str(site.policy), "--output", "here")
+    assert main(["pull", site.image, *ARCH, *words]) == 5
+    assert not Path("here").exists()
 
 
 def test_what_goes_to_another_registry_or_into_an_archive(site: Site) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from builder.cli import main
-from builder.distribute.pull import images
-from builder.distribute.pull.request import Judged, NotProven, PullRequest
+from builder.distribute.pull import images, request
+from builder.distribute.pull.cache import PullCache
+from builder.distribute.pull.images import Puller
+from builder.distribute.pull.request import Judged, NotProven, PullRequest, references_of
 from builder.model.errors import BadInput
+from builder.registry import Reference
 from builder.trust.policy.records import not_asked, passed, refused
 from builder.trust.proof.keys import generated
 
@@ -47,14 +53,56 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     assert "sha256:1" in said
 
 
-def pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *tags: str) -> int:
+DIGEST = f"sha256:{'0123456789ab' * 5}0123"
+
+
+@pytest.mark.parametrize(
+    ("reference", "identifier", "remembered"),
+    [
+        ("h.example/site/tool:1.0", "tool-1.0-x86_64", "h.example/site/tool:1.0"),
+        ("h.example/site/tool", "tool-latest-x86_64", "h.example/site/tool:latest"),
+        (f"h.example/site/tool@{DIGEST}", "tool-0123456789ab-x86_64", ""),
+    ],
+)
+def test_what_an_image_is_called_on_disk(reference: str, identifier: str, remembered: str) -> None:
+    """By its digest, a later pull cannot get an older image."""
+    parts: dict[str, Any] = {"host": None, "policy": None, "trusted": (), "now": None}
+    parsed = Reference.parse(reference)
+    asked = PullRequest(reference=parsed, format="sif", arch="x86_64", **parts)
+    assert (asked.identifier, asked.folder_name) == (identifier, f"{identifier}-sif")
+    assert asked.remembered == remembered
+
+
+def test_the_same_reference_is_pulled_once() -> None:
+    name = "h.example/site/tool"
+    texts = [f"{name}:1", name, f"{name}@{DIGEST}"]
+    found = references_of([*texts, f"{name}:latest", *texts])
+    assert [str(one) for one in found] == texts
+
+
+def test_what_is_pulled_for_no_architecture_or_by_no_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pull(tmp_path, monkeypatch, "1", more=["--arch", "sparc"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "build-images: unknown architecture: sparc",
+        "  hint: use --arch with one of x86_64, ppc64le, aarch64",
+    ]
+    monkeypatch.setattr(request, "POLICY", tmp_path / "lost.yaml")
+    assert main(["pull", "127.0.0.1:1/site/tool:1", "--format", "sif"]) == 2
+    assert f"no policy: {tmp_path}/lost.yaml is missing" in capsys.readouterr().err
+
+
+def pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *tags: str, more: Sequence[str] = ()
+) -> int:
     """Pull images of a registry that is not there, by a policy with one key."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     (tmp_path / "a.pub").write_bytes(PEM)
     policy = tmp_path / "policy.yaml"
     policy.write_text(json.dumps({"schema": "build-images/policy/v1", "keys": ["a.pub"]}))
     names = [f"127.0.0.1:1/site/tool:{tag}" for tag in tags]
-    return main(["pull", *names, "--format", "sif", "--policy", str(policy)])
+    return main(["pull", *names, "--format", "sif", "--policy", str(policy), *more])
 
 
 def test_a_disk_that_is_full_ends_one_image_of_several(
@@ -76,6 +124,34 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
         "build-images: /big/2: No space left on device",
         "  hint: free disk space, or name another folder: --output, BUILD_IMAGES_HOME",
     ]
+
+
+def test_what_was_judged_ahead_is_stopped_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is looked at meanwhile, or not yet, has nothing to stop."""
+    stopped, end = list[str](), threading.Event()
+
+    def look(request: Any, _: object) -> Any:
+        if (tag := request.reference.tag) == "bad":
+            raise BadInput("no such image")
+        if tag != "good":
+            end.wait(20)
+        source = SimpleNamespace(stop=lambda: stopped.append(tag))
+        return SimpleNamespace(source=source, judgement=SimpleNamespace(refused=True))
+
+    monkeypatch.setattr(images, "look", look)
+    names = ("good", "bad", "slow", "slower", "waiting")
+    references = [Reference.parse(f"127.0.0.1:1/site/tool:{name}") for name in names]
+    jobs: list[Any] = [(SimpleNamespace(reference=one), tmp_path) for one in references]
+    puller = Puller(plain_http=(), dry_run=True, say=lambda _: None)
+    ahead = puller.look_ahead(jobs, cast("PullCache", None))
+    assert next(ahead).result()
+    assert next(ahead).exception()
+    with pytest.raises(KeyboardInterrupt):
+        ahead.throw(KeyboardInterrupt())
+    end.set()
+    assert stopped == ["good"]
 
 
 def test_a_reader_that_goes_away_ends_all_of_it(

@@ -17,7 +17,8 @@ from test_pull_unpacking import GOOD, HOSTILE, M, layer
 from builder.artifacts.oci import LAYER
 from builder.distribute.pull.cache import PullCache, listed, pull_cache, write_list
 from builder.distribute.pull.layers import read, unpack
-from builder.distribute.pull.streams import PARTIAL
+from builder.distribute.pull.members import members
+from builder.distribute.pull.streams import PARTIAL, GrowingFile, opened
 from builder.model.errors import Interrupted, Refused
 from builder.registry import Descriptor
 from builder.system.threads import AT_ONCE
@@ -124,6 +125,39 @@ def test_a_layer_is_listed_while_it_arrives(
                 time.sleep(0.01)
         partial.rename(file)
         assert members().read_bytes() == expected
+
+
+def test_a_layer_is_read_as_it_grows(tmp_path: Path) -> None:
+    """All in this process: whenever the reader waits, there is a little more."""
+    blob, digest = layer(tmp_path, MEMBERS)
+    data, file = blob.read_bytes(), tmp_path / "arriving"
+    partial = tmp_path / f"arriving{PARTIAL}"
+
+    def arrival() -> Iterator[None]:
+        for end in (*range(0, len(data), 40), len(data)):
+            partial.write_bytes(data[:end])
+            yield
+        partial.rename(file)
+
+    arriving = arrival()
+    with opened(file, digest, size=len(data), check=lambda: next(arriving, None)) as stream:
+        assert [path for _, path, _ in members(stream)] == ["a", "b"]
+    with GrowingFile(file, len(data), ignore) as reader:
+        assert (reader.read(), reader.read()) == (data, b"")
+
+
+def test_a_blob_that_another_file_took_the_place_of_is_not_the_one(tmp_path: Path) -> None:
+    blob, partial = tmp_path / "blob", tmp_path / f"blob{PARTIAL}"
+    partial.write_bytes(b"be")
+    with GrowingFile(blob, 5, ignore) as reader:
+        assert (reader.read(1), reader.read(9)) == (b"b", b"e")
+        blob.write_bytes(b"begin")
+        with pytest.raises(OSError, match=f"{blob}: "):
+            reader.read()
+    blob.rename(tmp_path / "elsewhere")
+    blob.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        GrowingFile(blob, 5, ignore)
 
 
 @pytest.mark.parametrize("begin", [b"", b"\x1f\x8b", b"what another layer begins with" * 99])

@@ -93,6 +93,13 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     assert {modes[one] for one in modes if one.is_dir()} == {0o755}
     assert {modes[one] for one in modes if one.is_file()} == {0o644}
     assert existing_output(output, expected).format == "oci"
+    files = {one: (output / "image.oci" / one).read_text() for one in ("oci-layout", "index.json")}
+    assert files.pop("oci-layout") == '{"imageLayoutVersion":"1.0.0"}'
+    named = {"annotations": {"org.opencontainers.image.ref.name": "latest"}}
+    assert json.loads(files["index.json"]) == {
+        "schemaVersion": 2,
+        "manifests": [{**expected.remote.manifest.as_json(), **named}],
+    }
 
 
 def test_a_tarball_that_is_a_layer_of_a_layout_is_no_other_name_of_it(tmp_path: Path) -> None:

@@ -240,9 +240,13 @@ def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     assert (found.digest, found.times) == ("sha256:1", {"created": NOW})
     assert last.read("x:1", "ppc64le") is last.read("x:2", "x86_64") is None
     [file] = [one for one in last.folder.iterdir() if one.suffix == ".json"]
-    file.write_text('{"digest": 1}')
-    with pytest.raises(Refused, match="cannot be read"):
-        last.read("x:1", "x86_64")
+    text = file.read_text()
+    file.write_text(text.ljust(64 << 10))
+    assert last.read("x:1", "x86_64") == found
+    for odd in ('{"digest": 1}', text.ljust((64 << 10) + 1)):
+        file.write_text(odd)
+        with pytest.raises(Refused, match="cannot be read"):
+            last.read("x:1", "x86_64")
 
 
 def test_of_two_pulls_at_once_the_newer_one_is_remembered(tmp_path: Path) -> None:

@@ -67,6 +67,18 @@ def test_too_many_claims_are_refused(
         judged(registry, bare)
 
 
+def test_too_many_referrers_are_refused(
+    image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, made = image
+    number = len(registry.referrers(made.image))
+    monkeypatch.setattr(proof, "_MOST", number)
+    assert judged(registry, made.image)
+    monkeypatch.setattr(proof, "_MOST", number - 1)
+    with pytest.raises(Refused, match=f"{number} referrers; the limit is {number - 1}$"):
+        judged(registry, made.image)
+
+
 def test_rubbish_within_bounds_hides_nothing(image: tuple[Registry, Published]) -> None:
     registry, made = image
     before = judged(registry, made.image)

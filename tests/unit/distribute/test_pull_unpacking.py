@@ -339,6 +339,38 @@ def test_bombs_are_refused(
     refused(reason, zeros, many, whiteouts)
 
 
+def test_what_is_as_large_as_allowed_is_no_bomb(
+    blobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes of a layer, to those of its file, and of all files of an image."""
+    made = layer(blobs, [M("a", random.Random(1).randbytes(5000))])
+    size = len(gzip.decompress(made[0].read_bytes()))
+    for limit, is_allowed in (
+        ({"ratio": 0, "small": size}, True),
+        ({"ratio": 0, "small": size - 1}, False),
+        ({"plain": size}, True),
+        ({"plain": size - 1}, False),
+        ({"small": 0, "ratio": 20}, True),
+        ({"small": 0, "ratio": 1}, False),
+    ):
+        monkeypatch.setattr(streams, "LIMITS", replace(LIMITS, **limit))
+        if is_allowed:
+            assert unpack([made], None).paths == 1
+        else:
+            refused("possible decompression bomb", made)
+    monkeypatch.setattr(laying, "LIMITS", replace(LIMITS, plain=15))
+    for size, is_allowed in ((10, True), (11, False)):
+        lists = [
+            (f"sha256:{name}", [(M(name, bytes(number)).info(), name, "0" * 64)])
+            for name, number in (("a", 5), ("b", size))
+        ]
+        if is_allowed:
+            assert laying.unpack(lists, None).paths == 2
+        else:
+            with pytest.raises(Refused, match="possible decompression bomb: more than 15 bytes"):
+                laying.unpack(lists, None)
+
+
 def test_a_whiteout_bomb_takes_no_longer_than_it_has_entries(blobs: Path) -> None:
     """Each whiteout would look at every path, were they not kept by folder."""
     number = 8_000
@@ -434,7 +466,14 @@ def test_times_are_those_that_every_file_system_holds(
 ) -> None:
     root = Root(tmp_path)
     root.folder("d")
-    root.file("d/f", [b"text"], 0o640, mtime)
+
+    def content() -> Iterator[bytes]:
+        assert [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("d", "d/f")] == [
+            *(0o700, 0o600),  # nobody else reads what is not whole
+        ]
+        yield b"text"
+
+    root.file("d/f", content(), 0o640, mtime)
     root.link("d/l", "f", mtime)
     root.settle("d", 0o750, mtime)
     root.close()

@@ -73,11 +73,10 @@ def test_the_checks_of_an_image_are_its_scripts_in_order() -> None:
     found = checks_in(
         tree_of(f"{here}/20-mpi", f"{here}/30-pytorch-gpu", f"{here}/10-libraries", *others), "it"
     )
-    assert [(one.name, one.needs) for one in found] == [
-        ("libraries", ()),
-        ("mpi", ()),
-        ("pytorch-gpu", ("gpu",)),
+    assert [(one.name, one.needs, one.script, one.timeout_s) for one in found] == [
+        ("libraries", (), f"/{here}/10-libraries", 900),
+        ("mpi", (), f"/{here}/20-mpi", 900),
+        ("pytorch-gpu", ("gpu",), f"/{here}/30-pytorch-gpu", 900),
     ]
-    assert found[0].script == f"/{here}/10-libraries"
     with pytest.raises(BadInput, match="it: the image has no checks"):
         checks_in(tree_of(*others), "it")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import ROOT, compare_with_golden
 
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
-from builder.trust.policy.judgement import RULES, judge
+from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
+    NOT_ASKED,
     OTHER,
     PASSED,
     REFUSED,
@@ -19,6 +22,8 @@ from builder.trust.policy.records import (
     Claim,
     Gathered,
     Image,
+    Previous,
+    Ruling,
     as_lines,
     refused,
 )
@@ -66,6 +71,65 @@ def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
     assert {(rule, PASSED) for rule in RULES} <= seen
     assert {(rule, REFUSED) for rule in RULES} <= seen
     assert len(CASES) >= 25
+
+
+BY_NAME = {case.name: case for case in CASES}
+FINISHED = dt.datetime(2026, 11, 20, 10, tzinfo=dt.timezone.utc)
+INDEXED = dt.datetime(2026, 11, 14, 9, tzinfo=dt.timezone.utc)
+SECOND, MONTH = dt.timedelta(seconds=1), dt.timedelta(days=30)
+
+
+def ruled(name: str, rule: str, *, policy: dict[str, Any], **facts: Any) -> Ruling:
+    """A rule's ruling in a case with other facts; `policy` changes what it asks of evidence."""
+    case = BY_NAME[name]
+    assert case.policy
+    changed = replace(case.policy, evidence=replace(case.policy.evidence, **policy))
+    rulings = judge(changed, replace(case.gathered, **facts)).rulings
+    return next(ruling for ruling in rulings if ruling.rule == rule)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "facts", "days", "result"),
+    [
+        ("proven", "age", {"now": FINISHED + 3 * MONTH}, None, PASSED),
+        ("proven", "age", {"now": FINISHED + 3 * MONTH + SECOND}, None, REFUSED),
+        ("proven", "dates", {"now": FINISHED - 300 * SECOND}, None, PASSED),
+        ("proven", "dates", {"now": FINISHED - 301 * SECOND}, None, REFUSED),
+        ("packages-young", "package index", {"now": INDEXED + MONTH}, 30, PASSED),
+        ("packages-young", "package index", {"now": INDEXED + MONTH + SECOND}, 30, REFUSED),
+        ("packages-behind", "package index", {}, 70, PASSED),
+        ("packages-behind", "package index", {}, 69, REFUSED),
+        ("no-evidence", "package index", {}, 30, NOT_ASKED),
+    ],
+)
+def test_what_is_as_old_as_allowed_is_allowed(
+    name: str, rule: str, facts: dict[str, Any], days: int | None, result: str
+) -> None:
+    policy = {"max_index_age": dt.timedelta(days=days)} if days else {}
+    assert ruled(name, rule, policy=policy, **facts).result == result
+
+
+@pytest.mark.parametrize("kind", ["provenance", "created", "evidence"])
+def test_which_image_is_newer_is_told_by_the_times_of_both(kind: str) -> None:
+    case = BY_NAME["proven"].gathered
+    gathered = replace(case, image=replace(case.image, created=INDEXED))
+    times = times_of(gathered)
+    built = dt.datetime(2026, 11, 19, 10, tzinfo=dt.timezone.utc)
+    assert times == {"provenance": built, "evidence": FINISHED, "created": INDEXED}
+    for last, result, reason in (
+        (times[kind] - SECOND, PASSED, f"newer than at the last pull, by its {kind}: "),
+        (times[kind] + SECOND, REFUSED, f"older than at the last pull, by its {kind}: "),
+        (times[kind], REFUSED, "not the last pulled image (sha256:1), and it is unknown "),
+    ):
+        facts = {
+            "image": gathered.image,
+            "previous": Previous(digest="sha256:1", times={kind: last}),
+        }
+        ruling = ruled("proven", "rollback", policy={}, **facts)
+        assert (ruling.result, ruling.reason[: len(reason)]) == (result, reason)
+    ruling = ruled("nothing", "rollback", policy={}, previous=facts["previous"])
+    reason = f"the last pulled image has a time by its {kind}, but this image has none"
+    assert (ruling.result, ruling.reason) == (REFUSED, reason)
 
 
 ABOUT = Image(digest=f"sha256:{'1' * 64}", architecture="x86_64", asked="x86_64")

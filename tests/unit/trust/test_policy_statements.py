@@ -25,6 +25,7 @@ from builder.trust.policy.records import (
     Bill,
     Claim,
     Evidence,
+    PackageIndices,
     Provenance,
     as_lines,
     refused,
@@ -117,6 +118,23 @@ def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
     launcher = {"name": "srun", "product": "Slurm", "version": "22.05.8", "ranks": 4, "nodes": 2}
     read = read_after(lambda document: run_in(document)["launcher"].update(launcher))
     assert read.launcher == "srun"
+
+
+def test_of_each_suite_the_oldest_index_counts_and_of_suites_the_newest() -> None:
+    states: list[dict[str, Any]] = [
+        {"archive": "debian", "suite": suite, "taken_as": suite, "date": date, "sha256": "0" * 64}
+        for suite, date in (
+            ("trixie", "2026-11-01T00:00:00+00:00"),
+            ("trixie", "2026-10-01T00:00:00+00:00"),
+            ("trixie-updates", "2026-10-15T00:00:00+00:00"),
+            ("odd", ""),
+        )
+    ]
+    states[1]["behind_days"], states[2]["behind_days"] = 3, 2
+    read = read_after(lambda document: run_in(document).update(indices=states))
+    date = dt.datetime(2026, 10, 15, tzinfo=dt.timezone.utc)
+    assert read.packages == PackageIndices(date=date, behind_days=3)
+    assert read_after(lambda document: run_in(document).update(indices=states[3:])).packages is None
 
 
 def test_gpus_that_were_not_handed_over_prove_nothing() -> None:

@@ -47,6 +47,8 @@ from builder.trust.proof.attachments import (
     ProofManifest,
     Unusable,
     VerifiedProof,
+    embedded,
+    json_object,
     layers_of,
 )
 from builder.trust.proof.attestations import (
@@ -363,6 +365,7 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "a large one": ({"size": attachments.MAX_PAYLOAD + 1}, TOO_LARGE),
+    "the largest, which is another": ({"size": attachments.MAX_PAYLOAD}, MALFORMED),
     "a size that is a text": ({"size": "1"}, MALFORMED),
     "a size below 0": ({"size": -1}, MALFORMED),
     "another size": ({"size": 1}, MALFORMED),
@@ -391,6 +394,39 @@ def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
         layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "digest": digest}]}).manifest)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"digest": OTHER}, {"size": 1}, {"data": "é"}, {"data": None}, {"data": "e30="}]
+)
+def test_a_blob_in_its_descriptor_is_the_one_that_it_names(change: dict[str, Any]) -> None:
+    """Who reads the manifest does not ask for the blob."""
+    [layer] = json.loads(BUNDLE.manifest)["layers"]
+    changed_manifest = rebuilt(BUNDLE, {"layers": [{**layer, **change}]}).manifest
+    content = {LAYER.digest: BUNDLE.blobs[LAYER.digest]}
+    assert embedded(changed_manifest) == ({} if change else content)
+
+
+def test_what_is_as_large_as_allowed_is_read_and_embedded() -> None:
+    assert json_object(b"{}", "it", limit=2) == {}
+    with pytest.raises(Unusable, match="it has 3 bytes; at most 2 are read"):
+        json_object(b"{} ", "it", limit=2)
+    [empty] = layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "size": 0}]}).manifest)
+    assert empty.size == 0
+    for size, is_embedded in ((1 << 16, True), ((1 << 16) + 1, False)):
+        [layer] = json.loads(bundle(IMAGE, b"x" * size, "x", created="").manifest)["layers"]
+        assert ("data" in layer) is is_embedded
+    assert changed_bundle(
+        lambda item: item["dsseEnvelope"].update(signatures=item["dsseEnvelope"]["signatures"] * 16)
+    ).attestations
+
+
+def test_a_classic_manifest_has_as_many_layers_as_are_read() -> None:
+    names = [f"{number}" for number in range(attachments.MAX_LAYERS + 1)]
+    envelopes = [statements.sealed_envelope(evidence(result=one), our_key()) for one in names]
+    assert len(layers_of(classic_attestations(IMAGE.digest, envelopes[:-1]).manifest)) == 200
+    with pytest.raises(Refused, match="201 layers; at most 200 are read"):
+        classic_attestations(IMAGE.digest, envelopes)
 
 
 def test_manifests_of_other_things_are_passed_over() -> None:

@@ -76,6 +76,12 @@ def test_what_we_encrypt_we_read() -> None:
         assert again.public.pem == key.public.pem
 
 
+def test_a_key_may_take_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_MAX_MEMORY", 64 << 20)
+    monkeypatch.setattr(keys, "_MAX_ROUNDS", 1)
+    assert private_key(str(private_file("cosign")), SECRET).public.pem == our_key().public.pem
+
+
 def test_a_key_is_never_shown() -> None:
     assert repr(our_key()) == f"PrivateKey({str(private_file('cosign'))!r})"
 
@@ -103,6 +109,10 @@ REFUSED = {
     "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
     "no text": (damaged(ciphertext=None), "not a complete cosign key"),
     "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
+    "a little more memory": (
+        damaged(params={"N": 2, "r": (1 << 21) + 1}),
+        "needs 512 MiB of memory and 1 rounds; at most 512 MiB and 16 rounds",
+    ),
     "much memory": (damaged(params={"N": 1 << 24}), "needs 16384 MiB of memory"),
     "much time": (damaged(params={"p": 17}), "needs 64 MiB of memory and 17 rounds"),
     "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a complete cosign key"),
@@ -183,8 +193,11 @@ def test_a_key_that_is_not_there(tmp_path: Path) -> None:
         private_key(str(tmp_path / "none"), {})
     with pytest.raises(BadInput, match="the environment variable NONE is not set, or empty"):
         private_key("env://NONE", {"NONE": ""})
-    (tmp_path / "large").write_bytes(b"x" * 70_000)
+    plain = pem(ed25519.Ed25519PrivateKey.generate()).ljust(64 << 10, "\n")
+    (tmp_path / "large").write_text(plain)
     (tmp_path / "large").chmod(0o600)
+    assert private_key(str(tmp_path / "large"), {})
+    (tmp_path / "large").write_text(f"{plain}\n")
     with pytest.raises(BadInput, match="too large for a key"):
         private_key(str(tmp_path / "large"), {})
 

@@ -52,6 +52,7 @@ class Token(Processes):
         self.open = threading.Lock()
         self.environments: list[dict[str, str]] = []
         self.commands: list[list[str]] = []
+        self.files: dict[str, str] = {}
 
     def capture(self, argv: Sequence[Any], **more: Any) -> Completed:
         if not self.open.acquire(blocking=False):
@@ -59,6 +60,7 @@ class Token(Processes):
         try:
             time.sleep(0.01)
             self.environments.append(dict(more["env"]))
+            assert more["timeout_s"] == 300
             self.commands.append([str(word) for word in argv])
             return self._answer(self.commands[-1])
         finally:
@@ -68,6 +70,9 @@ class Token(Processes):
         if words[1] == "public-key":
             pem = PublicKey(key=self.public_half.public_key(), name="").pem.decode()
             return Completed(argv=tuple(words), returncode=0, stdout=pem)
+        self.files = {
+            name: Path(words[-1]).with_name(name).read_text() for name in ("config", "root")
+        }
         signature = self.key.sign(Path(words[-1]).read_bytes(), ec.ECDSA(hashes.SHA256()))
         content = {"messageSignature": {"signature": base64.b64encode(signature).decode()}}
         Path(words[words.index("--bundle") + 1]).write_text(json.dumps(content))
@@ -113,8 +118,18 @@ def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
     assert signer.public.verifies(signer.sign(b"data"), b"data")
     asked, signed = cosign.commands
     assert asked == ["cosign", "public-key", "--key", "awskms:///alias/key"]
-    assert signed[:4] == ["cosign", "sign-blob", "--key", "awskms:///alias/key"]
-    assert not Path(signed[-1]).exists()  # the scratch folder is gone
+    scratch = Path(signed[-1]).parent
+    assert signed == [
+        *("cosign", "sign-blob", "--key", "awskms:///alias/key"),
+        *("--signing-config", f"{scratch}/config", "--trusted-root", f"{scratch}/root"),
+        *("--bundle", f"{scratch}/bundle", "--yes", f"{scratch}/payload"),
+    ]
+    assert not scratch.exists()
+    kinds = "application/vnd.dev.sigstore.signingconfig.v0.2+json", "trustedroot+json;version=0.1"
+    assert {name: json.loads(text) for name, text in cosign.files.items()} == {
+        "config": {"mediaType": kinds[0], "rekorTlogConfig": {}, "tsaConfig": {}},
+        "root": {"mediaType": f"application/vnd.dev.sigstore.{kinds[1]}"},
+    }
 
 
 def test_what_cosign_signs_is_checked() -> None:
@@ -290,8 +305,9 @@ def test_without_a_key_cosign_signs_statements() -> None:
     cosign = FakeKeyless()
     attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
     assert [json.loads(one.manifest)["artifactType"] for one in attested] == [BUNDLE]
-    assert cosign.command[:3] == ["cosign", "attest-blob", "--yes"]
-    assert "--key" not in cosign.command
+    scratch = Path(cosign.command[-1]).parent
+    files = ("--statement", f"{scratch}/statement.json", "--bundle", f"{scratch}/bundle.json")
+    assert cosign.command == ["cosign", "attest-blob", "--yes", *files]
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:

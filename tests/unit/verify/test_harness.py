@@ -55,6 +55,7 @@ def test_the_builders_bytes_are_no_finding() -> None:
         ({"files/checks/10-mpi": "echo 4 ranks\n"}, "checks/10-mpi differs from the builder's"),
         ({"files/checks/20-more": "echo fine\n"}, "checks/20-more differs from the builder's"),
         ({"files/src/quiet.sh": None}, "src/quiet.sh is missing"),
+        ({"files/host-contract.json": "[]"}, "host-contract.json differs from the builder's"),
     ],
 )
 def test_other_bytes_in_one_format_fail(changes: Mapping[str, str | None], fault: str) -> None:

@@ -56,9 +56,9 @@ def unpacked(root: Path) -> Path:
     return folder
 
 
-def text_file(root: Path) -> Path:
-    file = root / "host-contract.json"
-    file.write_text(as_text(CONTRACT))
+def text_file(root: Path, name: str = "contract", begin: str = "") -> Path:
+    file = root / name
+    file.write_text(begin + as_text(CONTRACT))
     return file
 
 
@@ -76,12 +76,18 @@ FORMS: Mapping[str, Callable[[Path], Path]] = {
         {"oci-config.json": b"{}", "inspect-metadata.json": inspected(LABELS)},
     ),
     "a tarball": lambda root: tarball(root / "image.tar.gz", text=as_text(CONTRACT)),
+    "a tarball with the largest file": lambda root: tarball(
+        root / "image.tar.gz", text=as_text(CONTRACT).ljust(1 << 20)
+    ),
     "a tarball with ./": lambda root: tarball(
         root / "image.tar.gz", prefix="./", text=as_text(CONTRACT)
     ),
     "a plain tar": lambda root: tarball(root / "image.tar", text=as_text(CONTRACT), packed=False),
     "a folder": unpacked,
     "a file": text_file,
+    "a file .json": lambda root: text_file(root, "a.json", "\n"),
+    "a file .yaml": lambda root: text_file(root, "a.yaml", "\n"),
+    "a file .yml": lambda root: text_file(root, "a.yml", "\n"),
 }
 
 
@@ -104,9 +110,10 @@ class Unpacks(Processes):
         self._status, self._stdout = status, stdout
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
-        assert (argv[0], argv[1], argv[3]) == ("unsquashfs", "-offset", "-cat")
-        assert Path(argv[4]).read_bytes()[int(argv[2]) :].startswith(b"hsqs")
-        assert argv[5:] == ["opt/build-images/host-contract.json"]
+        offset, file = argv[2], argv[4]
+        inside = "opt/build-images/host-contract.json"
+        assert argv == ["unsquashfs", "-offset", offset, "-cat", file, inside]
+        assert Path(file).read_bytes()[int(offset) :].startswith(b"hsqs")
         return Completed(argv=(), returncode=self._status, stdout=self._stdout)
 
 
@@ -159,7 +166,9 @@ BROKEN: Mapping[str, Callable[[Path], Path]] = {
     "an index of something else": lambda root: index_of(root, "[]"),
     "an index that is no JSON": lambda root: index_of(root, "{"),
     "a contract that is none": lambda root: tarball(root / "image.tar.gz", text="{}"),
-    "a contract of megabytes": lambda root: tarball(root / "image.tar.gz", text=" " * (2 << 20)),
+    "a large contract": lambda root: tarball(
+        root / "image.tar.gz", text=as_text(CONTRACT).ljust((1 << 20) + 1)
+    ),
 }
 
 

@@ -90,7 +90,7 @@ class Made:
         objects = sif_objects(self.inspected, self.settings)
         contract = {"opt/build-images/host-contract.json": self.contract.encode()}
         variables = {"ch/environment": self.tarball.encode()}
-        packed = {path: text.encode() for path, text in self.sif.items()}
+        packed = {path: text.encode(errors="surrogateescape") for path, text in self.sif.items()}
         return ReadFormats(
             arch="x86_64",
             files={
@@ -108,6 +108,11 @@ class Made:
 
 def test_formats_that_say_the_same_have_no_fault(tmp_path: Path) -> None:
     made = Made.sound()
+    for name in ("Singularity", "runscript.help"):
+        made.sif[f".singularity.d/{name}"] = "of the definition"
+    labels = json.loads(made.sif[".singularity.d/labels.json"])
+    text = json.dumps({**labels, "org.label-schema.build-date": "today"})
+    made.sif[".singularity.d/labels.json"] = made.inspected[".singularity.d/labels.json"] = text
     assert made.sif[f"{ENV}/10-docker2singularity.sh"] == SCRIPT
     assert metadata_faults(made.described(tmp_path)) == []
 
@@ -155,6 +160,8 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
     "another shell": (with_settings(Shell=["/bin/evil"]), "oci: its configuration has Shell"),
     "a step to come": (with_settings(OnBuild=["RUN evil"]), "oci: its configuration has OnBuild"),
     "volumes": (with_settings(Volumes={"/data": {}}), "sif: its Volumes is None"),
+    "ports": (with_settings(ExposedPorts={"80/tcp": {}}), "sif: its ExposedPorts is None, but"),
+    "a signal": (with_settings(StopSignal="SIGKILL"), "sif: its StopSignal is None, but 'SIGKILL'"),
     "directory": (with_settings(WorkingDir="/"), "sif: its WorkingDir is '/srv'"),
     "a label": (
         with_settings(Labels={**LABELS, "title": "y"}),
@@ -179,6 +186,10 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
     "runscript": (
         with_sif(".singularity.d/runscript", "#!/bin/sh\nexec /bin/evil"),
         "sif: unexpected runscript: exec /bin/evil",
+    ),
+    "a runscript in no charset": (
+        with_sif(".singularity.d/runscript", "exec \udcff", shown=False),
+        "sif: unexpected runscript: exec \ufffd",
     ),
     "test": (
         with_sif(".singularity.d/test", "#!/bin/sh\ntrue"),
@@ -250,6 +261,14 @@ def test_a_layout_is_of_the_version_that_is_read(text: str, version: str, tmp_pa
     assert metadata_faults(image) == [
         f"oci: its file oci-layout says version {version}, expected 1.0.0"
     ]
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"{}"])
+def test_what_a_sif_does_not_say_is_not_compared(text: bytes, tmp_path: Path) -> None:
+    """As SIFs of a definition, and of other versions of Apptainer."""
+    image = Made.sound().described(tmp_path)
+    sif_of(image.files["sif"], {"oci-config.json": text, "inspect-metadata.json": text})
+    assert metadata_faults(image) == []
 
 
 def test_what_the_header_of_a_sif_says_is_compared(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def test_ranks_are_on_as_many_nodes_in_an_allocation_of_more(
         ({}, (), False),
         ({"SLURM_NNODES": "1"}, (), False),
         ({"SLURM_JOB_NUM_NODES": "2"}, (), True),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1"}, (), True),
+        ({"SLURM_NNODES": "many"}, (), True),
         ({}, ("--host", "a,b"), True),
         ({}, ("-H", "a,b"), True),
         ({}, ("--hostfile=nodes",), True),
@@ -172,6 +174,20 @@ def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> N
     assert str(found) == "mpirun of Intel MPI 2021.13"
 
 
+NAMES = {
+    ORTE: (OPEN_MPI, ["mpirun", "mpirun.openmpi", "mpiexec", "orterun"]),
+    HYDRA: (MPICH, ["mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich", "mpiexec"]),
+}
+
+
+@pytest.mark.parametrize("version", NAMES)
+def test_of_a_launchers_names_the_first_is_taken(version: str, host: Callable[..., Tools]) -> None:
+    mpi, names = NAMES[version]
+    for number in reversed(range(len(names))):
+        tools = host(**dict.fromkeys(names[number:], version))
+        assert words(launchers.find(start(), mpi, tools))[0] == names[number]
+
+
 def test_a_launcher_of_another_family_is_none(host: Callable[..., Tools]) -> None:
     reason = "this host's mpirun is Open MPI 4.1.4, but the image has MPICH 4.0"
     assert unfit(start(), MPICH, host(mpirun=ORTE)) == reason
@@ -201,6 +217,8 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         "x",
     ]
     assert str(found) == "srun of Slurm 22.05.8"
+    alone = launchers.find(start("srun", timeout_s=120), OPEN_MPI, tools)
+    assert words(alone)[3:5] == ["--kill-on-bad-exit=1", "--time=4"]
 
 
 @pytest.mark.parametrize(
@@ -652,6 +670,8 @@ def test_what_is_a_mere_link_in_a_folder_is_shown_besides(
         ("usr/lib/x/openmpi/lib", "usr/lib/x/openmpi/lib/openmpi3", "ompi_mpi_init", True),
         ("usr/lib/x", "usr/lib/x/openmpi/lib/openmpi3", "MPICH", False),
         ("openmpi/lib", "others/lib/openmpi", "ompi_mpi_init", False),
+        ("openmpi/lib", "openmpi/lib/pmix", "ompi_mpi_init", True),
+        ("mpich/lib", "mpich/lib/pmix", "MPICH", True),
     ],
 )
 def test_components_are_those_of_the_mpi_that_was_chosen(
@@ -667,6 +687,19 @@ def test_components_are_those_of_the_mpi_that_was_chosen(
         (tmp_path / at / name).write_text(symbol)
     components = library._plugins(tmp_path / library_at / "libmpi.so.40.30.4", host(ldd=""))
     assert components == ([tmp_path / components_at] if is_own else [])
+
+
+def test_components_of_the_pmix_that_is_loaded_are_beside_it(
+    tmp_path: Path, host: Callable[..., Tools]
+) -> None:
+    folders = [tmp_path / "lib/openmpi", tmp_path / "pmix/lib/pmix"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "mca_pmix.so").touch()
+    (tmp_path / "lib/libmpi.so.40").write_text("ompi_mpi_init")
+    links = [("libpmix.so.2", folders[1].parent), ("libpmi.so.2", tmp_path / "lost")]
+    needed = "".join(f"\t{name} => {folder}/{name} (0x0)\n" for name, folder in links)
+    assert library._plugins(tmp_path / "lib/libmpi.so.40", host(ldd=needed)) == folders
 
 
 def test_an_ordinary_user_asks_and_can_read_what_is_shown(

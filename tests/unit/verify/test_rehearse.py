@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,13 +31,17 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection
 from builder.model.manifest import manifest_text
+from builder.model.records import write
 from builder.plan import make_plan
 from builder.system.home import Home
+from builder.verify.rehearse import rehearsal
 from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LibraryTrials,
     import_trials,
+    modules_of_distribution,
     modules_of_packages,
+    modules_of_source,
     needed_outside,
 )
 from builder.verify.rehearse.python_packages import CondaTrials
@@ -80,14 +85,15 @@ def copied(root: Path, **repositories: Mapping[str, str]) -> SourceWorkspace:
 
 
 def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
-    commands = ["cd /opt/a", "A=1 B='x y' make -C sub", "cd /", "export C=2", "{ false || true ; }"]
+    commands = ["cd /opt/a", "A=1 B='x y' make -C sub", "cd -", "export C=2 D", "E=3", "cd"]
+    commands += ["{ false || true ; }"]
     planned = image(tmp_path, recipes=[recipe(development=(block("shell", commands=commands),))])
     results = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
     sample = next(each for each in results if each.program == "make")
     assert (sample.folder, sample.variables) == ("/opt/a", {"A": "1", "B": "x y"})
     assert sample.path("sub") == "/opt/a/sub"
     first, last = results[-2:]
-    assert (last.program, last.folder, last.variables["C"]) == ("true", "/", "2")
+    assert (last.program, last.folder, last.variables) == ("true", "/", {"C": "2", "E": "3"})
     assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
 
 
@@ -178,48 +184,113 @@ def test_an_option_of_a_command_is_tried(command: str, outcome: str, tmp_path: P
     assert outcomes(flag_trials(planned, step(command), workspace(tmp_path))) == [outcome]
 
 
-def test_options_in_variables_are_tried(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["CFLAGS", "CXXFLAGS", "CPPFLAGS", "FFLAGS", "FCFLAGS"])
+def test_options_in_variables_are_tried(name: str, tmp_path: Path) -> None:
     planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
-    configure = dataclasses.replace(step("./configure"), variables={"CXXFLAGS": "-O2 -std=c++14"})
+    configure = dataclasses.replace(step("./configure"), variables={name: "-O2 -std=c++14"})
     assert outcomes(flag_trials(planned, configure, workspace(tmp_path))) == [FAILED]
+    compilers = ["cc", "c++", "gcc", "g++", "gfortran", "mpicc", "mpicxx", "mpic++", "mpifort"]
+    for compiler in compilers:
+        [trial] = flag_trials(planned, step(f"{compiler} --std=c++14", line=3), workspace(tmp_path))
+        source = "https://gcc.gnu.org/projects/cxx-status.html"
+        text = f"the image has gcc 4.8, and gcc supports -std=c++14 since 5 ({source})"
+        assert trial == failed("flags", f"--std=c++14 in {compiler}", text, 3)
+    first = dataclasses.replace(planned, base=dataclasses.replace(planned.base, gcc=("5",)))
+    assert outcomes(flag_trials(first, configure, workspace(tmp_path))) == [PASSED]
+    unknown = dataclasses.replace(planned, base=dataclasses.replace(planned.base, gcc=()))
+    [trial] = flag_trials(unknown, step("gcc -std=c++14"), workspace(tmp_path))
+    reason = "unknown version of gcc in centos7"
+    assert trial == not_tried("flags", "-std=c++14 in gcc", reason, 1)
 
 
 def test_a_setup_py_that_is_not_at_hand_is_said(tmp_path: Path) -> None:
     planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
-    assert outcomes(
-        flag_trials(planned, step("pip3 install .", folder="/opt/x"), workspace(tmp_path))
-    ) == [NOT_TRIED]
+    for command, trials in (
+        ("pip3 install .", 1),
+        ("python3 setup.py install", 1),
+        ("pip3 install x", 0),
+        ("pip3 wheel .", 0),
+        ("cp install .", 0),
+    ):
+        found = [*flag_trials(planned, step(command, folder="/opt/x"), workspace(tmp_path))]
+        subject, reason = "options in /opt/x/setup.py", "its sources are not available"
+        assert found == [not_tried("flags", subject, reason, 1)] * trials
+    space = followed(workspace(tmp_path, x={}), f"git clone {OWNER}/x.git x", folder="/opt")
+    assert [*flag_trials(planned, step("pip3 install .", folder="/opt/x"), space)] == []
 
 
 # Where the toolkit is.
 
 
+BARE = "configure looks for /usr/local/cuda, but the distribution's toolkit is in /usr"
+NVIDIAS = "/usr/local/cuda does not exist: the distribution's toolkit is in /usr"
+THERE = "the toolkit's headers and stubs are there"
+STUBS = "/usr/lib/powerpc64le-linux-gnu/stubs"
+
+
 @pytest.mark.parametrize(
     ("command", "outcome"),
     [
-        ("./configure --with-cuda", [FAILED]),
-        ("./configure --with-cuda=/usr/local/cuda", [FAILED]),
-        ("./configure --with-cuda=/usr", [PASSED]),
-        ("ln -s /usr/lib64/stubs/libcuda.so /usr/lib64/stubs/libcuda.so.1", [FAILED]),
-        ("make", []),
-        ("cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr", [FAILED]),
+        ("./configure --with-cuda", [(FAILED, "--with-cuda", BARE)]),
+        ("./configure --with-cuda=yes", [(FAILED, "--with-cuda=yes", BARE)]),
         (
-            (
-                "cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr "
-                "LDFLAGS=-L/usr/lib/powerpc64le-linux-gnu/stubs"
-            ),
-            [PASSED],
+            "./configure --with-cuda=/usr/local/cuda",
+            [(FAILED, "--with-cuda=/usr/local/cuda", NVIDIAS)],
+        ),
+        ("ln -s /usr/local/cuda /opt", [(FAILED, "ln", NVIDIAS)]),
+        (
+            "./configure --with-cuda=/usr --with-cuda",
+            [(FAILED, "--with-cuda=/usr --with-cuda", BARE)],
+        ),
+        ("CUDA=/usr/local/cuda make", [(FAILED, "make", NVIDIAS)]),
+        ("make CUDA=/usr/local/cuda-12.4 TO=/opt/usr/local/cuda", []),
+        ("./configure --with-cuda=/usr", [(PASSED, "--with-cuda=/usr", THERE)]),
+        (
+            "ln -s /usr/lib64/stubs/libcuda.so /usr/lib64/stubs/libcuda.so.1",
+            [
+                (
+                    FAILED,
+                    "ln",
+                    f"/usr/lib64/stubs does not exist: the toolkit's stubs are in {STUBS}",
+                )
+            ],
+        ),
+        ("make", []),
+        *((f"{word} /usr/local/cuda", []) for word in ("for", "if", "then", "do", "test", "[")),
+        (
+            "cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr",
+            [
+                (
+                    FAILED,
+                    "--with-cuda=/usr",
+                    f"UCX looks for stubs only below lib64, but they are in {STUBS}",
+                )
+            ],
+        ),
+        (
+            f"cd /var/tmp/ucx-1.18.1 && ./configure --with-cuda=/usr LDFLAGS=-L{STUBS}",
+            [(PASSED, "--with-cuda=/usr", THERE)],
         ),
     ],
 )
 def test_the_distributions_toolkit_is_not_where_nvidias_is(
-    command: str, outcome: list[str]
+    command: str, outcome: list[tuple[str, str, str]]
 ) -> None:
     debian = shipped("cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le")
     nvidias = shipped("cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64")
     folder, _, configure = command.rpartition(" && ")
-    sample = step(configure, folder=folder.removeprefix("cd ") or "/")
-    assert outcomes(toolkit_trials(debian, sample)) == outcome
+    name, equals, rest = configure.partition(" ")[0].partition("=")
+    variables = {name: rest} if equals else {}
+    configure = configure.partition(" ")[2] if equals else configure
+    sample = step(configure, folder=folder.removeprefix("cd ") or "/", line=4)
+    sample = dataclasses.replace(sample, variables=variables)
+    lists = "https://packages.debian.org/trixie/amd64/nvidia-cuda-dev/filelist"
+    assert [*toolkit_trials(debian, sample)] == [
+        passed("toolkit", subject, text, 4)
+        if result == PASSED
+        else failed("toolkit", subject, f"{text} ({lists})", 4)
+        for result, subject, text in outcome
+    ]
     assert [*toolkit_trials(nvidias, sample)] == []
 
 
@@ -266,6 +337,42 @@ def test_what_setup_py_compiles_is_a_module(tmp_path: Path) -> None:
 )
 def test_packages_have_modules_of_other_names(package: str, modules: set[str]) -> None:
     assert {*modules_of_packages([package])} == modules
+    installed = ["make", f"python3-{package}", f"not-python3-{package}"]
+    assert {*modules_of_distribution(installed)} == modules
+
+
+@pytest.mark.parametrize(
+    ("url", "modules"),
+    [
+        (f"{OWNER}/vision", ("torchvision",)),
+        (f"git+{OWNER}/vision.git/", ("torchvision",)),
+        (f"git+{OWNER}/x.git#subdirectory=compliance", ("mlperf_compliance",)),
+        (f"{OWNER}/unknown", ()),
+    ],
+)
+def test_modules_of_a_repository(url: str, modules: tuple[str, ...]) -> None:
+    assert modules_of_source(url) == modules
+
+
+def test_which_files_of_a_folder_are_programs_and_what_they_bring_in(tmp_path: Path) -> None:
+    """Programs are at the top and in tools; tests and setup.py are none."""
+    files = dict.fromkeys(["a.py", "tools/b.py"], "import lost\nimport other.part, lost\n")
+    no_programs = ("setup.py", "test.py", "test_a.py", "a_test.py", "more/c.py", "tools/more/d.py")
+    files |= dict.fromkeys(no_programs, "import odd\n")
+    files |= {
+        "run.py": "import package.sub\n",
+        "package/sub/__init__.py": "from ..deep import part\nfrom . import near\n",
+        "package/deep.py": "\nimport h5py.x\n",
+        "package/sub/near.py": "from tqdm import tqdm\nfrom .far import y\n",
+        "package/near.py": "import odd\n",
+        "broken.py": "print 'of Python 2'\nimport odd\n",
+    }
+    [trial] = import_trials(copied(tmp_path, code=files), "/opt/code", ())
+    missing = "h5py (package/deep.py:2), lost (a.py:1), other (a.py:2)"
+    hint = "add the packages that have these modules"
+    subject = "imports of 7 files in /opt/code"
+    text = f"nothing installs {missing}, tqdm (package/sub/near.py:1)"
+    assert trial == failed("imports", subject, text, hint=hint)
 
 
 def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
@@ -274,9 +381,16 @@ def test_a_fork_has_to_be_the_one_that_is_installed(tmp_path: Path) -> None:
     space = copied(tmp_path, code=files, cocoapi={})
     results = [*import_trials(space, "/opt/code", {"pycocotools"})]
     assert outcomes(results) == [FAILED, PASSED]
-    assert "only the pycocotools of github.com/NVIDIA/cocoapi" in results[0].text
+    fork = "github.com/NVIDIA/cocoapi"
+    text = f"only the pycocotools of {fork} has this option (https://{fork}/commit/4bb5a0f)"
+    subject = "use_ext=True in /opt/code/train.py"
+    assert results[0] == failed("imports", subject, text)
     followed(space, "git clone https://github.com/NVIDIA/cocoapi.git cocoapi")
-    assert outcomes(import_trials(space, "/opt/code", {"pycocotools"})) == [PASSED, PASSED]
+    results = [*import_trials(space, "/opt/code", {"pycocotools"})]
+    assert results == [
+        passed("imports", subject, f"pycocotools is that of {fork}"),
+        passed("imports", "imports of 1 file in /opt/code", "every module is installed"),
+    ]
 
 
 # Libraries that wheels leave to the host.
@@ -290,11 +404,15 @@ def resolved(name: str = "cv-1-cp36-cp36m-manylinux1_x86_64.whl") -> Resolved:
 
 def test_a_library_that_no_package_brings_is_a_failure() -> None:
     """opencv-python wants libSM and others of X11, which no image has by itself."""
-    trials = LibraryTrials(lambda _: NEEDY)
-    [trial] = trials.of([resolved()], {"python3"}, 7)
-    assert (trial.outcome, trial.line) == (FAILED, 7)
-    assert trial.text == "no package of the image provides libSM.so.6 (libsm6; libSM)"
-    assert outcomes(trials.of([resolved()], {"libSM"}, 7)) == [PASSED]
+    trials, name = LibraryTrials(lambda _: NEEDY), posixpath.basename(resolved().url)
+    text = "no package of the image provides libSM.so.6 (libsm6; libSM)"
+    lacking = failed("libraries", name, text, 7, "name the packages under runtime")
+    assert [*trials.of([resolved()], {"python3"}, 7)] == [lacking]
+    found = passed("libraries", name, "it finds its libraries; libSM.so.6 come with packages", 7)
+    for package in ("libsm6", "libSM"):
+        assert [*trials.of([resolved()], {package}, 7)] == [found]
+    alone = passed("libraries", name, "it finds its libraries", 7)
+    assert [*LibraryTrials(lambda _: wheel()).of([resolved()], (), 7)] == [alone]
 
 
 def test_only_what_is_outside_of_a_wheel_is_needed() -> None:
@@ -316,10 +434,12 @@ def test_what_is_not_known_of_a_wheel_is_said() -> None:
 
     large = LibraryTrials(read_large)
     strange = LibraryTrials(lambda _: wheel(a=library("libodd.so.1")))
-    for trials, reason in ((large, "MiB"), (strange, "libodd.so.1")):
+    for trials, reason in (
+        (large, "cv.whl is larger than 64 MiB"),
+        (strange, "no table lists packages that provide libodd.so.1"),
+    ):
         [trial] = trials.of([resolved()], (), 1)
-        assert trial.outcome == NOT_TRIED
-        assert reason in trial.text
+        assert (trial.outcome, trial.text) == (NOT_TRIED, reason)
 
 
 # Conda.
@@ -357,35 +477,48 @@ def test_a_pin_is_looked_up_in_the_channels_index(words: str, outcome: str, text
     assert (trial.outcome, trial.text) == (outcome, text)
 
 
-def test_a_channels_index_is_read_from_its_server(tmp_path: Path) -> None:
+def test_a_channels_index_is_read_from_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "linux-64").mkdir()
     (tmp_path / "linux-64/repodata.json").write_text(json.dumps(CHANNEL))
     assert read_channel(f"file://{tmp_path}/", "linux-64") == CHANNEL
     assert read_channel(f"file://{tmp_path}", "noarch") == "it has no repodata.json"
+    (tmp_path / "linux-64/repodata.json").write_text("{")
+    assert "Expecting" in str(read_channel(f"file://{tmp_path}", "linux-64"))
+    url = "https://conda.anaconda.org/conda-forge/noarch/repodata.json"
+    monkeypatch.setattr(rehearsal, "read_url", {url: b"{}"}.__getitem__)
+    assert read_channel("conda-forge", "noarch") == {}
 
 
 # Sources.
 
 
 @pytest.mark.parametrize(
-    ("url", "outcome"),
+    ("url", "outcome", "text"),
     [
-        ("https://has.example/a-1.0.tar.gz", PASSED),
-        ("https://lost.example/a-1.0.tar.gz", FAILED),
-        ("https://silent.example/a-1.0.tar.gz", NOT_TRIED),
-        ("http://has.example/a-1.0.tar.gz", FAILED),
-        ("https://has.example/None/a.tar.gz", FAILED),
-        ("https://has.example/folder/", FAILED),
-        ("https://has/a-1.0.tar.gz", FAILED),
+        ("https://has.example/a-1.0.tar.gz", PASSED, "its server has it"),
+        ("https://lost.example/a-1.0.tar.gz", FAILED, "text"),
+        ("https://silent.example/a-1.0.tar.gz", NOT_TRIED, "text"),
+        ("http://has.example/a-1.0.tar.gz", FAILED, "it is not fetched by https"),
+        ("https://has.example/None/a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example/{version}/a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example/$VERSION/a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example//a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example/folder/", FAILED, "it names a folder, not a file"),
+        ("https://has/a-1.0.tar.gz", FAILED, "it names no server"),
     ],
 )
-def test_a_download_is_asked_for(url: str, outcome: str, tmp_path: Path) -> None:
+def test_a_download_is_asked_for(url: str, outcome: str, text: str, tmp_path: Path) -> None:
     def ask(asked: str) -> Answer:
         has = {"has": True, "lost": False}.get(asked.split("/")[2].partition(".")[0])
         return Answer(has=has, text="text")
 
     trials = SourceTrials(ask, lambda _: tmp_path)
-    assert outcomes(trials.of([step(f"wget -q -nc -P /var/tmp {url}")])) == [outcome]
+    for fetch in ("wget -q -nc -P /var/tmp", "curl -fsSL -o 'a'"):
+        [trial] = trials.of([step(f"{fetch} {url}", line=3)])
+        assert trial == Trial(kind="sources", subject=url, outcome=outcome, text=text, line=3)
+    assert [*trials.of([step(f"git clone {url}")])] == []
 
 
 def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
@@ -393,10 +526,12 @@ def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
     good = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of `abc`
     source = LockedSource(url="https://a.example/f", file="f", sha256=good, size=3)
     trials = SourceTrials(lambda _: Answer(has=None), lambda _: path)
-    assert outcomes(trials.locked([source])) == [NOT_TRIED]
-    for text, outcome in (("abc", PASSED), ("abd", FAILED)):
+    lost = not_tried("sources", source.url, "it is not in the store")
+    assert [*trials.locked([source])] == [lost]
+    for text, judged, words in (("abc", passed, "matches"), ("abd", failed, "differs from")):
         path.write_text(text)
-        assert outcomes(trials.locked([source])) == [outcome]
+        told = f"the file in the store {words} the lock"
+        assert [*trials.locked([source])] == [judged("sources", source.url, told)]
 
 
 # A cell as a whole.
@@ -506,7 +641,22 @@ def test_results_as_json() -> None:
 def test_a_rehearsal_holds_for_one_content_key(tmp_path: Path) -> None:
     write_record(tmp_path / "rehearsals", CELL, "2026-11-24")
     results = read_record(tmp_path / "rehearsals", "k")
-    assert str(results) == ("rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried")
+    assert str(results) == "rehearsed on 2026-11-24: 2 trials, 1 failed; 1 could not be tried"
+    assert json.loads((tmp_path / "rehearsals/k.json").read_text()) == {
+        "content_key": "k",
+        "date": "2026-11-24",
+        "passed": 1,
+        "failed": 1,
+        "not_tried": 1,
+    }
+    fine = dataclasses.replace(CELL, content_key="fine", trials=CELL.trials[:1])
+    write_record(tmp_path / "rehearsals", fine, "2026-11-24")
+    told = "rehearsed on 2026-11-24: 1 trials, none failed; 0 could not be tried"
+    assert str(read_record(tmp_path / "rehearsals", "fine")) == told
+    (tmp_path / "rehearsals/fine.json").write_text("{")
+    assert read_record(tmp_path / "rehearsals", "fine") is None
+    (tmp_path / "rehearsals/other.json").write_text(json.dumps(write(results)))
+    assert read_record(tmp_path / "rehearsals", "other") is None
     assert read_record(tmp_path / "rehearsals", "another") is None
     another = dataclasses.replace(CELL, content_key="another")  # of another project
     write_record(tmp_path / "rehearsals", another, "2026-11-24")
@@ -567,3 +717,23 @@ def test_equal_trials_are_shown_once() -> None:
     ]
     assert [trial.kind for trial in in_order(trials)] == ["sources", "flags"]
     assert isinstance(trials[0], Trial)
+
+
+KINDS = (
+    *("sources", "clones", "packages", "python", "conda"),  # answers of servers
+    *("patches", "flags", "toolkit", "imports", "libraries", "steps"),
+)
+
+
+def test_trials_are_in_the_order_of_their_kinds_and_lines() -> None:
+    trials = [passed(kind, "x", "y", line) for kind in KINDS for line in (1, 2)]
+    assert list(CELL.with_more(reversed(trials)).trials) == list(in_order([*CELL.trials, *trials]))
+    assert list(in_order(trials[::-1])) == trials
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_asked_of_servers_is_told_apart(kind: str) -> None:
+    same = CELL.with_more([failed(kind, "c", "no route")])
+    more = CELL.with_more([passed(kind, "another", "there")])
+    assert (more.asked != CELL.asked) == (kind in KINDS[:5])
+    assert (same.asked == CELL.asked) == (kind == "conda" or kind not in KINDS[:5])

@@ -26,7 +26,7 @@ from builder.verify.rehearse.rehearsal import package_archives
 from builder.verify.rehearse.repositories import rpm_names, unpacked
 from builder.verify.rehearse.servers import NotOnServer, Unavailable, read_url
 from builder.verify.rehearse.steps import steps_of
-from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial, not_tried
 
 DATA = ROOT / "tests/data/packages"
 NAMED = {
@@ -74,6 +74,7 @@ def test_the_packages_of_shipped_cells_are_in_their_distributions_lists(identifi
         (UBUNTU, "libopenmpi-dve", "libopenmpi-dev"),
         (CENTOS, "openmpi-devl", "openmpi-devel"),
         (UBI, "dnf-util", "dnf-utils"),
+        (UBUNTU, "libopenmpi-dve=1.2", "libopenmpi-dev"),
     ],
 )
 def test_a_misspelt_package_is_a_failure_with_its_place_and_the_right_name(
@@ -81,7 +82,7 @@ def test_a_misspelt_package_is_a_failure_with_its_place_and_the_right_name(
 ) -> None:
     planned = misspelt(identifier, name)
     [trial] = [trial for trial in trials_of(planned) if trial.outcome == FAILED]
-    place = f"{name} (recipes/core.yaml:10)"
+    place = f"{name.partition('=')[0]} (recipes/core.yaml:10)"
     base = planned.base.name
     assert trial.text == f"{base} for {planned.cell.arch} has no package {place}"
     assert trial.hint == f'did you mean "{right}"?'
@@ -109,14 +110,39 @@ def test_a_package_of_a_base_is_named_with_the_bases_file() -> None:
         ("yum install -y make-devel-1.0", FAILED),
         ("yum install -y gcc-13-x", FAILED),
         ("yum install -y nothing*", FAILED),
-        ("yum install -y https://a.example/make.rpm", NOT_TRIED),
-        ("yum install -y @development", NOT_TRIED),
-        ("yum install -y /opt/make", NOT_TRIED),
     ],
 )
 def test_names_are_taken_as_dnf_takes_them(command: str, outcome: str) -> None:
     trials = PackageTrials(read_url, Archives(named=NAMED))
     assert outcomes(trials.of([step(command)], shipped(UBI))) == [outcome]
+
+
+OF_NVIDIA = "the lists of NVIDIA's repositories are not available"
+A_FILE = "it is a file, and lists of packages do not contain it"
+ELSEWHERE = "lists of packages do not contain files of that folder"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        *((f"{name}-12-4", OF_NVIDIA) for name in ("cuda", "libcublas", "libcudnn", "libnccl")),
+        *((name, A_FILE) for name in ("a.rpm", "./a.deb", "https://a.example/a")),
+        *((name, ELSEWHERE) for name in ("/opt/make", "lib/x")),
+        ("@development", "lists of packages contain no groups"),
+        *((f"{folder}/x", "") for folder in ("/etc", "/bin", "/sbin", "/usr/bin", "/usr/sbin")),
+        *((name, "") for name in ("cuda", "nothing")),
+    ],
+)
+def test_why_lists_do_not_tell(name: str, reason: str) -> None:
+    """What a list could tell is a failure where it does not."""
+    for installer in ("apt-get", "dnf", "yum", "microdnf"):
+        trials = PackageTrials(read_url, Archives(named=NAMED))
+        [trial] = trials.of([step(f"{installer} install -y {name}", line=3)], shipped(UBI))
+        missing = f"ubi8 for x86_64 has no package {name}"
+        if reason:
+            assert trial == not_tried("packages", name, reason, 3)
+        else:
+            assert (trial.outcome, trial.text, trial.line) == (FAILED, missing, 3)
 
 
 def test_a_name_like_no_other_may_be_in_another_repository() -> None:
@@ -166,13 +192,70 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
     assert results[1].text == "debian13 for ppc64le has no package nothing"
 
 
+@pytest.mark.parametrize(
+    ("version", "suite", "stand_ins"),
+    [
+        ("18.04", "bionic", ["buster", "bullseye"]),
+        ("20.04", "focal", ["bullseye", "bookworm"]),
+        ("22.04", "jammy", ["bookworm"]),
+        ("24.04", "noble", ["trixie"]),
+        ("26.04", "26.04", []),
+    ],
+)
+def test_the_lists_of_ubuntu_are_those_of_its_release_or_of_debians(
+    version: str, suite: str, stand_ins: list[str]
+) -> None:
+    planned = shipped(UBUNTU)
+    planned = dataclasses.replace(planned, base=dataclasses.replace(planned.base, version=version))
+    asked = list[str]()
+
+    def read_list(url: str) -> bytes:
+        asked.append(url.removesuffix("/binary-ppc64el/Packages.xz"))
+        if url.startswith("mirror"):
+            raise Unavailable("gone")
+        return lzma.compress(b"Package: make\n")
+
+    [trial] = PackageTrials(read_list, OF_DEBIAN).of([step("apt-get install make")], planned)
+    lists = f"no list of the packages of {planned.base.name} is available"
+    assert trial == not_tried("packages", "make", lists, 1)
+    assert asked == [f"mirror/dists/{name}/main" for name in stand_ins]
+    asked.clear()
+    trials = PackageTrials(read_list, Archives(ubuntu=("site",)))
+    assert outcomes(trials.of([step("apt-get install make")], planned)) == [PASSED]
+    assert asked == [
+        f"site/dists/{suite}{pocket}/{component}"
+        for pocket in ("", "-updates", "-security")
+        for component in ("universe", "main", "restricted", "multiverse")
+    ]
+
+
+def test_a_list_that_a_mirror_may_lack_is_passed_over() -> None:
+    """Of Ubuntu's archives, the release's main and universe have to be there."""
+
+    def read_list(url: str) -> bytes:
+        if not ("bionic/main" in url or "bionic/universe" in url):
+            raise NotOnServer("it is not there")
+        return lzma.compress(b"Package: make\n")
+
+    trials = PackageTrials(read_list, Archives(ubuntu=("site",)))
+    assert outcomes(trials.of([step("apt-get install make")], shipped(UBUNTU))) == [PASSED]
+    trials = PackageTrials(lambda url: read_list(url.replace("main", "x")), Archives(ubuntu=("s",)))
+    reason = "the mirror's list of bionic/universe: it has no dists/bionic/main/binary-ppc64el"
+    [trial] = trials.of([step("apt-get install make")], shipped(UBUNTU))
+    assert (trial.outcome, trial.text) == (NOT_TRIED, f"{reason}/Packages")
+
+
 def test_debian_stands_in_for_ubuntu_and_it_is_said() -> None:
     planned = shipped("hpc-base-1.0-ubuntu24.04-mpich4.2-ppc64le")
     trials = PackageTrials(packed_list("Package: make\n"), OF_DEBIAN)
     steps = [step("apt-get install make"), step("apt-get install odd", line=2)]
     results = [*trials.of(steps, planned)]
     assert outcomes(results) == [PASSED, NOT_TRIED]
-    assert "Debian's trixie, which stands in for ubuntu24.04" in results[0].text
+    lists = "no list of the packages of ubuntu24.04 is available"
+    assert [trial.text for trial in results] == [
+        "each is in the list of Debian's trixie, which stands in for ubuntu24.04",
+        f"{lists}, and its stand-in Debian trixie has no odd",
+    ]
 
 
 def test_a_mirror_that_lacks_a_list_is_said() -> None:
@@ -255,6 +338,28 @@ def test_a_list_may_be_packed(packed: Callable[[bytes], bytes], tmp_path: Path) 
     primary = (DATA / "ubi8/x86_64/repodata/primary.xml").read_bytes()
     names = rpm_names(read_url, repository(tmp_path, packed(primary)), "x86_64")
     assert {"make", "dnf-utils", "/usr/bin/make", "libgomp.i686"} <= names
+
+
+def an_rpm(name: str, arch: str, *, entry: str, file: str) -> str:
+    """A package that provides an entry, requires another and has a file."""
+    return (
+        f"<package><name>{name}</name><arch>{arch}</arch><format>"
+        f'<r:provides><r:entry name="{entry}"/></r:provides>'
+        f'<r:requires><r:entry name="not-{entry}"/></r:requires><file>{file}</file>'
+        "</format></package>"
+    )
+
+
+def test_the_names_in_a_list_are_those_of_its_architecture(tmp_path: Path) -> None:
+    """Of another's package only the name is known, with its architecture; sources are no names."""
+    packages = [
+        an_rpm(name, arch, entry=f"{name}(x)", file=f"/usr/bin/{name}")
+        for name, arch in (("a", "x86_64"), ("b", "noarch"), ("c", "i686"), ("d", "src"))
+    ]
+    spaces = 'xmlns="http://linux.duke.edu/metadata/common" xmlns:r="http://r"'
+    primary = f"<metadata {spaces}>{''.join(packages)}</metadata>"
+    names = rpm_names(read_url, repository(tmp_path, primary.encode()), "x86_64")
+    assert names == {"a", "a(x)", "/usr/bin/a", "b", "b(x)", "/usr/bin/b", "c.i686"}
 
 
 ENTITY = b'<!DOCTYPE m [<!ENTITY a "b">]><metadata><package><name>&a;</name></package></metadata>'

@@ -55,6 +55,8 @@ def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:
     ("command", "text", "outcome", "reason"),
     [
         ("patch -p1", FIX.replace("-two", "-2"), FAILED, "Hunk #1 FAILED at 1"),
+        ("patch -p1", FIX.replace("@@ -1,2 +1,2 @@", "@@ -1,9 +1,9 @@"), FAILED, "unexpected end"),
+        ("patch -p1", FIX.replace("-two", "two"), FAILED, "malformed patch at line 5"),
         ("patch -p0", FIX, FAILED, "can't find file to patch"),
         ("patch -p1", SCRIPT, FAILED, "Only garbage was found"),
         ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "can't find file to patch"),
@@ -96,8 +98,15 @@ def test_a_patch_is_found_where_the_spec_copies_it(tmp_path: Path) -> None:
         spec.compile_spec(image(tmp_path), run_checks=""),
         dockerfile=(
             "FROM a AS b\nCOPY files/project/fix.patch /usr/local/src/\n"
-            "COPY files/project/fix.patch /b.patch\nFROM a\nCOPY --from=b /opt /opt\n"
+            "COPY files/project/fix.patch /b.patch\nFROM a\n"
+            "COPY --from=b files/project/fix.patch /opt\n"
+            "COPY files/project/fix.patch files/new.patch files/lost etc\n"
         ),
-        files={"files/project/fix.patch": FIX},
+        files={"files/project/fix.patch": FIX, "files/new.patch": NEW},
     )
-    assert copied_texts(compiled) == {"/usr/local/src/fix.patch": FIX, "/b.patch": FIX}
+    assert copied_texts(compiled) == {
+        "/usr/local/src/fix.patch": FIX,
+        "/b.patch": FIX,
+        "/etc/fix.patch": FIX,
+        "/etc/new.patch": NEW,
+    }

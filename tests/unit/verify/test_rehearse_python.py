@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,13 +18,15 @@ from rehearse_samples import (
     python_trials,
     sample_index,
     sample_pip,
+    shipped,
     step,
 )
 from samples import a_file, tar_bytes
 
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
-from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs
+from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs, target_of
+from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import (
     Resolver,
     SourceDistribution,
@@ -31,9 +35,9 @@ from builder.verify.rehearse.resolution import (
     pip_of_this_machine,
     stand_in_of,
 )
-from builder.verify.rehearse.servers import Index, Unavailable, served
+from builder.verify.rehearse.servers import Answer, Index, Unavailable, served
 from builder.verify.rehearse.steps import Step
-from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial, not_tried
 
 VENV = step("python3 -m venv /opt/v")
 UPGRADE = step("/opt/v/bin/pip install --upgrade pip", line=2)
@@ -151,7 +155,10 @@ def test_an_environment_has_no_setuptools_since_python_3_12(python: str, outcome
     ],
 )
 def test_what_is_for_another_machine_is_not_asked_for(marker: str, applies: bool) -> None:
-    assert python_packages._applies(Requirement(f"cython ; {marker}"), BIONIC) == applies
+    requirement = Requirement(f"cython ; {marker}")
+    assert python_packages._applies(requirement, BIONIC) == applies
+    [command] = pip_installs([step("pip3 install a==1")], BIONIC)
+    assert python_packages._is_installed(requirement, command) != applies
     assert python_packages._applies(Requirement("cython"), BIONIC)
 
 
@@ -173,8 +180,13 @@ def test_a_publishers_own_index_has_to_be_named(index: str, outcome: str) -> Non
 def test_what_is_from_no_index_has_no_trial_without_dependencies() -> None:
     steps = [step("pip3 install --no-deps --target /opt/a .")]
     assert [*python_trials().of(steps, CENTOS)] == []
-    [trial] = python_trials().of([step("pip3 install six==1.16.0")], None)
-    assert trial.outcome == NOT_TRIED  # the tables do not know the distribution
+    [trial] = python_trials().of([step("pip3 install six==1.16.0 ./a -e b", line=3)], None)
+    reason = "the tables of facts do not say which Python the distribution has"
+    assert trial == not_tried("python", "pip install six==1.16.0 ./a -e b", reason, 3)
+    [trial, other] = python_trials().of([step("pip3 install six==1.16.0 ./a -e b")], CENTOS)
+    reason = "its requirements are in files or at URLs, not in an index"
+    assert trial == not_tried("python", "pip install ./a -e b", reason, 1)
+    assert other.outcome == PASSED
 
 
 def test_equal_commands_are_resolved_once() -> None:
@@ -191,12 +203,58 @@ def test_equal_commands_are_resolved_once() -> None:
     assert len(calls) == 1
 
 
-def test_a_resolution_that_pip_refuses_says_why() -> None:
-    def run(_: Sequence[str]) -> Completed:
-        return Completed(argv=(), returncode=1, stderr="ERROR: a and b conflict\n")
+def test_pip_is_asked_for_the_target_and_with_the_commands_options() -> None:
+    calls, asked = list[Sequence[str]](), list[str]()
 
-    with pytest.raises(Unresolvable, match="a and b conflict"):
+    def run(arguments: Sequence[str]) -> Completed:
+        calls.append(arguments)
+        return Completed(argv=(), returncode=1)
+
+    def ask(url: str) -> Answer:
+        asked.append(url)
+        return Answer(has=True)
+
+    trials = PythonTrials(Resolver(index=sample_index(), run_pip=run), ask)
+    indexes = "--index-url https://a/s/ --extra-index-url https://b/s"
+    [trial] = trials.of([step(f"pip3 install --no-deps {indexes} six==1.16.0 b")], BIONIC)
+    assert trial.text == f"{BIONIC.short}: pip ended with exit status 1"
+    assert asked == ["https://a/s/", "https://b/s/"]
+    [argv] = calls
+    folder = Path(argv[argv.index("--target") + 1]).parent
+    own = argv[argv.index("--extra-index-url") + 1]
+    assert argv == [
+        *("install", "--dry-run", "--ignore-installed", "--quiet", "--no-input"),
+        *("--disable-pip-version-check", "--no-cache-dir", "--use-feature=fast-deps"),
+        *("--only-binary=:all:", "--target", f"{folder}/target", "--python-version", "3.6.9"),
+        *("--implementation", "cp", "--abi", "cp36m", "--platform", "linux_ppc64le"),
+        *("--extra-index-url", own, "--report", f"{folder}/report.json"),
+        *("--no-deps", *indexes.split(), "six==1.16.0", "b"),
+    ]
+    assert not folder.exists()
+    assert own.startswith("http://127.0.0.1:")
+    [*trials.of([step("pip3 install six")], BIONIC)]
+    assert calls[1][-3:-1] == ["--report", calls[1][-2]]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "text"),
+    [
+        ("ERROR: a and b conflict\n", "a and b conflict"),
+        ("WARNING: old\nERROR: a\n\nERROR: b\nc\nd\ne\n", "a; b; c; d"),
+        ("WARNING: old\n", "pip ended with exit status 7"),
+        (
+            "x\nERROR: No matching distribution found for a<2,>=1 (from b)\n",
+            "the index has no version that matches a<2,>=1",
+        ),
+    ],
+)
+def test_a_resolution_that_pip_refuses_says_why(stderr: str, text: str) -> None:
+    def run(_: Sequence[str]) -> Completed:
+        return Completed(argv=(), returncode=7, stderr=stderr)
+
+    with pytest.raises(Unresolvable) as raised:
         Resolver(index=sample_index(), run_pip=run).resolve(["six"], CENTOS)
+    assert str(raised.value) == text
 
 
 # Targets: which wheels the pip of a distribution takes.
@@ -251,6 +309,15 @@ def test_the_wheels_that_a_pip_takes(
     tags = {str(tag) for tag in target.tags}
     assert {"py3-none-any", "cp36-none-any", f"cp36-cp36m-linux_{arch}"} <= tags
     assert ("cp36-cp36m-manylinux1_x86_64" in tags) == ("manylinux1" in platforms)
+
+
+def test_what_is_not_known_of_a_distribution_has_no_target() -> None:
+    planned = shipped("hpc-base-1.0-centos7-openmpi1.10-ppc64le")
+    assert target_of(planned) == dataclasses.replace(CENTOS, arch="ppc64le")
+    assert planned.system
+    bare = dataclasses.replace(planned.system, python="")
+    assert target_of(dataclasses.replace(planned, system=bare)) is None
+    assert target_of(dataclasses.replace(planned, system=None)) is None
 
 
 # Commands.
@@ -348,6 +415,8 @@ ROWS: list[dict[str, Any]] = [
     {"filename": "a-5.0.exe"},
     {"filename": "a-5.0-py3.whl"},
     {"filename": "nothing.tar.gz"},
+    {"filename": "a-1.0.tar.gz"},  # there is a wheel of it
+    {"filename": "a-6.0-cp39-cp39-win_amd64.whl"},
 ]
 
 
@@ -358,14 +427,23 @@ def test_versions_without_a_wheel_have_a_stand_in() -> None:
         Index("", lambda *_, **__: json.dumps({"files": rows}).encode()), BIONIC
     )
     page = json.loads(stand_ins.answer("/a/") or b"")
-    name = "a-{}-py3-none-any.whl"
-    assert [(row["filename"], row["requires-python"], row["yanked"]) for row in page["files"]] == [
-        (name.format("2.0"), ">=3.8", False),
-        (name.format("2.1"), "not a version", False),
-        (name.format("3.0"), None, True),
-        (name.format("4.0rc1"), None, False),
-        (name.format("5!1.0+local"), None, False),
+    files: list[dict[str, Any]] = [
+        {
+            "filename": (name := f"a-{version}-py3-none-any.whl"),
+            "url": f"/{name}",
+            "hashes": {},
+            "yanked": yanked,
+            "requires-python": python,
+        }
+        for version, python, yanked in (
+            ("2.0", ">=3.8", False),
+            ("2.1", "not a version", False),
+            ("3.0", None, True),
+            ("4.0rc1", None, False),
+            ("5!1.0+local", None, False),
+        )
     ]
+    assert page == {"meta": {"api-version": "1.0"}, "name": "a", "files": files}
     for file in (page["files"][0], page["files"][-1]):
         assert stand_ins.answer(quote(file["url"])) is None
     shown = [str(problem) for problem in stand_ins.problems]

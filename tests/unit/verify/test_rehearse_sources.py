@@ -122,15 +122,21 @@ class Recorded(Processes):
     def __init__(self) -> None:
         super().__init__()
         self.started, self.environments = list[tuple[str, ...]](), list[dict[str, str]]()
+        self.limits: list[float] = []
 
     def capture(self, argv: Sequence[Any], **options: Any) -> Completed:
         self.started.append(tuple(map(str, argv)))
         self.environments.append(dict(options.get("env") or {}))
+        self.limits.append(options["timeout_s"])
         return Completed(argv=(), returncode=0)
 
 
-def test_pip_is_asked_without_the_users_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "index.example")
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+def test_pip_is_asked_without_the_users_settings(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv(name, "index.example")
     processes = Recorded()
     run = pip_of_this_machine(processes, "https://index.example/simple")
     run(["install", "--dry-run", "six"])
@@ -138,6 +144,7 @@ def test_pip_is_asked_without_the_users_settings(monkeypatch: pytest.MonkeyPatch
     assert processes.started == [
         (sys.executable, "-m", "pip", "install", *index, "--dry-run", "six")
     ]
+    assert processes.limits == [600]
     assert processes.environments == [
         {
             "PIP_CONFIG_FILE": "/dev/null",
@@ -147,6 +154,25 @@ def test_pip_is_asked_without_the_users_settings(monkeypatch: pytest.MonkeyPatch
             "no_proxy": "index.example,127.0.0.1",
         }
     ]
+
+
+def test_what_is_done_to_sources_has_a_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, capture = dict[str, float](), Processes.capture
+
+    def noted(processes: Processes, argv: Sequence[Any], **options: Any) -> Completed:
+        limits[argv[0]] = options["timeout_s"]
+        return capture(processes, argv, **options)
+
+    monkeypatch.setattr(Processes, "capture", noted)
+    space = workspace(tmp_path, code={"a": "text"})
+    for command in ("git clone https://git.example/o/code /opt", "sed -i s/a/b/ a"):
+        space.follow(step(command, folder="/opt"))
+    space.follow(step("patch -p1 -i a", folder="/opt"))
+    (tmp_path / "clones/site/tool.git").mkdir(parents=True)
+    assert Clones(Processes(), [tmp_path / "clones"]).check_out(URL, "v1", tmp_path / "out")
+    assert limits == {"git": 300, "sed": 60, "patch": 60}
 
 
 # Patches.
@@ -233,16 +259,20 @@ URL = "https://git.example/site/tool"
 
 
 @pytest.mark.parametrize(
-    ("url", "place"),
+    ("url", "place", "settings"),
     [
-        (URL, "site/tool.git"),
-        (f"{URL}/", "site/tool/.git"),
-        (f"{URL}.git", "site/tool.git"),
-        (f"{URL}.git/", "site/tool/.git"),
+        (URL, "site/tool.git", "GIT_CONFIG_GLOBAL"),
+        (f"{URL}/", "site/tool/.git", "GIT_CONFIG_SYSTEM"),
+        (f"{URL}.git", "site/tool.git", "GIT_CONFIG_GLOBAL"),
+        (f"{URL}.git/", "site/tool/.git", "GIT_CONFIG_SYSTEM"),
     ],
 )
-def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path) -> None:
+def test_a_commit_of_a_clone_is_checked_out(
+    url: str, place: str, settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Links are written as plain files, no hook or filter runs, and no index changes."""
+    hostile = f'[filter "own"]\n\tsmudge = touch {tmp_path}/ran; cat\n'
+    (tmp_path / "settings").write_text(hostile)
     work, repository = tmp_path / "work", tmp_path / "clones" / place
     tar_of(tmp_path / "a.tar", {"a": "text", "sub/b c": ""})
     unpack(tmp_path / "a.tar", work)
@@ -258,6 +288,7 @@ def test_a_commit_of_a_clone_is_checked_out(url: str, place: str, tmp_path: Path
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
     before = (repository / "index").read_bytes()
+    monkeypatch.setenv(settings, str(tmp_path / "settings"))
     clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
     assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""
     files = {path.name: path for path in (tmp_path / "out/tool").rglob("*") if path.is_file()}

@@ -170,7 +170,8 @@ def test_an_index_is_asked_for_json(web: Web) -> None:
         assert index.read(file.url) == b"wheel"
     assert index.files("b") == ()
     assert web.asked == ["GET /simple/a/", "GET /a.whl", "GET /simple/b/"]
-    assert web.accepted[0] == "application/vnd.pypi.simple.v1+json"
+    of_pages = "application/vnd.pypi.simple.v1+json"
+    assert web.accepted == [of_pages, "*/*", of_pages]
 
 
 def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:

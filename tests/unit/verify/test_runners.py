@@ -25,8 +25,22 @@ from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_pro
 
 def test_every_format_has_a_runner() -> None:
     assert set(DEFAULTS) == set(FORMATS)
-    assert all(RUNNERS[name].format == form for form, name in DEFAULTS.items())
-    assert all(name == kind.name for name, kind in RUNNERS.items())
+    assert DEFAULTS == {"oci": "buildah", "sif": "apptainer", "charliecloud": "charliecloud"}
+    assert {name: (kind.name, kind.program, kind.run_name) for name, kind in RUNNERS.items()} == {
+        "buildah": ("buildah", "buildah", "oci"),
+        "podman": ("podman", "podman", "oci-podman"),
+        "docker": ("docker", "docker", "oci-docker"),
+        "apptainer": ("apptainer", "apptainer", "sif"),
+        "charliecloud": ("charliecloud", "ch-run", "charliecloud"),
+    }
+    of_apptainer = ("APPTAINER_*", "SINGULARITY_*", "LD_LIBRARY_PATH", "LANG", "PROMPT_COMMAND")
+    assert {name: kind.own for name, kind in RUNNERS.items()} == {
+        "buildah": ("HOSTNAME",),
+        "podman": ("HOSTNAME", "TERM", "container"),
+        "docker": ("HOSTNAME",),
+        "apptainer": (*of_apptainer, "PS1", "TERM"),
+        "charliecloud": ("CH_RUNNING",),
+    }
 
 
 SAYS = "import json, os; print(json.dumps(dict(os.environ)))"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -128,6 +129,9 @@ def test_the_control_is_an_artifact_of_the_format(
     """Others can run it, whatever the umask is."""
     seen: list[tuple[str, bool]] = []
     modes: list[int] = []
+    paths = {"ldconfig", *("ch/environment", "etc/group", "etc/hosts"), "etc/passwd"}
+    paths |= {"etc/resolv.conf", *("ch", "dev", "etc", "home", "mnt", "proc", "root", "run")}
+    paths |= {"sys", "tmp", "var", "var/tmp"}
 
     @contextmanager
     def opened(control: Container) -> Iterator[Any]:
@@ -138,15 +142,21 @@ def test_the_control_is_an_artifact_of_the_format(
         if form == "oci":
             layout = read_layout(control.artifact)
             config, [tarball] = layout.config, layout.layers
-            assert config["os"] == "linux"
-            assert config["rootfs"] == {"type": "layers", "diff_ids": [file_digest(tarball)]}
+            assert config == {
+                "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+                "os": "linux",
+                "rootfs": {"type": "layers", "diff_ids": [file_digest(tarball)]},
+            }
         if tarball:
             with tarfile.open(tarball, "r:gz" if form == "charliecloud" else "r:") as archive:
                 assert {(one.uid, one.gid) for one in archive} == {(0, 0)}
+                assert {f"./{path}" for path in paths} | {"."} == {*archive.getnames()}
+        assert (root / "ldconfig").read_bytes() == program.read_bytes()
+        assert {str(path.relative_to(root)) for path in root.rglob("*")} == paths
         modes.extend(path.stat().st_mode & 0o777 for path in (root, *root.rglob("*")))
-        yield Ends(0)
+        yield SimpleNamespace(inner=Ends(0)) if form == "oci" else Ends(0)
 
-    program, script = tmp_path / "program", tmp_path / "script"
+    machine, program, script = platform.machine(), tmp_path / "program", tmp_path / "script"
     program.write_bytes(b"\x7fELF")
     script.write_text("#!/bin/sh\n")
     monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
