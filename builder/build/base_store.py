@@ -7,6 +7,7 @@ import datetime as dt
 import hashlib
 import json
 import shlex
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -115,29 +116,48 @@ class Bootstrapping:
     environment: Mapping[str, str] = field(default_factory=dict)
     shared: SiteStore = field(default_factory=SiteStore)
 
-    def take(self, tag: str, folder: Path, what: str) -> bool:
-        """Fill a folder from the site's store; return whether the store has the entry."""
-        has_it = not self.not_before and self.shared.take(tag, folder)
-        if has_it:
-            self.say(f"{what} from the site's store")
-        return has_it
+    def take(
+        self, tag: str, folder: Path, what: str, read_taken: Callable[[], Mapping[str, object]]
+    ) -> Mapping[str, object]:
+        """Fill a folder from the site's store; return its record, empty if the store has none.
+
+        `read_taken` reads the record, and raises `ValueError` for a damaged entry.
+        """
+        if self.not_before or not self.shared.take(tag, folder):
+            return {}
+        try:
+            about = read_taken()
+        except (ValueError, LookupError, OSError, tarfile.TarError) as error:
+            self.say(f"{what}: the entry in the site's store is damaged: {error}")
+            for path in folder.iterdir():
+                remove_tree(path) if path.is_dir() else path.unlink()
+            return {}
+        self.say(f"{what} from the site's store")
+        return about
 
     def ensure(
-        self, name: str, record: str, make: Callable[[Path, str], Mapping[str, object]]
+        self,
+        name: str,
+        record: str,
+        make: Callable[[Path, str], Mapping[str, object]],
+        share: Callable[[Path, bool], None],
     ) -> Path:
         """Return the store's folder of a name; fill it first if it is missing or too old.
 
         `make` receives the folder to fill and the time, and returns the content of its record.
+        `share` receives the folder, and whether it was filled now, to add it to the site's store.
         """
         folder = self.store / name
         with locked(self.store, name, stopped=lambda: self.processes.stopping):
             known = read_json(folder / record)
             is_whole = known.keys() >= {"name", "digest", "made"}
-            if not is_whole or str(known["made"]) < self.not_before:
+            is_old = not is_whole or str(known["made"]) < self.not_before
+            if is_old:
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
                 with staging(self.store, name) as partial:
                     text = json.dumps(make(partial, now), indent=1)
                     (partial / record).write_text(text)
+            share(folder, is_old)
         return folder
 
     def mmdebstrap(
@@ -193,8 +213,8 @@ def ensure_base(
     tag, what = f"base-{key}", f"base {base.name} for {arch}"
 
     def make(folder: Path, now: str) -> Mapping[str, object]:
-        if way.take(tag, folder, what):
-            return read_json(folder / RECORD)
+        if about := way.take(tag, folder, what, lambda: _taken(folder, key, arch, now)):
+            return about
         way.say(f"making base {base.name} for {arch} with mmdebstrap")
         rootfs, archive = folder / "rootfs.tar", folder / f"{base.name}-{arch}.oci.tar"
         options = folder / _APT_CONF
@@ -234,12 +254,23 @@ def ensure_base(
             made=now,
             indices=indices(),
         )
-        (folder / RECORD).write_text(json.dumps(write(stored)))
-        way.shared.put(tag, folder, what)
         return write(stored)
 
-    folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make)
+    def share(folder: Path, is_new: bool) -> None:
+        if (is_new and way.not_before) or way.shared.lacks(tag):
+            way.shared.put(tag, folder, what)
+
+    folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make, share)
     return _read(folder / RECORD, name)
+
+
+def _taken(folder: Path, key: str, arch: str, now: str) -> Mapping[str, object]:
+    """Return the record of a base from the site's store; raise `ValueError` for a damaged one."""
+    stored = _read(folder / RECORD, "")
+    if (stored.key, stored.arch) != (key, arch) or not stored.archive.is_file():
+        raise ValueError("another base")
+    # Another machine's clock may be ahead, and this base would be too new for `--refresh`.
+    return {**read_json(folder / RECORD), "made": min(now, stored.made)}
 
 
 def kept_base(name: str, *, store: Path) -> StoredBase | None:

@@ -31,11 +31,13 @@ from builder.model.cells import base_tag
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import LOCK as LOCK_FILE
 from builder.sources.site_store import unused_entries
+from builder.sources.site_store.repository import RepositoryStore
 from builder.system.files import read_json, remove_tree, unmount_below
 from builder.system.home import Home
 from builder.system.process import Processes
 
 _DAY_S = 86400
+UNUSED_FOR = 7  # days, if the user names none
 _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-", "site-store-")  # folders of one run
 
 
@@ -85,22 +87,28 @@ def garbage(
 
 
 def garbage_of_site(
-    project: Path, processes: Processes, *, unused_for: int, removes: bool
+    project: Path, processes: Processes, *, unused_for: int | None, removes: bool
 ) -> list[Garbage]:
     """Return the entries of the site's store that were not used for `unused_for` days.
 
-    With `removes`, remove them. Raises `BadInput` if the project has no site's store.
+    With `removes`, remove them. Raises `BadInput` if the project has no site's store, and for a
+    registry without `unused_for`.
     """
     place = place_of(project, processes)
     if place is None:
         raise BadInput("this project has no site's store", hint=STORE_HINT)
+    if unused_for is None and isinstance(place, RepositoryStore):
+        hint = "--unused-for DAYS names the age of the entries to remove; builders make them again"
+        raise BadInput(f"{place.name}: a registry does not record when entries are used", hint=hint)
     now = dt.datetime.now(tz=dt.timezone.utc)
-    entries = unused_entries(place, now - dt.timedelta(days=unused_for))
+    entries = unused_entries(
+        place, now - dt.timedelta(days=UNUSED_FOR if unused_for is None else unused_for)
+    )
     if removes:
-        place.remove([entry.tag for entry in entries])
+        place.remove([entry.tag for entry, _ in entries])
     return [
-        Garbage(kind=entry.kind, name=entry.title, bytes=entry.bytes, why=entry.why)
-        for entry in entries
+        Garbage(kind=entry.kind, name=entry.title, bytes=size, why=entry.why)
+        for entry, size in entries
     ]
 
 

@@ -15,6 +15,7 @@ from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.repository import RepositoryStore, repository_store
 from builder.system.process import Processes
+from builder.system.web import without_users
 
 STORE_VARIABLE = "BUILD_IMAGES_STORE"
 STORE_HINT = (
@@ -23,9 +24,7 @@ STORE_HINT = (
 )
 
 
-def place_of(
-    project: Path, processes: Processes, tell: Callable[[str], object] = lambda _: None
-) -> StorePlace | None:
+def place_of(project: Path, processes: Processes) -> StorePlace | None:
     """Return the place of the site's store: `$BUILD_IMAGES_STORE`, else `store` of site.yaml.
 
     Returns None if it is not set, or empty. Raises `BadInput` for neither a folder nor a
@@ -37,20 +36,20 @@ def place_of(
     if not named:
         return None
     if not STORE.fullmatch(named):
-        text = f"the site's store: {named}: neither an absolute path nor a repository"
+        text = (
+            f"the site's store: {without_users(named)}: neither an absolute path nor a repository"
+        )
         raise BadInput(text, hint=STORE_HINT)
-    if not named.startswith("/"):
-        return repository_store(named, processes, tell)
-    if not Path(named).parent.is_dir():
-        raise BadInput(f"the site's store: {Path(named).parent}: no such folder", hint=STORE_HINT)
-    return FolderStore(Path(named))
+    if named.startswith("/"):
+        return FolderStore(Path(named))
+    return repository_store(named, processes)
 
 
 def site_store(
     project: Path, tools: Tools, say: Callable[[str], object], *, offline: bool = False
 ) -> SiteStore:
     """Return the site's store; an `offline` run uses none in a registry."""
-    place = place_of(project, tools.processes, say)
+    place = place_of(project, tools.processes)
     if offline and isinstance(place, RepositoryStore):
         say(f"--offline: the site's store ({place.name}) is not used")
         place = None

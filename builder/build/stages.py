@@ -147,7 +147,7 @@ class RunStages:
             self._build(spec, stage, text)
             took_s = round(time.monotonic() - start, 1)
             self._record(spec, stage, text, took_s, stage.tag)
-            self._share(stage)
+            self._share(spec, stage)
             return True
 
     def done(self, spec: Spec, tag: str, took_s: float) -> None:
@@ -177,7 +177,7 @@ class RunStages:
     def _taken(self, spec: Spec, stage: KeyedStage, text: str) -> bool:
         """Load a stage from the site's store into the engine; return whether that worked."""
         run, path = self.run, self.records.path(stage)
-        if not run.shared.is_used:
+        if not self._is_shared(spec.image):
             return False
         with _scratch(run.tools.home) as folder:
             if not run.shared.take(_tag(stage), folder):
@@ -195,10 +195,19 @@ class RunStages:
         run.progress.step(spec.image.identifier, f"{stage.target} from the site's store")
         return True
 
-    def _share(self, stage: KeyedStage) -> None:
+    def _is_shared(self, image: PlannedImage) -> bool:
+        """Return whether the stages of an image are shared.
+
+        Emulated ones without native tools are not: a native machine has the same keys for its own,
+        and would call them native.
+        """
+        is_native = image.cell.arch == self.run.host.arch
+        return self.run.shared.is_used and (is_native or bool(self.native_of(image)))
+
+    def _share(self, spec: Spec, stage: KeyedStage) -> None:
         """Add a stage that the engine has to the site's store."""
         run, path = self.run, self.records.path(stage)
-        if not run.shared.is_used:
+        if not self._is_shared(spec.image):
             return
         with _scratch(run.tools.home) as folder:
             try:

@@ -22,6 +22,7 @@ from builder.system.home import Home
 from builder.system.locks import locked
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
+SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
 _STEPS = "steps.json"
 _ORIGIN = "origin"
 T = TypeVar("T")
@@ -142,12 +143,8 @@ def write_spec(
     """
     shutil.rmtree(folder / "files", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "Dockerfile": spec.dockerfile,
-        "Singularity.def": spec.singularity,
-        ".dockerignore": "*\n!files\n",
-        **spec.files,
-    }
+    own = (spec.dockerfile, spec.singularity, "*\n!files\n")
+    texts = {**dict(zip(SPEC_FILES, own, strict=True)), **spec.files}
     for name, text in texts.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

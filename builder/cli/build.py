@@ -41,6 +41,7 @@ from builder.reports.report import BuildRun, report_of_run
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
+from builder.verify.shared_images import take_images
 
 MANY = 20  # images, minutes each; `--arch ppc64le --cuda 10.1` selects 16
 MOST_WITH_STAGES = 50  # images; for more, no stages are shown
@@ -152,6 +153,7 @@ def _build(
             layers = held.enter_context(shared_layers(run.tools.home.work))
             shared = site_store(options.project, run.tools, progress.say, offline=options.offline)
             run = dataclasses.replace(run, layers=layers, shared=shared)
+            todo = take_images(run, todo, jobs=options.jobs)
         # All sources are fetched before the first image is built.
         sources = fetched(options.project, todo, progress, offline=options.offline)
         run = dataclasses.replace(run, sources=sources)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
-from builder.build.garbage import Garbage, free, garbage, garbage_of_site
+from builder.build.garbage import UNUSED_FOR, Garbage, free, garbage, garbage_of_site
 from builder.build.planning import load_plan
 from builder.cli.options import Options, Parser, add_flag, number_of_days
 from builder.model import FLAVOURS, Selection
@@ -22,7 +22,7 @@ class GcOptions(Options):
     """The options of `gc`."""
 
     free: bool
-    unused_for: int
+    unused_for: int | None
     layers: bool
     store: bool
     json: bool
@@ -34,9 +34,8 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--unused-for",
         type=number_of_days,
-        default=7,
         metavar="DAYS",
-        help="keep parts that any project used in the last DAYS days (default: 7)",
+        help=f"keep parts that any project used in the last DAYS days (default: {UNUSED_FOR})",
     )
     add_flag(parser, "--layers", "include all build layers; later builds make them again")
     add_flag(
@@ -81,7 +80,7 @@ def _of_machine(options: GcOptions) -> list[Garbage]:
             tools,
             options.project,
             load_plan(options.project, everything).images,
-            unused_for=options.unused_for,
+            unused_for=UNUSED_FOR if options.unused_for is None else options.unused_for,
             layers=options.layers,
         )
         if options.free:

@@ -18,7 +18,11 @@ _ADDRESS = re.compile(
     r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
     r"|file:///+[^/].*"
 )
-STORE = re.compile(r"/.+|(?:https?://)?\w[\w.-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)+")
+# A folder, or a repository of a registry; a name without dot or port would be one of Docker Hub.
+STORE = re.compile(
+    r"/.+|(?:https?://)?(?:localhost|\w[\w-]*\.[\w.-]*|\w[\w.-]*:\d+|\[[0-9A-Fa-f:.]+\](?::\d+)?)"
+    r"(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)+"
+)
 
 
 def read_site(root: Path, faults: Faults) -> Site:
@@ -52,6 +56,17 @@ def _address(node: Node, faults: Faults) -> str:
     return value.rstrip("/")
 
 
+def _store(node: Node, faults: Faults) -> str:
+    value = text(node, faults)
+    if value and not STORE.fullmatch(value):
+        valid = "valid: a folder such as /nfs/build-cache, or registry.site.example/build-cache"
+        faults.add(
+            node.where, f"{_shown(value)} is neither an absolute path nor a repository", valid
+        )
+        return ""
+    return value
+
+
 def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: object) -> Site:
     kind: Callable[..., Site] = Site
     return kind(**routes, **values)
@@ -77,10 +92,6 @@ site_of = record(
         "shared": matching(
             re.compile("/.*"), "is not an absolute path", "valid: such as /opt/build-images"
         ),
-        "store": matching(
-            STORE,
-            "is neither an absolute path nor a repository",
-            "valid: a folder such as /nfs/build-cache, or registry.site.example/build-cache",
-        ),
+        "store": _store,
     },
 )

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 from builder.model.errors import BadInput
 from builder.registry import blobs, referrers
 from builder.registry.credentials import Credentials, RegistryState
+from builder.registry.failures import ATTEMPTS
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor, Reference
 from builder.registry.repository import Repository
-from builder.registry.transport import Transport
+from builder.registry.transport import TIMEOUT_S, Transport
 from builder.system.process import Processes
 
 
@@ -46,11 +47,14 @@ def connect(
     wait: Callable[[float], object] | None = None,
     tell: Callable[[str], object] = lambda _: None,
     state: RegistryState | None = None,
+    attempts: int = ATTEMPTS,
+    timeout_s: tuple[float, float] = TIMEOUT_S,
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
     `tell` receives a line for each wait, with reason and length. All clients of a repository with
-    the same credentials may share a `state`.
+    the same credentials may share a `state`. `attempts` are in a row without progress; `timeout_s`
+    limits connecting, and a pause between two bytes.
     """
     transport = Transport(
         reference.registry,
@@ -59,6 +63,8 @@ def connect(
         wait=wait,
         tell=tell,
         state=state,
+        attempts=attempts,
+        timeout_s=timeout_s,
     )
     return Registry(transport, reference.repository)
 

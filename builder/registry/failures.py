@@ -102,8 +102,9 @@ class Retries:
         self,
         wait: Callable[[float], object] = time.sleep,
         tell: Callable[[str], object] = lambda _: None,
+        attempts: int = ATTEMPTS,
     ) -> None:
-        self._wait, self._tell = wait, tell
+        self._wait, self._tell, self._attempts = wait, tell, attempts
         self._futile = self._total = 0
 
     def wait(self, transient: Transient, *, gained: int = 0) -> None:
@@ -113,11 +114,13 @@ class Retries:
         """
         self._futile = 1 if gained >= LEAST_GAIN else self._futile + 1
         self._total += 1
-        is_last = self._futile >= ATTEMPTS or self._total >= _MOST or transient.wait_s > _LONGEST_S
+        is_last = (
+            self._futile >= self._attempts or self._total >= _MOST or transient.wait_s > _LONGEST_S
+        )
         if is_last:
             raise transient.failure from transient.__cause__
         wait_s = max(_FIRST_S * 2 ** (self._futile - 1), transient.wait_s)
-        again = f"attempt {self._futile + 1} of {ATTEMPTS} in {wait_s:g} s"
+        again = f"attempt {self._futile + 1} of {self._attempts} in {wait_s:g} s"
         self._tell(f"{transient.failure.args[0]}; {again}")
         self._wait(wait_s)
 

@@ -33,6 +33,7 @@ from builder.registry.connections import (
 )
 from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
 from builder.registry.failures import (
+    ATTEMPTS,
     Denied,
     NotThere,
     RegistryFailed,
@@ -103,9 +104,11 @@ class Transport:
         wait: Callable[[float], object] | None = None,
         tell: Callable[[str], object] = lambda _: None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
+        attempts: int = ATTEMPTS,
         state: RegistryState | None = None,
     ) -> None:
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
+        self._attempts = attempts
         self.sleep = Sleep()
         self._until = math.inf
         self.state = state or RegistryState()
@@ -116,7 +119,7 @@ class Transport:
 
     def retries(self) -> Retries:
         """Return a counter of the attempts at one transfer."""
-        return Retries(self._wait, self.tell)
+        return Retries(self._wait, self.tell, self._attempts)
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:

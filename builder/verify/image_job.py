@@ -155,7 +155,7 @@ class ImageJob:
             built = self._manifest(target_of(image, {}), len(bill["components"]), programs)
             manifest = built.with_proof(proof) if proof else built
             self.manifest = write_manifest(folder, manifest, manifest.bound_names)
-            share_image(self._run, image, self.manifest)
+            share_image(self._run, self._spec, self.manifest)
         self.close()
 
     def prove_again(self) -> None:
@@ -166,7 +166,7 @@ class ImageJob:
         if verified.untried:
             raise not_tried(self._image.identifier, verified.untried)
         self.manifest = verified.record
-        share_image(self._run, self._image, self.manifest)
+        share_image(self._run, self._spec, self.manifest)
 
     def _proof(self, work: ImageWorkspace, programs: Mapping[str, str]) -> ProvenImage:
         specs = {**digests_of(self._spec.files), **programs}

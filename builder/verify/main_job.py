@@ -22,10 +22,8 @@ from builder.build.tasks import Durations, Task, TaskLimits
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
-from builder.system.threads import in_threads
 from builder.verify.image_job import ImageJob, state_of_image
 from builder.verify.machine_faults import is_disk_full
-from builder.verify.shared_images import take_image
 
 _GIB = 1 << 30
 # Estimated seconds of a task that was never measured; emulated builds take longer.
@@ -61,9 +59,7 @@ def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
     names = [spec.image.identifier for spec in specs]
     job = _MainJob(run)
     with run.progress.running(names):
-        at_once = jobs if run.shared.is_used else 1  # one keeps the lines in order
-        states = in_threads(job.state, specs, jobs=at_once, stop=run.stop)
-        todo = [pair for pair in zip(specs, states, strict=True) if pair[1].work != "none"]
+        todo = [(spec, state) for spec in specs if (state := job.state(spec)).work != "none"]
         if todo:
             job.make(todo, limits_of(jobs))
     return Results(
@@ -117,9 +113,6 @@ class _MainJob:
         if not self._run.settings.cache:
             return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
-        if state.work == "build" and take_image(self._run, spec.image):
-            self._run.progress.step(spec.image.identifier, "from the site's store")
-            state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
             self._unchanged(spec.image.identifier, state.manifest)
         return state

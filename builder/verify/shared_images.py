@@ -2,69 +2,109 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.artifacts.manifests import read_manifest
 from builder.build.inputs import program_digest
-from builder.build.run import BuildSettings, Run
-from builder.build.workspace import output_folder, remove
-from builder.model import PlannedImage
+from builder.build.mirror import find_mirror
+from builder.build.run import Run
+from builder.build.workspace import FILES, SPEC_FILES, output_folder, remove
+from builder.compile.spec import base_archive
+from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
-from builder.model.manifest import MANIFEST, Manifest
+from builder.model.errors import Interrupted
+from builder.model.manifest import MANIFEST, SBOM, Manifest
 from builder.system.locks import locked
+from builder.system.threads import in_threads
+from builder.verify.finished_images import proven_state
+from builder.verify.targets import digests_of
 
-_WAITING = "waiting for another build-images that builds this image"
+EVIDENCE = "evidence"
+
+
+def take_images(run: Run, specs: Sequence[Spec], *, jobs: int) -> list[Spec]:
+    """Fill the output folders of images from the site's store; return those that it lacks.
+
+    `specs` are of images that are not finished. Those that are only to be verified stay as they
+    are, and all without a cache.
+    """
+    if not (run.shared.is_used and run.settings.cache):
+        return list(specs)
+    is_taken = in_threads(partial(_taken, run), specs, jobs=jobs, stop=run.stop)
+    return [spec for spec, taken in zip(specs, is_taken, strict=True) if not taken]
+
+
+def _taken(run: Run, spec: Spec) -> bool:
+    settings = run.settings
+    try:
+        state = proven_state(settings.out, spec.image, settings, digests_of(spec.files))
+        return state.work == "build" and take_image(run, spec.image)
+    except OSError as error:  # the build of the image meets it, too, and reports it
+        run.progress.say(f"{spec.image.identifier}: not taken from the site's store: {error}")
+        return False
 
 
 def take_image(run: Run, image: PlannedImage) -> bool:
-    """Fill an image's output folder from the site's store; return whether the store has it."""
-    if not run.shared.is_used:
-        return False
-    work = run.tools.home.work
+    """Fill an image's output folder from the site's store; return whether the store has it.
+
+    If another builder is at work on the image, this run waits for that one's image.
+    """
+    work, name = run.tools.home.work, f"{image.identifier}-{run.engine.name}"
     work.mkdir(parents=True, exist_ok=True)
-    with (
-        locked(
-            work,
-            f"{image.identifier}-{run.engine.name}",  # as for builders of the image
-            waiting=lambda: run.progress.step(image.identifier, _WAITING),
-            stopped=lambda: run.tools.processes.stopping,
-        ),
-        TemporaryDirectory(prefix="site-store-", dir=work) as scratch,
-    ):
-        taken = Path(scratch)
-        if not run.shared.take(_tag(image, run.settings), taken) or read_manifest(taken) is None:
-            return False
+    with contextlib.ExitStack() as held:
         try:
-            _move(taken, run.settings.out / image.identifier)
-        except OSError as error:
-            run.progress.say(f"{image.identifier}: not taken from the site's store: {error}")
+            held.enter_context(locked(work, name, stopped=lambda: True))
+        except Interrupted:
             return False
+        scratch = held.enter_context(TemporaryDirectory(prefix="site-store-", dir=work))
+        taken = Path(scratch)
+        run.progress.step(image.identifier, "looking in the site's store")
+        if not run.shared.take(_tag(run, image), taken) or read_manifest(taken) is None:
+            return False
+        _move(taken, run.settings.out / image.identifier)
+    run.progress.step(image.identifier, "from the site's store")
     return True
 
 
 def _move(taken: Path, folder: Path) -> None:
     """Move an image to its output folder; the manifest is the last: it says that all is there."""
     output_folder(folder)
-    remove(folder / MANIFEST)
+    for name in (MANIFEST, *FILES.values(), EVIDENCE):  # those of an older image
+        remove(folder / name)
     for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
         remove(folder / path.name)
         shutil.move(path, folder / path.name)
 
 
-def share_image(run: Run, image: PlannedImage, manifest: Manifest) -> None:
+def share_image(run: Run, spec: Spec, manifest: Manifest) -> None:
     """Add a verified image to the site's store, with its evidence."""
-    if run.shared.is_used and manifest.outcome == "verified":
-        run.progress.step(image.identifier, "adding it to the site's store")
-        folder = run.settings.out / image.identifier
-        run.shared.put(_tag(image, run.settings), folder, f"image {image.identifier}")
+    image = spec.image
+    if not run.shared.is_used or manifest.outcome != "verified":
+        return
+    run.progress.step(image.identifier, "adding it to the site's store")
+    names = {
+        *(MANIFEST, SBOM, EVIDENCE, "build.log", base_archive(image)),
+        *(FILES[name] for name in manifest.artifacts),
+        *(name.partition("/")[0] for name in (*SPEC_FILES, *spec.files)),
+        *(source.in_context.partition("/")[0] for source in spec.sources),
+    }
+    folder = run.settings.out / image.identifier
+    run.shared.put(_tag(run, image), folder, f"image {image.identifier}", names=names)
 
 
-def _tag(image: PlannedImage, settings: BuildSettings) -> str:
+def _tag(run: Run, image: PlannedImage) -> str:
+    settings = run.settings
     content = [
         *(image.identifier, image.content_key, settings.engine, settings.epoch),
         # What another version of this program proved may be less.
         *(settings.native_tools, *settings.formats, program_digest()),
     ]
+    if image.is_bootstrapped:
+        content.append(dataclasses.asdict(run.mirror or find_mirror()))
     return f"image-{sha256_of_json(content)}"

@@ -30,6 +30,7 @@ def words(site: Path, out: str, *more: str) -> tuple[str, ...]:
 def test_a_second_machine_takes_what_the_first_built(
     kind: str, registry: RealRegistry, small_site: Path, small_home: Path, second_home: Path
 ) -> None:
+    (small_site / "store").mkdir()
     store = f"{registry.host}/site/cache" if kind == "registry" else str(small_site / "store")
     (small_site / "site.yaml").write_text(f"store: {store}\n")
     first = {"BUILD_IMAGES_HOME": str(small_home)}
@@ -43,7 +44,8 @@ def test_a_second_machine_takes_what_the_first_built(
     assert built == taken
     assert taken["outcome"] == "verified"
     passed(build_images("verify", small_site / "out2" / LEAN, "--project", small_site, env=second))
-    done = passed(build_images("gc", "--store", "--project", small_site, env=second))
+    words_of_gc = ("gc", "--store", "--unused-for=1", "--project", small_site)
+    done = passed(build_images(*words_of_gc, env=second))
     assert "nothing to free" in done.stdout
 
 
@@ -56,6 +58,7 @@ def test_a_stage_from_the_store_gives_the_same_image(
     second_home: Path,
 ) -> None:
     need("skopeo")
+    (small_site / "store").mkdir()
     env = {"BUILD_IMAGES_STORE": str(small_site / "store"), "SOURCE_DATE_EPOCH": "0"}
     more = ["--engine", engine, "--format", "oci"]
     if engine == "docker":
@@ -81,5 +84,5 @@ def test_a_store_that_nobody_serves_costs_a_line(small_site: Path, small_home: P
     env = {"BUILD_IMAGES_HOME": str(small_home), "BUILD_IMAGES_STORE": "127.0.0.1:9/site/cache"}
     done = passed(build_images(*words(small_site, "out", "--format", "oci"), env=env))
     [line] = [line for line in done.stderr.splitlines() if "goes on without it" in line]
-    assert "the site's store (127.0.0.1:9/site/cache): " in line
+    assert "the site's store: 127.0.0.1:9/site/cache: " in line
     assert manifest_of(small_site / "out" / LEAN)["outcome"] == "verified"

@@ -109,7 +109,9 @@ class Buildah:
     def load(self, folder: Path, name: str, *, log: Path) -> None:
         argv = self.command("pull", "--quiet", f"dir:{folder}")
         done = self._tools.processes.capture(argv, env=self.environment)
-        self._logged("tag", done.stdout.split()[-1], name, log=log)
+        if not (number := done.stdout.strip().rpartition("\n")[2]):
+            raise StepFailed("buildah pull printed no image")
+        self._logged("tag", number, name, log=log)
 
     def _logged(self, command: str, *arguments: str, log: Path) -> None:
         self._tools.logged(

@@ -7,13 +7,12 @@ that cross-compile. They are stored by content key beside the bases. Build steps
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,7 @@ from tempfile import TemporaryDirectory
 from builder.build.base_store import Bootstrapping, bootstrap_of
 from builder.build.mirror import DebianMirror
 from builder.build.native import HOST
-from builder.build.native.files import Entry, digest_of, entries_of, fold, unfold
+from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.native.twins import descriptions
 from builder.build.workspace import remove
 from builder.model import BaseImage, PlannedImage
@@ -117,54 +116,40 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
 
     def make(folder: Path, now: str) -> Mapping[str, object]:
         folder.chmod(0o755)
-        if about := _taken(tag, folder, what, way):
+        if about := way.take(tag, folder, what, lambda: _taken(folder, now)):
             return about
         way.say(f"downloading {what}")
         _make(base, arch, folder, way)
-        entries = entries_of(folder / "root")
-        about = {"name": name, "digest": digest_of(entries), "made": now}
-        _share(tag, folder, what, way, entries, about)
-        return about
+        return {"name": name, "digest": digest_of(entries_of(folder / "root")), "made": now}
 
-    record = way.ensure(f"{name}-{key[:12]}", RECORD, make) / RECORD
+    def share(folder: Path, is_new: bool) -> None:
+        if (is_new and way.not_before) or way.shared.lacks(tag):
+            _share(tag, folder, what, way)
+
+    record = way.ensure(f"{name}-{key[:12]}", RECORD, make, share) / RECORD
     note_use(record)
     tools = _read(record)
     assert tools
     return tools
 
 
-def _share(
-    tag: str,
-    folder: Path,
-    what: str,
-    way: Bootstrapping,
-    entries: Sequence[Entry],
-    about: Mapping[str, object],
-) -> None:
+def _share(tag: str, folder: Path, what: str, way: Bootstrapping) -> None:
     """Add tools to the site's store."""
-    if not way.shared.is_used:
-        return
     try:
-        with TemporaryDirectory(dir=folder) as folded:
-            fold(folder / "root", Path(folded), entries)
-            (Path(folded) / RECORD).write_text(json.dumps(about))
+        with TemporaryDirectory(prefix=".share-", dir=folder.parent) as folded:
+            fold(folder / "root", Path(folded), entries_of(folder / "root"))
+            shutil.copyfile(folder / RECORD, Path(folded) / RECORD)
             way.shared.put(tag, Path(folded), what, packed=True)
     except OSError as error:
         way.say(f"{what}: not added to the site's store: {error}")
 
 
-def _taken(tag: str, folder: Path, what: str, way: Bootstrapping) -> dict[str, object]:
-    """Fill a folder with tools from the site's store; return their record, empty if it has none."""
-    if not way.take(tag, folder, what):
-        return {}
+def _taken(folder: Path, now: str) -> dict[str, object]:
+    """Return the record of tools from the site's store; raise `ValueError` for damaged ones."""
     about = read_json(folder / RECORD)
-    with contextlib.suppress(ValueError, LookupError, OSError, tarfile.TarError):
-        if unfold(folder, folder / "root") == about["digest"]:
-            return about
-    for path in folder.iterdir():
-        remove(path)
-    way.say(f"{what}: the entry in the site's store is damaged")
-    return {}
+    if unfold(folder, folder / "root") != about["digest"]:
+        raise ValueError("other files than its record says")
+    return {**about, "made": min(now, str(about["made"]))}
 
 
 def stored_tools(store: Path) -> list[NativeTools]:

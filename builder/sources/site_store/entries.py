@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,16 +20,18 @@ import zstandard
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.exact_json import part, time_of
-from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent
+from builder.registry import MANIFEST, Denied, Descriptor, NotThere, WrongContent
 from builder.registry.manifests import (
     EMPTY,
     EMPTY_CONTENT,
+    LARGEST_MANIFEST,
     TITLE,
     as_bytes,
     descriptors,
     json_object,
 )
 from builder.system.compression import DAMAGED
+from builder.system.terminal import printable
 from builder.system.threads import AT_ONCE
 
 ENTRY = "application/vnd.build-images.store-entry.v1"
@@ -36,6 +39,9 @@ _FILE = "application/octet-stream"
 _PACKED = "application/vnd.build-images.file.v1+zstd"
 _MODE = "build-images.mode"
 _OCTAL = re.compile(r"[0-7]{1,3}")
+KINDS = frozenset({"base", "native", "stage", "image"})  # what tags begin with
+# Errors of a path or a file in an entry, and not of the store.
+_OF_ENTRY = {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
 CREATED = "org.opencontainers.image.created"
 _LEVEL = 3  # of Zstandard: 0.2 s for a base's layer of 130 MB
 
@@ -114,8 +120,8 @@ class SiteStore:
     """The store of a site, or none. A failure in it never fails a build.
 
     `say` receives a line for each failure. After a failure to write, nothing more is added; after
-    one to read, other than of a single entry, the store is not used again. `scratch` is a folder
-    for files that are compressed or decompressed.
+    one to read, other than of a single entry, nothing more is taken. `scratch` is a folder for
+    files that are not complete yet.
     """
 
     def __init__(
@@ -125,19 +131,19 @@ class SiteStore:
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._place, self._scratch, self._say = place, scratch, say
-        self._adds = True
+        self._takes = self._adds = True
 
     @property
     def is_used(self) -> bool:
         """True if there is a store, and it works."""
-        return self._place is not None
+        return self._place is not None and (self._takes or self._adds)
 
     def take(self, tag: str, folder: Path) -> bool:
         """Fill a folder with the entry of a tag; return whether the store had all of it.
 
         If not, the folder holds nothing new.
         """
-        if (place := self._place) is None:
+        if (place := self._place) is None or not self._takes:
             return False
         try:
             with self._files() as partial_folder:
@@ -146,29 +152,57 @@ class SiteStore:
                 for path in partial_folder.iterdir():
                     shutil.move(path, folder / path.name)
                 return True
-        except (NotThere, WrongContent) as error:
+        except (NotThere, WrongContent, ValueError) as error:
             self._tell(place, error, "it is made here")
         except Interrupted:
             raise
         except (BuildImagesError, OSError) as error:
-            self._place = None
+            if isinstance(error, OSError) and error.errno in _OF_ENTRY:
+                self._tell(place, error, "it is made here")
+                return False
+            self._takes = False
+            self._adds = isinstance(error, Denied)  # the first to write creates the repository
             self._tell(place, error, "this run goes on without it")
         return False
 
-    def put(self, tag: str, folder: Path, title: str, *, packed: bool = False) -> None:
+    def lacks(self, tag: str) -> bool:
+        """Return whether a tag can be added, and the store does not have it."""
+        if (place := self._place) is None or not self._adds:
+            return False
+        try:
+            return place.manifest(tag) is None
+        except (BuildImagesError, OSError):
+            return False
+
+    def put(
+        self,
+        tag: str,
+        folder: Path,
+        title: str,
+        *,
+        names: Collection[str] = (),
+        packed: bool = False,
+    ) -> None:
         """Add the regular files of a folder under a tag, whatever the tag named before.
 
-        With `packed`, files are compressed. `title` says what the entry is, for people.
+        `names` are those files and subfolders that are added, by default all. With `packed`, files
+        are compressed. `title` says what the entry is, for people.
         """
         if (place := self._place) is None or not self._adds:
             return
         try:
-            paths = sorted(path for path in folder.rglob("*") if _is_regular(path))
+            tops = (path for path in folder.iterdir() if path.name in (names or {path.name}))
+            below = (path for top in tops for path in (top, *top.rglob("*")))
+            paths = sorted(path for path in below if path.is_file() and not path.is_symlink())
             work = partial(self._stored, place, folder, packed=packed)
-            place.set_tag(tag, _manifest(_in_threads(work, paths), title))
+            manifest = _manifest(_in_threads(work, paths), title)
+            if len(manifest) > LARGEST_MANIFEST:
+                self._say(f"the site's store: {title} has too many files: it is not added")
+            else:
+                place.set_tag(tag, manifest)
         except Interrupted:
             raise
-        except (BuildImagesError, OSError) as error:
+        except (BuildImagesError, OSError, ValueError) as error:
             self._adds = False
             self._tell(place, error, "this run adds nothing more")
 
@@ -182,7 +216,10 @@ class SiteStore:
         if content is None:
             return False
         where = f"{place.name}: {tag}"
-        listed = descriptors(json_object(content, where), "layers", where)
+        manifest = json_object(content, where)
+        if manifest.get("artifactType") != ENTRY:
+            raise WrongContent(f"{where}: not an entry of a site's store")
+        listed = descriptors(manifest, "layers", where)
         files = [EntryFile.read(blob, where) for blob in listed]
         place.note_use(tag)
         blobs = {file.blob.digest: file.blob for file in files}
@@ -222,12 +259,9 @@ class SiteStore:
             yield Path(folder)
 
     def _tell(self, place: StorePlace, error: Exception, rest: str) -> None:
-        text = error.args[0] if isinstance(error, BuildImagesError) else str(error)
-        self._say(f"the site's store ({place.name}): {text}; {rest}")
-
-
-def _is_regular(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+        text = str(error.args[0] if isinstance(error, BuildImagesError) else error)
+        name = "" if place.name in text else f" ({place.name})"
+        self._say(f"the site's store{name}: {text}; {rest}")
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -278,45 +312,57 @@ def _unpack(packed: Path, target: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreEntry:
-    """An entry; `used` is the time of its last use, `why` the reason why it is unused.
+    """An entry; `used` is the time of its last use, or in a registry that of its creation.
 
-    Of an entry in a registry the time is that of its creation. `bytes` counts blobs that other
-    entries share, too.
+    `blobs` are the sizes of its files by digest; `why` is the reason why it counts as unused.
     """
 
     tag: str
     kind: str
     title: str
-    bytes: int
+    blobs: Mapping[str, int]
     used: dt.datetime
     why: str
 
 
-def unused_entries(place: StorePlace, since: dt.datetime) -> list[StoreEntry]:
-    """Return the entries that were not used since a time, the oldest first."""
-    entries = [_entry(place, tag) for tag in place.tags()]
-    unused = (entry for entry in entries if entry is not None and entry.used < since)
-    return sorted(unused, key=lambda entry: (entry.used, entry.tag))
+def unused_entries(place: StorePlace, since: dt.datetime) -> list[tuple[StoreEntry, int]]:
+    """Return the entries that were not used since a time, the oldest first, with their bytes.
+
+    Bytes count for the first entry that has them; those of blobs that other entries need do not
+    count. Tags of others in the same repository are left alone.
+    """
+    tags = (tag for tag in place.tags() if tag.partition("-")[0] in KINDS)
+    entries = [entry for tag in tags if (entry := _entry(place, tag))]
+    needed = {digest for entry in entries if entry.used >= since for digest in entry.blobs}
+    unused = []
+    for entry in sorted(entries, key=lambda entry: (entry.used, entry.tag)):
+        if entry.used < since:
+            own = entry.blobs.keys() - needed
+            unused.append((entry, sum(entry.blobs[digest] for digest in own)))
+            needed |= own
+    return unused
 
 
 def _entry(place: StorePlace, tag: str) -> StoreEntry | None:
-    content = place.manifest(tag)
-    if content is None:  # another builder removed it
-        return None
-    where = f"{place.name}: {tag}"
-    manifest = json_object(content, where)
-    used = place.used_at(tag)
+    where, kind = f"{place.name}: {tag}", tag.partition("-")[0]
     try:
+        content = place.manifest(tag)
+        if content is None:  # another builder removed it
+            return None
+        manifest = json_object(content, where)
+        if manifest.get("artifactType") != ENTRY:
+            return None
         created = time_of(part(manifest, "annotations", CREATED))
-    except ValueError as error:
-        hint = "it is not the store of build-images, or is damaged; nothing was removed"
-        raise BuildImagesError(f"{where}: not an entry of the site's store", hint=hint) from error
-    kind = tag.partition("-")[0]
+        listed = descriptors(manifest, "layers", where)
+    except (WrongContent, ValueError):
+        long_ago = dt.datetime.fromtimestamp(0, tz=dt.timezone.utc)
+        return StoreEntry(tag=tag, kind=kind, title=tag, blobs={}, used=long_ago, why="damaged")
+    used = place.used_at(tag)
     return StoreEntry(
         tag=tag,
         kind=kind,
-        title=str(part(manifest, "annotations", TITLE)).removeprefix(f"{kind} "),
-        bytes=sum(blob.size for blob in descriptors(manifest, "layers", where)),
+        title=printable(str(part(manifest, "annotations", TITLE)).removeprefix(f"{kind} ")),
+        blobs={blob.digest: blob.size for blob in listed},
         used=created if used is None else dt.datetime.fromtimestamp(used, tz=dt.timezone.utc),
         why=f"created {created:%Y-%m-%d}" if used is None else "no builder used it recently",
     )

@@ -8,6 +8,7 @@ a tag's manifest. Every file is complete when it gets its name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from builder.model.errors import Interrupted
+from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent
 from builder.registry.manifests import LARGEST_MANIFEST, as_bytes, descriptors, json_object
 from builder.system.files import fsync, note_use, read_regular
@@ -25,6 +26,7 @@ _LAYOUT: Mapping[str, object] = {
     "index.json": {"schemaVersion": 2, "manifests": []},
 }
 _CHUNK = 1 << 20
+_ODD = {errno.EFBIG, errno.EINVAL, errno.EISDIR, errno.ELOOP}  # of files that are no manifests
 _LEASE_S = 86400.0  # blobs without a tag stay so long: their entry may be under way
 
 
@@ -37,6 +39,7 @@ class FolderStore:
         self._is_stopped = False
 
     def manifest(self, tag: str) -> bytes | None:
+        self._check()
         path = self._folder / "tags" / tag
         try:
             content = read_regular(path, LARGEST_MANIFEST)
@@ -44,6 +47,10 @@ class FolderStore:
             return read_regular(self._blob(manifest), LARGEST_MANIFEST)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in _ODD:
+                raise WrongContent(f"{path}: {error.strerror}") from error
+            raise
 
     def has(self, blob: Descriptor) -> bool:
         path = self._blob(blob)
@@ -81,10 +88,16 @@ class FolderStore:
         with contextlib.suppress(OSError):  # a folder that may only be read
             self._blob(blob).unlink()
 
+    def _check(self) -> None:
+        """Raise an error if the folder is missing: it may be a file system that is not mounted."""
+        if not self._folder.is_dir():
+            raise BuildImagesError(f"{self._folder}: no such folder", hint="create or mount it")
+
     def tags(self) -> list[str]:
+        self._check()
         folder = self._folder / "tags"
         paths = folder.iterdir() if folder.is_dir() else ()
-        return sorted(path.name for path in paths if not path.name.startswith("."))
+        return sorted(path.name for path in paths if path.is_file() and path.name[0] != ".")
 
     def used_at(self, tag: str) -> float | None:
         try:
@@ -97,17 +110,19 @@ class FolderStore:
             (self._folder / "tags" / tag).unlink(missing_ok=True)
         needed = {name for tag in self.tags() for name in self._blobs_of(tag)}
         before = time.time() - _LEASE_S
-        for path in self._blob_folder.glob("*"):
-            if path.name not in needed and path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+        for path in self._blob_folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # a file that has got its name
+                if path.name not in needed and path.stat().st_mtime < before:
+                    path.unlink()
 
     def _blobs_of(self, tag: str) -> Iterator[str]:
         """Yield the names of the blobs that a tag needs, its manifest first."""
-        content = self.manifest(tag)
-        if content is not None:
-            listed = descriptors(json_object(content, tag), "layers", tag)
-            for blob in (Descriptor.of(content, MANIFEST), *listed):
-                yield self._blob(blob).name
+        with contextlib.suppress(WrongContent):  # damaged: nobody takes it
+            content = self.manifest(tag)
+            if content is not None:
+                listed = descriptors(json_object(content, tag), "layers", tag)
+                for blob in (Descriptor.of(content, MANIFEST), *listed):
+                    yield self._blob(blob).name
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -128,6 +143,7 @@ class FolderStore:
                 partial.write_bytes(content)
             else:
                 self._copy(content, partial)
+            partial.chmod(stat.S_IMODE(self._folder.stat().st_mode) & 0o666)
             fsync(partial)
             partial.replace(path)
             fsync(path.parent)
@@ -137,12 +153,12 @@ class FolderStore:
     def _make(self, folder: Path) -> None:
         if folder.is_dir():
             return
-        if folder != self._folder:
-            self._make(folder.parent)
+        if folder == self._folder:
+            self._check()
+        self._make(folder.parent)
         with contextlib.suppress(FileExistsError):  # another builder was faster
             folder.mkdir()
-            if folder != self._folder:
-                folder.chmod(stat.S_IMODE(self._folder.stat().st_mode))
+            folder.chmod(stat.S_IMODE(self._folder.stat().st_mode))
 
     def _copy(self, source: Path, target: Path) -> str:
         """Copy a file; return its digest."""

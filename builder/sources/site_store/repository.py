@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 
+from builder.model.errors import BuildImagesError
 from builder.registry import (
     MANIFEST,
     Credentials,
@@ -13,24 +15,34 @@ from builder.registry import (
     NotThere,
     Reference,
     Registry,
+    RegistryFailed,
     connect,
 )
 from builder.registry.manifests import EMPTY_CONTENT
 from builder.system.process import Processes
 
+# Whoever waits for a store could build meanwhile.
+_ATTEMPTS, _TIMEOUT_S = 2, (5.0, 20.0)
 
-def repository_store(
-    text: str, processes: Processes, tell: Callable[[str], object]
-) -> RepositoryStore:
+
+def repository_store(text: str, processes: Processes) -> RepositoryStore:
     """Return the store in REGISTRY/REPOSITORY; `http://` before it allows access without TLS.
 
-    `processes` starts credential helpers, `tell` receives a line for each wait.
+    `processes` starts credential helpers.
     """
     scheme, _, name = text.rpartition("://")
     reference = Reference.parse(name)
     plain_http = [reference.registry] if scheme == "http" else []
     credentials = Credentials(processes=processes)
-    return RepositoryStore(connect(reference, credentials, plain_http=plain_http, tell=tell))
+    return RepositoryStore(
+        connect(
+            reference,
+            credentials,
+            plain_http=plain_http,
+            attempts=_ATTEMPTS,
+            timeout_s=_TIMEOUT_S,
+        )
+    )
 
 
 class RepositoryStore:
@@ -77,7 +89,18 @@ class RepositoryStore:
             with contextlib.suppress(NotThere):
                 digest = self._registry.resolve(tag).digest
                 path = f"manifests/{digest}"
-                self._registry.request("DELETE", path, good=(202, 200, 204)).close()
+                self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._registry.request("DELETE", path, good=(202, 200, 204)).close()
+        except RegistryFailed as error:
+            if error.status != HTTPStatus.METHOD_NOT_ALLOWED:
+                raise
+            hint = "its configuration can allow that"
+            raise BuildImagesError(
+                f"{self.name}: the registry does not allow deletion", hint=hint
+            ) from error
 
     def stop(self) -> None:
         self._registry.stop()

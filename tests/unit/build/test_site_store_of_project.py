@@ -17,13 +17,15 @@ from builder.build.engines import Tools
 from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import place_of, site_store
+from builder.build.stages import RunStages
 from builder.model.errors import BadInput
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.home import Home
+from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.verify import shared_images
-from builder.verify.shared_images import share_image, take_image
+from builder.verify.shared_images import share_image, take_image, take_images
 
 BASE = "debian13-ppc64le"
 
@@ -53,7 +55,8 @@ def test_the_environment_names_it_before_the_site(
         ("cache", "cache: neither an absolute path nor a repository"),
         ("ftp://host/cache", "ftp://host/cache: neither"),
         ("registry.site.example/cache:1", "registry.site.example/cache:1: neither"),
-        ("/no/such/folder", "/no/such: no such folder"),
+        ("cache/builds", "cache/builds: neither"),  # of Docker Hub, if anything
+        ("https://joe:secret@registry.example/cache", "https://registry.example/cache: neither"),
     ],
 )
 def test_neither_a_folder_nor_a_repository_is_refused(
@@ -83,6 +86,7 @@ def test_an_offline_run_asks_no_registry(
 
 
 def test_a_base_is_made_on_one_machine(processes: FakeProcesses, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
     store = SiteStore(FolderStore(tmp_path / "store"), tmp_path / "scratch")
     first = ensured(processes, tmp_path / "first", shared=store)
     second = ensured(processes, tmp_path / "second", shared=store)
@@ -96,6 +100,51 @@ def test_a_base_is_made_on_one_machine(processes: FakeProcesses, tmp_path: Path)
     assert len(processes.commands) == 2
     third = ensured(processes, tmp_path / "third", shared=store)
     assert (len(processes.commands), third.digest) == (2, refreshed.digest)
+
+
+def test_a_base_that_was_here_before_the_store_is_added(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    first = ensured(processes, tmp_path / "first")
+    (tmp_path / "store").mkdir()
+    place = FolderStore(tmp_path / "store")
+    ensured(processes, tmp_path / "first", shared=SiteStore(place, tmp_path / "scratch"))
+    assert [tag.partition("-")[0] for tag in place.tags()] == ["base"]
+    store = SiteStore(place, tmp_path / "scratch")
+    assert ensured(processes, tmp_path / "second", shared=store).digest == first.digest
+    assert len(processes.commands) == 1
+
+
+@pytest.mark.parametrize("change", ["", '"key": "', '"arch": "', '"digest": "'])
+def test_a_damaged_base_is_made_anew(processes: FakeProcesses, tmp_path: Path, change: str) -> None:
+    (tmp_path / "store").mkdir()
+    place = FolderStore(tmp_path / "store")
+    ensured(processes, tmp_path / "first", shared=SiteStore(place, tmp_path / "scratch"))
+    [tag] = place.tags()
+    store, entry = SiteStore(place, tmp_path / "scratch"), tmp_path / "entry"
+    entry.mkdir()
+    store.take(tag, entry)
+    text = (entry / "base.json").read_text()
+    changed = text.replace(change, f"{change}x") if change else ""
+    (entry / "base.json").write_text(changed.replace('"digest"', '"digests"'))
+    store.put(tag, entry, "base")
+    ensured(processes, tmp_path / "second", shared=store)
+    assert len(processes.commands) == 2
+
+
+def test_a_clock_that_is_ahead_makes_no_base_too_new(
+    processes: FakeProcesses, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    store = SiteStore(FolderStore(tmp_path / "store"), tmp_path / "scratch")
+    first = ensured(processes, tmp_path / "first", shared=store)
+    entry = tmp_path / "entry"
+    entry.mkdir()
+    store.take(f"base-{first.key}", entry)
+    record = entry / "base.json"
+    record.write_text(record.read_text().replace(first.made, "2099-01-01T00:00:00+00:00"))
+    store.put(f"base-{first.key}", entry, "base")
+    assert ensured(processes, tmp_path / "second", shared=store).made < "2099"
 
 
 def test_native_tools_have_the_same_digest_after_the_way(tmp_path: Path) -> None:
@@ -118,6 +167,7 @@ def on_another_machine(site: Site, name: str) -> Site:
 
 
 def with_store(site: Site) -> SiteStore:
+    (site.root / "store").mkdir(exist_ok=True)
     store = SiteStore(FolderStore(site.root / "store"), site.root / "scratch", print)
     run = site.run
     site.run = lambda settings: dataclasses.replace(run(settings), shared=store)  # type: ignore[method-assign]
@@ -167,18 +217,19 @@ def test_a_verified_image_comes_with_its_evidence(
 ) -> None:
     with_store(site)
     site.job()
-    image = site.specs()[0].image
+    spec = site.specs()[0]
+    image = spec.image
     folder = site.root / "out" / image.identifier
     manifest = read_manifest(folder)
     assert manifest
-    share_image(run_of(site, "out"), image, manifest)
+    share_image(run_of(site, "out"), spec, manifest)
     run = run_of(site, "out2")
     run.settings.out.mkdir()
     assert not take_image(run, image)  # it is built, and not verified
     (folder / "link").symlink_to("/etc/hostname")
     (folder / "evidence").mkdir()
     (folder / "evidence/oci.json").write_text("{}")
-    share_image(run_of(site, "out"), image, dataclasses.replace(manifest, outcome="verified"))
+    share_image(run_of(site, "out"), spec, dataclasses.replace(manifest, outcome="verified"))
     old = run.settings.out / image.identifier
     (old / "evidence").mkdir(parents=True)
     (old / "evidence/sif.json").write_text("of another image")
@@ -195,7 +246,7 @@ def test_a_verified_image_comes_with_its_evidence(
     assert f"{image.identifier}: unchanged, built" in site.said.getvalue()
 
 
-def test_the_main_job_takes_finished_images_first(site: Site) -> None:
+def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:
     with_store(site)
     site.job()
     site.built()
@@ -203,9 +254,36 @@ def test_the_main_job_takes_finished_images_first(site: Site) -> None:
         manifest = read_manifest(site.root / "out" / spec.image.identifier)
         assert manifest
         verified = dataclasses.replace(manifest, outcome="verified")
-        share_image(run_of(site, "out"), spec.image, verified)
+        share_image(run_of(site, "out"), spec, verified)
     other = on_another_machine(site, "second")
     with_store(other)
+    run, specs = run_of(other, "out2"), other.specs()
+    run.settings.out.mkdir()
+    assert take_images(dataclasses.replace(run, settings=uncached(run)), specs, jobs=2) == specs
+    held = specs[0].image.identifier
+    with locked(other.home.work, f"{held}-fake"):  # another builder is at work on it
+        assert take_images(run, specs, jobs=2) == specs[:1]
+    (run.settings.out / held).write_text("where a folder is to be")
+    assert take_images(run, specs, jobs=2) == specs
+    assert f"{held}: not taken from the site's store: " in other.said.getvalue()
+    (run.settings.out / held).unlink()
+    assert take_images(run, specs[:1], jobs=2) == []
     results = other.job(out="out2")
     assert (results.exit_code, len(results.manifests), other.built()) == (0, 3, [])
-    assert other.said.getvalue().count("from the site's store") == 3
+    assert other.said.getvalue().count(": from the site's store") == 3
+
+
+def uncached(run: Run) -> BuildSettings:
+    return dataclasses.replace(run.settings, cache=False)
+
+
+@pytest.mark.parametrize("native", ["", "sha256:tools"])
+def test_emulated_stages_are_shared_with_native_tools_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch, native: str
+) -> None:
+    """A native machine has the same keys for stages without them, and would call them native."""
+    monkeypatch.setattr(RunStages, "native_of", lambda _stages, _image: native)
+    site.host = dataclasses.replace(site.host, arch="aarch64")
+    with_store(site)
+    assert site.job().exit_code == 0
+    assert bool(FolderStore(site.root / "store").tags()) is bool(native)

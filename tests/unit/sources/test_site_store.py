@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import json
 import os
 import stat
@@ -32,11 +33,12 @@ class Place:
         self.folder, self.fake, self.said = folder, fake, list[str]()
         self._scratch = folder.with_name("scratch")
         self._scratch.mkdir(exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
 
     def open(self) -> StorePlace:
         if self.fake:
             name = f"http://{self.fake.host}/{REPOSITORY}"
-            return repository_store(name, Processes(), lambda _: None)
+            return repository_store(name, Processes())
         return FolderStore(self.folder)
 
     def store(self) -> SiteStore:
@@ -202,6 +204,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 def test_a_run_goes_on_without_a_store_that_does_not_answer(
     tmp_path: Path, entry: Path, taken: Path, error: Exception
 ) -> None:
+    (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
     place.manifest = failing(error)  # type: ignore[method-assign]
     store = SiteStore(place, tmp_path / "scratch", said.append)
@@ -211,13 +214,14 @@ def test_a_run_goes_on_without_a_store_that_does_not_answer(
     text = str(error).partition("\n")[0]
     assert said == [f"the site's store ({place.name}): {text}; this run goes on without it"]
     assert not store.is_used
-    assert not (tmp_path / "store").exists()
+    assert list((tmp_path / "store").iterdir()) == []
 
 
 @pytest.mark.parametrize("error", [Denied("403 Forbidden"), OSError(28, "No space left on device")])
 def test_a_store_that_only_can_be_read_is_read(
     tmp_path: Path, entry: Path, taken: Path, error: Exception
 ) -> None:
+    (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
     SiteStore(place, tmp_path / "scratch").put("stage-1", entry, "stage one")
     place.set_tag = failing(error)  # type: ignore[method-assign]
@@ -232,6 +236,7 @@ def test_a_store_that_only_can_be_read_is_read(
 def test_a_file_that_could_not_be_written_leaves_no_part(
     tmp_path: Path, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
     monkeypatch.setattr("builder.sources.site_store.folder.fsync", failing(OSError(28, "full")))
     SiteStore(place, tmp_path / "scratch", said.append).put("stage-1", entry, "stage one")
@@ -285,9 +290,10 @@ def test_only_unused_entries_and_their_own_blobs_are_removed(tmp_path: Path, ent
         os.utime(path, (old, old))
     opened = place.open()
     since = NOW - dt.timedelta(days=7)
-    [unused] = unused_entries(opened, since)
+    [(unused, size)] = unused_entries(opened, since)
     assert (unused.tag, unused.kind, unused.title) == ("stage-1", "stage", "one")
-    assert unused.bytes == 30000 + len("{}#!/bin/sh\n")
+    assert size == len("{}")  # the other entry needs the rest
+    assert sum(unused.blobs.values()) == 30000 + len("{}#!/bin/sh\n")
     assert unused.why == "no builder used it recently"
     before = set(place.blobs())
     (place.folder / "blobs/sha256/new").write_text("of an entry that is being added")
@@ -313,15 +319,139 @@ def test_entries_in_a_registry_count_from_their_creation(tmp_path: Path, entry: 
         place.store().put("stage-1", entry, "stage one")
         opened = place.open()
         assert unused_entries(opened, NOW - dt.timedelta(days=1)) == []
-        [unused] = unused_entries(opened, NOW + dt.timedelta(days=1))
+        [(unused, size)] = unused_entries(opened, NOW + dt.timedelta(days=1))
         assert unused.why.startswith("created 2")
+        assert size == 30000 + len("{}#!/bin/sh\n")
         opened.remove([unused.tag, "stage-9"])
         [request] = [request for request, _ in fake.asked if request.startswith("DELETE")]
         assert "/manifests/sha256:" in request
 
 
-def test_another_repository_is_not_cleaned(tmp_path: Path) -> None:
-    place = FolderStore(tmp_path / "store")
-    place.set_tag("latest", b'{"schemaVersion": 2, "layers": []}')
-    with pytest.raises(BuildImagesError, match="latest: not an entry of the site's store"):
-        unused_entries(place, NOW)
+def test_what_is_no_entry_is_left_alone_and_what_is_damaged_is_not(
+    tmp_path: Path, entry: Path
+) -> None:
+    place = Place(tmp_path / "store")
+    place.store().put("image-1", entry, "image one")
+    opened = place.open()
+    created = {"annotations": {"org.opencontainers.image.created": "2020-01-01T00:00:00Z"}}
+    for tag in ("latest", "image-of-others"):
+        opened.set_tag(tag, json.dumps({"schemaVersion": 2, "layers": [], **created}).encode())
+    (place.folder / "tags/image-2").write_text("")
+    (place.folder / "tags/lost+found").mkdir()
+    since = NOW + dt.timedelta(days=1)
+    found = {unused.tag: unused.why for unused, _ in unused_entries(opened, since)}
+    assert found == {"image-1": "no builder used it recently", "image-2": "damaged"}
+    opened.remove([*found])
+    assert opened.tags() == ["image-of-others", "latest"]
+    assert not place.store().take("latest", entry)
+    assert "latest: not an entry of a site's store; it is made here" in place.said[0]
+
+
+def test_a_blob_that_many_unused_entries_have_counts_once(tmp_path: Path, entry: Path) -> None:
+    place = Place(tmp_path / "store")
+    for number in range(3):
+        place.store().put(f"stage-{number}", entry, f"stage {number}")
+    sizes = [size for _, size in unused_entries(place.open(), NOW + dt.timedelta(days=1))]
+    assert sizes == [30000 + len("{}#!/bin/sh\n"), 0, 0]
+
+
+def test_a_group_shares_a_folder(tmp_path: Path, entry: Path) -> None:
+    """Else nobody could note the use of what others added."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    folder.chmod(0o2775)
+    Place(folder).store().put("stage-1", entry, "stage one")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
+    assert modes == {0o664}
+
+
+# ---- Entries and places that are odd ----
+
+
+def test_a_folder_that_is_missing_is_not_made(tmp_path: Path, entry: Path, taken: Path) -> None:
+    """It may be a file system that is not mounted."""
+    said = list[str]()
+    for use in ("take", "put"):
+        store = SiteStore(FolderStore(tmp_path / "store"), tmp_path / "scratch", said.append)
+        store.take("stage-1", taken) if use == "take" else store.put("stage-1", entry, "one")
+    assert not (tmp_path / "store").exists()
+    rest = ("this run goes on without it", "this run adds nothing more")
+    text = f"the site's store: {tmp_path}/store: no such folder"
+    assert said == [f"{text}; {end}" for end in rest]
+    with pytest.raises(BuildImagesError, match="no such folder"):
+        FolderStore(tmp_path / "store").tags()
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.ENOTDIR])
+def test_one_odd_entry_does_not_end_the_use_of_the_store(
+    tmp_path: Path, entry: Path, taken: Path, number: int
+) -> None:
+    place = Place(tmp_path / "store")
+    place.store().put("stage-1", entry, "stage one")
+    (place.folder / "tags/stage-2").mkdir()
+    opened = place.open()
+    manifest = json.loads(opened.manifest("stage-1") or b"")
+    title = "x" * 300 if number == errno.ENAMETOOLONG else "record.json/below"
+    manifest["layers"][0]["annotations"]["org.opencontainers.image.title"] = title
+    opened.set_tag("stage-3", json.dumps(manifest).encode())
+    store = place.store()
+    assert [store.take(f"stage-{tag}", taken) for tag in (3, 2, 1)] == [False, False, True]
+    assert all(line.endswith("; it is made here") for line in place.said)
+    assert len(place.said) == 2
+
+
+def test_an_entry_of_too_many_files_is_not_added(
+    tmp_path: Path, entry: Path, taken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "store")
+    store = place.store()
+    with monkeypatch.context() as patch:
+        patch.setattr("builder.sources.site_store.entries.LARGEST_MANIFEST", 800)
+        store.put("stage-1", entry, "stage one")
+    assert place.said == ["the site's store: stage one has too many files: it is not added"]
+    assert not store.take("stage-1", taken)
+    store.put("stage-2", entry, "stage two")
+    assert store.take("stage-2", taken)
+
+
+def test_only_named_files_are_added(tmp_path: Path, entry: Path, taken: Path) -> None:
+    (entry / "id_rsa").write_text("of the user")
+    (entry / "image/link").symlink_to("/etc/hostname")
+    place = Place(tmp_path / "store")
+    place.store().put("image-1", entry, "image one", names={"image", "no-such"})
+    assert place.store().take("image-1", taken)
+    assert {*content(taken)} == {"image/blobs/layer", "image/program"}
+
+
+def test_who_may_not_read_may_still_add(tmp_path: Path, entry: Path, taken: Path) -> None:
+    """Some registries answer so before the first push."""
+    with fake_registry() as fake:
+        fake.faults = [Fault("GET .*/manifests/", status=403, times=9)]
+        place = Place(tmp_path / "store", fake)
+        store = place.store()
+        assert not store.take("stage-1", taken)
+        store.put("stage-1", entry, "stage one")
+        fake.faults = []
+        assert place.store().take("stage-1", taken)
+        [line] = place.said
+        assert line.endswith("; this run goes on without it")
+
+
+def test_interruptions_reach_a_store_that_was_given_up(tmp_path: Path) -> None:
+    place, stopped = FolderStore(tmp_path / "store"), list[bool]()
+    place.stop = lambda: stopped.append(True)  # type: ignore[method-assign]
+    store = SiteStore(place, tmp_path / "scratch")
+    assert not store.take("stage-1", tmp_path)
+    assert not store.is_used
+    store.stop()
+    assert stopped == [True]
+
+
+def test_a_registry_without_deletion_is_named(tmp_path: Path, entry: Path) -> None:
+    with fake_registry() as fake:
+        place = Place(tmp_path / "store", fake)
+        place.store().put("stage-1", entry, "stage one")
+        fake.faults = [Fault("DELETE", status=405, times=9)]
+        with pytest.raises(BuildImagesError, match="the registry does not allow deletion") as error:
+            place.open().remove(["stage-1"])
+        assert "its configuration can allow that" in error.value.hint
