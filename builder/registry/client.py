@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from builder.model.errors import BadInput
 from builder.registry import blobs, referrers
 from builder.registry.credentials import Credentials, RegistryState
-from builder.registry.failures import ATTEMPTS
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor, Reference
 from builder.registry.repository import Repository
@@ -47,14 +46,14 @@ def connect(
     wait: Callable[[float], object] | None = None,
     tell: Callable[[str], object] = lambda _: None,
     state: RegistryState | None = None,
-    attempts: int = ATTEMPTS,
+    attempts: int | None = None,
     timeout_s: tuple[float, float] = TIMEOUT_S,
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
     `tell` receives a line for each wait, with reason and length. All clients of a repository with
-    the same credentials may share a `state`. `attempts` are in a row without progress; `timeout_s`
-    limits connecting, and a pause between two bytes.
+    the same credentials may share a `state`. At most `attempts` in a row make no progress (default:
+    5). `timeout_s` limits connecting, and a pause between two bytes.
     """
     transport = Transport(
         reference.registry,

@@ -102,9 +102,9 @@ class Retries:
         self,
         wait: Callable[[float], object] = time.sleep,
         tell: Callable[[str], object] = lambda _: None,
-        attempts: int = ATTEMPTS,
+        attempts: int | None = None,
     ) -> None:
-        self._wait, self._tell, self._attempts = wait, tell, attempts
+        self._wait, self._tell, self._attempts = wait, tell, attempts or ATTEMPTS
         self._futile = self._total = 0
 
     def wait(self, transient: Transient, *, gained: int = 0) -> None:

@@ -33,7 +33,6 @@ from builder.registry.connections import (
 )
 from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
 from builder.registry.failures import (
-    ATTEMPTS,
     Denied,
     NotThere,
     RegistryFailed,
@@ -104,7 +103,7 @@ class Transport:
         wait: Callable[[float], object] | None = None,
         tell: Callable[[str], object] = lambda _: None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
-        attempts: int = ATTEMPTS,
+        attempts: int | None = None,
         state: RegistryState | None = None,
     ) -> None:
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell

@@ -109,16 +109,23 @@ def test_what_is_as_old_as_allowed_is_allowed(
     assert ruled(name, rule, policy=policy, **facts).result == result
 
 
-@pytest.mark.parametrize("kind", ["provenance", "created", "evidence"])
-def test_which_image_is_newer_is_told_by_the_times_of_both(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "time"),
+    [
+        ("provenance", "provenance time"),
+        ("created", "creation time"),
+        ("evidence", "evidence time"),
+    ],
+)
+def test_which_image_is_newer_is_told_by_the_times_of_both(kind: str, time: str) -> None:
     case = BY_NAME["proven"].gathered
     gathered = replace(case, image=replace(case.image, created=INDEXED))
     times = times_of(gathered)
     built = dt.datetime(2026, 11, 19, 10, tzinfo=dt.timezone.utc)
     assert times == {"provenance": built, "evidence": FINISHED, "created": INDEXED}
     for last, result, reason in (
-        (times[kind] - SECOND, PASSED, f"newer than at the last pull, by its {kind}: "),
-        (times[kind] + SECOND, REFUSED, f"older than at the last pull, by its {kind}: "),
+        (times[kind] - SECOND, PASSED, f"newer than the last pulled image by {time}: "),
+        (times[kind] + SECOND, REFUSED, f"older than the last pulled image by {time}: "),
         (times[kind], REFUSED, "not the last pulled image (sha256:1), and it is unknown "),
     ):
         facts = {
@@ -128,7 +135,7 @@ def test_which_image_is_newer_is_told_by_the_times_of_both(kind: str) -> None:
         ruling = ruled("proven", "rollback", policy={}, **facts)
         assert (ruling.result, ruling.reason[: len(reason)]) == (result, reason)
     ruling = ruled("nothing", "rollback", policy={}, previous=facts["previous"])
-    reason = f"the last pulled image has a time by its {kind}, but this image has none"
+    reason = f"the last pulled image has a {time}, but this image has none"
     assert (ruling.result, ruling.reason) == (REFUSED, reason)
 
 
