@@ -18,7 +18,7 @@ from builder.build.workspace import FILES, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
 from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
-from builder.model.errors import Interrupted
+from builder.model.errors import Interrupted, counted
 from builder.model.manifest import MANIFEST, SBOM, Manifest
 from builder.system.locks import locked
 from builder.system.threads import in_threads
@@ -36,6 +36,7 @@ def take_images(run: Run, specs: Sequence[Spec], *, jobs: int) -> list[Spec]:
     """
     if not (run.shared.is_used and run.settings.cache):
         return list(specs)
+    run.progress.say(f"looking for {counted(len(specs), 'image')} in the site's store")
     is_taken = in_threads(partial(_taken, run), specs, jobs=jobs, stop=run.stop)
     return [spec for spec, taken in zip(specs, is_taken, strict=True) if not taken]
 
@@ -64,11 +65,10 @@ def take_image(run: Run, image: PlannedImage) -> bool:
             return False
         scratch = held.enter_context(TemporaryDirectory(prefix="site-store-", dir=work))
         taken = Path(scratch)
-        run.progress.step(image.identifier, "looking in the site's store")
         if not run.shared.take(_tag(run, image), taken) or read_manifest(taken) is None:
             return False
         _move(taken, run.settings.out / image.identifier)
-    run.progress.step(image.identifier, "from the site's store")
+    run.progress.say(f"{image.identifier}: from the site's store")
     return True
 
 
