@@ -1,10 +1,10 @@
 """The default images on a machine with nothing in its home: built, and taken from a site's store.
 
-    python bench/site_store.py [--rounds 2] [--arguments "--max-index-age 90"]
+    python bench/site_store.py [--rounds 2] [--arguments "--max-index-age 90"] [--folder]
 
 Contenders take turns, each with an empty home that has this machine's tools only: a build without
 a store; a build that fills an empty store in a registry on loopback; the same command on a second
-machine, which takes the images; and once more from a store in a folder.
+machine, which takes the images; with `--folder` also a store in a folder.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Site:
     def run(self, store: str = "", *, number: int = 0) -> None:
         """Run the main job on a new machine; `number` counts the stores of a kind."""
         name = f"{self._stores[store]}{number}" if store else ""
+        if store == "folder":
+            Path(name).mkdir(exist_ok=True)
         self._number += 1
         home = self._folder / f"home-{self._number}"
         home.mkdir()
@@ -49,7 +51,7 @@ class Site:
             shutil.rmtree(path)
 
 
-def contenders(site: Site) -> dict[str, Callable[[], object]]:
+def contenders(site: Site, *, folder: bool) -> dict[str, Callable[[], object]]:
     rounds = {"registry": 0, "folder": 0}
 
     def fill(store: str) -> None:
@@ -59,10 +61,14 @@ def contenders(site: Site) -> dict[str, Callable[[], object]]:
     def take(store: str) -> None:
         site.run(store, number=rounds[store])
 
-    return {
+    of_registry: dict[str, Callable[[], object]] = {
         "built, without a store": site.run,
         "built, filling a registry": partial(fill, "registry"),
         "taken from the registry": partial(take, "registry"),
+    }
+    if not folder:
+        return of_registry
+    return of_registry | {
         "built, filling a folder": partial(fill, "folder"),
         "taken from the folder": partial(take, "folder"),
     }
@@ -72,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--arguments", default="", metavar="WORDS")
+    parser.add_argument("--folder", action="store_true")
     options = parser.parse_args()
     print(machine())
     # The ordinary user works in a home.
@@ -80,7 +87,7 @@ def main() -> None:
         folder.chmod(0o755)
         with real_registry(folder / "registry") as registry:
             site = Site(folder, registry, options.arguments.split())
-            times = interleaved(contenders(site), repeats=options.rounds)
+            times = interleaved(contenders(site, folder=options.folder), repeats=options.rounds)
     print_medians(times)
     print_ratio(times, "taken from the registry", "built, without a store", "at most 0.1")
     print_ratio(times, "taken from the folder", "built, without a store", "at most 0.1")
