@@ -9,6 +9,7 @@ import pytest
 from builder.distribute.pull import proof
 from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Refused
+from builder.model.package_indices import MOST_BYTES
 from builder.trust.policy.records import PULLED
 from builder.trust.proof import attachments, certificates, keys
 
@@ -44,6 +45,10 @@ def test_what_is_read_of_an_image() -> None:
     LIMITS.check_entries(2_000_000)
     with pytest.raises(Refused, match="more than 2,000,000 entries"):
         LIMITS.check_entries(2_000_001)
+
+
+def test_what_is_read_of_a_release_file() -> None:
+    assert MOST_BYTES == 10 * MIB
 
 
 def test_whose_checks_speak_for_what_is_pulled() -> None:

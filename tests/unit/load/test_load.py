@@ -6,6 +6,7 @@ that names those it lacks. UPDATE_GOLDEN=1 writes the texts anew: read the diffe
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Sequence
@@ -139,6 +140,20 @@ def test_matrix_is_read(good: Project) -> None:
     assert good.matrix.default == {"mpi": ("openmpi",)}
 
 
+def test_floating_tags_are_read(tmp_path: Path) -> None:
+    tags = "tags: {core: {latest: {base: debian13}, v1: {base: debian13, mpi: mpich4.2}}}\n"
+    root = good_with(tmp_path / "p", "matrix.yaml", "axes:\n", f"{tags}axes:\n")
+    found = [dataclasses.asdict(tag) for tag in load_project(root).matrix.tags]
+    latest = {"recipe": "core", "tag": "latest", "base": "debian13", "cuda": "none", "mpi": "none"}
+    where = [
+        {"file": "matrix.yaml", "line": 1, "key": f"tags.core.{tag}"} for tag in ("latest", "v1")
+    ]
+    assert found == [
+        {**latest, "where": where[0]},
+        {**latest, "tag": "v1", "mpi": "mpich4.2", "where": where[1]},
+    ]
+
+
 def test_architectures_are_spelled_canonically(good: Project) -> None:
     assert good.bases["debian13"].architectures == ("x86_64", "ppc64le")
     assert good.recipes["app"].limits == {"arch": ("x86_64",)}
@@ -203,6 +218,14 @@ def test_a_recipe_may_be_for_more_than_is_on_the_axes_here(tmp_path: Path) -> No
 def test_a_slip_of_the_pen_in_a_condition_is_a_fault(when: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="matches no value of the axis"):
         load_project(good_when(tmp_path / "p", when))
+
+
+def test_limits_of_which_none_is_on_an_axis_here_are_a_fault(tmp_path: Path) -> None:
+    new = "axes:\n  base: [ubuntu24.04, ubi9]\n"
+    with pytest.raises(BadInput) as caught:
+        load_project(good_with(tmp_path / "p", "recipes/app.yaml", "axes:\n", new))
+    [fault] = caught.value.faults
+    assert fault.problem == '"ubuntu24.04", "ubi9" matches no value of the axis base'
 
 
 def test_check_is_read(good: Project) -> None:

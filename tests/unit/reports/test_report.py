@@ -307,6 +307,22 @@ def test_trees_are_equal_only_if_digests_and_manifest_say_so(
     assert expected in page.text("matrix", "tile", "failed")
 
 
+def test_steps_and_artifacts_are_in_the_order_of_the_build() -> None:
+    steps = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify", "other")
+    made = card_of(record(manifest(cell(), durations_s=dict.fromkeys(reversed(steps), 2.0))))
+    assert made.steps == tuple((step, 2.0, pytest.approx(100 / 9)) for step in steps)
+    assert list(made.artifacts) == ["OCI layout", "SIF", "Charliecloud"]
+    nothing = card_of(record(manifest(cell(), durations_s={"spec": 0.0})))
+    assert nothing.steps == (("spec", 0.0, 0.0),)
+
+
+def test_a_report_with_gaps_can_be_read() -> None:
+    run = BuildRun(tool_version="", command="", started="", duration_s=0, host={})
+    assert read(ReportDocument, {"build": {}, "images": []}) == ReportDocument(
+        build=run, images=(), failures={}, left_out=(), compiled={}, outcome="", totals={}
+    )
+
+
 def test_a_manifest_with_gaps_is_still_shown(tmp_path: Path) -> None:
     page = render(
         tmp_path, {"image": cell().identifier, "outcome": "failed", "cell": asdict(cell())}
