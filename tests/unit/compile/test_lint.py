@@ -244,6 +244,69 @@ def test_a_definition_of_one_stage_is_compared_with_all_of_the_dockerfile(
     assert rules(spec) == []
 
 
+DOCKERFILE_OF_ALL = """\
+FROM --platform=linux/amd64 docker.io/library/debian:13 as build
+ARG A=1 B
+ENV C two  words
+WORKDIR /work
+RUN --mount=type=cache,target=/c cd x && \\
+    # a comment
+    make -j "a && b" \\
+    all
+ADD --chown=1 a b /c/
+stray
+FROM scratch
+COPY --from=build /a /b /c
+COPY --from=alpine:3 /d "/e f"
+ENV G="h i" \\
+    J=k
+LABEL l=m n="o p"
+USER  1000
+"""
+DEFINITION_OF_ALL = """\
+stray
+bootstrap: Docker
+From: docker.io/library/debian:13 # a comment
+Include: x
+OtherURL1: y
+Mirror: z
+%setup
+    touch x
+%POST -c /bin/bash
+    a && b \\
+      c
+    # a comment
+
+    d
+%files from build
+    e
+    f "g h"
+%environment
+    export I="j k" L=m
+    umask 022
+%labels
+    n o  p
+    q
+BootStrap: scratch
+Stage: last
+%test arguments
+    r
+"""
+
+
+def test_both_texts_are_taken_apart(sample: Callable[..., Spec]) -> None:
+    spec = dataclasses.replace(
+        sample(), dockerfile=DOCKERFILE_OF_ALL, singularity=DEFINITION_OF_ALL
+    )
+    found = read(spec, locked=True)
+    lines = [str(one) for text in (found.docker, found.definition) for one in text.stages]
+    for text in (found.docker, found.definition):
+        lines += [f"{part}\n  {part.flags!r} {part.words} {part.kind}" for part in text.parts]
+        lines += [f"stray: {text.stray}"]
+    lines += map(str, found.commands)
+    compare_with_golden("\n".join([*lines, ""]), "lint-reading.txt")
+
+
 SYNTAX = {
     "misspelt": ("dockerfile", "RUN apt", "RNU apt", "dockerfile-syntax"),
     "no value": ("dockerfile", "CMD [", "RUN\nCMD [", "dockerfile-syntax"),

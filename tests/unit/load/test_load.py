@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pprint
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from samples import compare_with_golden
 
 from builder.load import document
 from builder.load.document import Faults, parse
@@ -94,6 +96,15 @@ def test_folder_without_a_matrix_is_no_project(tmp_path: Path) -> None:
     assert "--project DIR" in caught.value.hint
 
 
+def test_every_key_is_read() -> None:
+    """All of a project in which each file has every key that it may have."""
+    root = TESTS / "data/every-key"
+    found = dataclasses.asdict(load_project(root))
+    del found["facts"]  # the shipped ones
+    text = pprint.pformat(found, width=100, sort_dicts=False).replace(str(root), "ROOT")
+    compare_with_golden(f"{text}\n", "project.txt")
+
+
 def test_shipped_project_loads() -> None:
     project = load_project(TESTS.parent)
     assert [recipe.name for recipe in project.chain("python-mpi")] == ["hpc-base", "python-mpi"]
@@ -118,11 +129,6 @@ def test_block_is_read(good: Project) -> None:
     assert good.recipes["app"].runtime[0].lines == {"ospackages": 11}
 
 
-def test_block_without_arguments_is_read(tmp_path: Path) -> None:
-    root = good_with(tmp_path / "p", "recipes/core.yaml", "gnu: {cc: true}", "gnu:")
-    assert load_project(root).recipes["core"].development[0].arguments == {}
-
-
 def test_names_are_in_file_order(good: Project) -> None:
     assert list(good.recipes) == ["app", "core"]
 
@@ -140,20 +146,6 @@ def test_matrix_is_read(good: Project) -> None:
     assert good.matrix.default == {"mpi": ("openmpi",)}
 
 
-def test_floating_tags_are_read(tmp_path: Path) -> None:
-    tags = "tags: {core: {latest: {base: debian13}, v1: {base: debian13, mpi: mpich4.2}}}\n"
-    root = good_with(tmp_path / "p", "matrix.yaml", "axes:\n", f"{tags}axes:\n")
-    found = [dataclasses.asdict(tag) for tag in load_project(root).matrix.tags]
-    latest = {"recipe": "core", "tag": "latest", "base": "debian13", "cuda": "none", "mpi": "none"}
-    where = [
-        {"file": "matrix.yaml", "line": 1, "key": f"tags.core.{tag}"} for tag in ("latest", "v1")
-    ]
-    assert found == [
-        {**latest, "where": where[0]},
-        {**latest, "tag": "v1", "mpi": "mpich4.2", "where": where[1]},
-    ]
-
-
 def test_architectures_are_spelled_canonically(good: Project) -> None:
     assert good.bases["debian13"].architectures == ("x86_64", "ppc64le")
     assert good.recipes["app"].limits == {"arch": ("x86_64",)}
@@ -167,16 +159,6 @@ def test_base_is_read(good: Project) -> None:
     assert (base.bootstrap.suite, base.bootstrap.packages) == ("trixie", ())
     [mpi] = base.mpi
     assert (mpi.family, mpi.version, mpi.runtime) == ("openmpi", "5.0.7", ("openmpi-bin",))
-
-
-def test_pockets_are_read(tmp_path: Path) -> None:
-    keyring = "  keyring:"
-    root = good_with(
-        tmp_path / "p", "base-images/debian13.yaml", keyring, f"  pockets: [updates]\n{keyring}"
-    )
-    bootstrap = load_project(root).bases["debian13"].bootstrap
-    assert bootstrap is not None
-    assert bootstrap.pockets == ("updates",)
 
 
 def test_base_from_a_registry_is_read(tmp_path: Path) -> None:

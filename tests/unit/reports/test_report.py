@@ -401,7 +401,10 @@ def test_an_identifier_can_be_taken_apart(sample: Cell) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (999_999, "1 MB"), (63_100_000, "63.1 MB"), (1.5e9, "1.5 GB")],
+    [
+        *((0, "0 B"), (999, "999 B"), (999.5, "1 kB"), (999_499, "999 kB"), (999_999, "1 MB")),
+        *((63_100_000, "63.1 MB"), (1.5e9, "1.5 GB"), (2e12, "2 TB"), (3e15, "3e+03 TB")),
+    ],
 )
 def test_human_size(size: float, text: str) -> None:
     assert human_size(size) == text
@@ -412,6 +415,10 @@ def test_human_size(size: float, text: str) -> None:
     [
         (0, "0 s"),
         (0.01, "<0.1 s"),
+        (0.05, "0.1 s"),
+        (9.94, "9.9 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
         (1.25, "1.2 s"),
         (9.96, "10 s"),
         (59.7, "1 min 00 s"),
@@ -425,4 +432,6 @@ def test_human_time(seconds: float, text: str) -> None:
 
 def test_human_moment() -> None:
     assert human_moment("2026-01-01T10:12:40+01:00") == "2026-01-01 09:12 UTC"
+    assert human_moment("2026-01-01T09:12:40Z") == "2026-01-01 09:12 UTC"
+    assert human_moment("2026-01-01T09:12:40") == "2026-01-01 09:12 UTC"
     assert human_moment("yesterday") == "yesterday"
