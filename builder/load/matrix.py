@@ -130,10 +130,8 @@ def _tag_of(known: Known) -> Reader[str]:
     def read(node: Node, faults: Faults) -> str:
         value = text(node, faults)
         note(node, pattern=f"^{_TAG}$")
-        if not value:
-            return value
         own = [base for base in known.bases or () if f"-{base}" in value]
-        if not re.fullmatch(_TAG, value):
+        if value and not re.fullmatch(_TAG, value):
             faults.add(node.where, f'"{value}" is not a valid tag', _TAG_RULE)
         elif own or value.startswith("sha256-"):
             reserved = f"cells of {own[0]}" if own else "signatures and attestations"

@@ -72,7 +72,7 @@ def declared_stages(image: PlannedImage, compiler: str) -> DeclaredStages:
     about += [cuda.packages.environment] if cuda and cuda.sdk else []  # blocks use its folder
     return DeclaredStages(
         image=image.identifier,
-        base=image.base_image if image.is_bootstrapped else image.base_reference,
+        base=image.base_reference,
         made_here=image.is_bootstrapped,
         native=f"{base.bootstrap.suite}-{cell.arch}" if base.bootstrap else "",
         common={

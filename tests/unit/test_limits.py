@@ -6,9 +6,13 @@ from dataclasses import asdict
 
 import pytest
 
+from builder.compile.lint import linters, run
 from builder.distribute.pull import proof, receipts, remote_image
 from builder.distribute.pull.streams import LIMITS
+from builder.model import exact_json
 from builder.model.errors import Refused
+from builder.model.package_indices import MOST_BYTES
+from builder.reports.catalog import entries
 from builder.trust.policy.records import PULLED
 from builder.trust.proof import attachments, attestations, certificates, keys, verification
 from builder.verify.rehearse import imports, repositories, servers
@@ -58,6 +62,15 @@ def test_what_is_read_of_mirrors_and_indexes() -> None:
     assert (servers.LARGEST, imports.LARGEST_WHEEL) == (512 * MIB, 64 * MIB)
     assert (repositories.LARGEST, repositories._LARGEST_DICTIONARY) == (GIB, 256 * MIB)
     assert (repositories._DEEPEST, repositories._LONGEST) == (16, MIB)
+
+
+def test_what_is_read_of_a_release_file() -> None:
+    assert MOST_BYTES == 10 * MIB
+
+
+def test_what_is_read_of_an_images_folder_and_kept_of_lint() -> None:
+    assert (exact_json.MOST_VALUES, entries._MOST) == (200_000, 64 * MIB)
+    assert (linters.BATCH, linters.TIMEOUT_S, run.MOST) == (64, 300, 20_000)
 
 
 def test_whose_checks_speak_for_what_is_pulled() -> None:

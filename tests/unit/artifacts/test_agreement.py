@@ -326,6 +326,24 @@ def test_without_faults_a_manifest_is_as_it_was(made: Path) -> None:
     assert as_judged(found, []) == found
 
 
+@pytest.mark.parametrize(
+    ("word", "result", "listed"),
+    [("failed", "FAILED", "failedTests"), ("skipped", "WARNED", "warnedTests")],
+)
+def test_what_says_the_same_everywhere_is_believed(
+    word: str, result: str, listed: str, made: Path
+) -> None:
+    forged = Forged(*loaded(made / "out" / image_of(made, "x86_64").identifier))
+    predicate(forged)["passedTests"].remove("architecture")
+    predicate(forged)[listed].append("architecture")
+    predicate(forged)["result"] = result
+    detail(forged).update(outcome=word)
+    forged.manifest["outcome"] = "failed"
+    for outcome in forged.manifest["checks"]["sif"]:
+        outcome.update({"outcome": word} if outcome["check"] == "architecture" else {})
+    assert faults_of(manifest_from(forged.manifest), forged.statements) == []
+
+
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
 @pytest.mark.parametrize("lists_runs", [True, False])
 def test_the_outcomes_of_one_run_are_judged_by_its_own_evidence(

@@ -158,17 +158,19 @@ def test_add_of_a_url(url: str, sample: Callable[..., Spec]) -> None:
 
 
 def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> None:
-    def of(source: str) -> Spec:
+    def of(source: str, agent: str = "docker") -> Spec:
         docker = {"FROM localhost/build-images/debian13:1 AS runtime": f"FROM {source} AS runtime"}
         header = {
             "BootStrap: oci-archive\nFrom: debian13-x86_64.oci.tar\nStage: runtime": (
-                f"BootStrap: docker\nFrom: {source}\nStage: runtime"
+                f"BootStrap: {agent}\nFrom: {source}\nStage: runtime"
             )
         }
         return sample(changes={"dockerfile": docker, "singularity": header})
 
     loose = of("docker.io/library/debian:13")
-    assert rules(loose, locked=True) == ["unpinned-base"] * 2
+    for agent in ("docker", "library", "oras", "shub"):
+        found = rules(of("docker.io/library/debian:13", agent), locked=True)
+        assert found == ["unpinned-base"] * 2, agent
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
     [found] = problems(of("build"), locked=True)
@@ -242,6 +244,69 @@ def test_a_definition_of_one_stage_is_compared_with_all_of_the_dockerfile(
     assert rules(spec) == []
 
 
+DOCKERFILE_OF_ALL = """\
+FROM --platform=linux/amd64 docker.io/library/debian:13 as build
+ARG A=1 B
+ENV C two  words
+WORKDIR /work
+RUN --mount=type=cache,target=/c cd x && \\
+    # a comment
+    make -j "a && b" \\
+    all
+ADD --chown=1 a b /c/
+stray
+FROM scratch
+COPY --from=build /a /b /c
+COPY --from=alpine:3 /d "/e f"
+ENV G="h i" \\
+    J=k
+LABEL l=m n="o p"
+USER  1000
+"""
+DEFINITION_OF_ALL = """\
+stray
+bootstrap: Docker
+From: docker.io/library/debian:13 # a comment
+Include: x
+OtherURL1: y
+Mirror: z
+%setup
+    touch x
+%POST -c /bin/bash
+    a && b \\
+      c
+    # a comment
+
+    d
+%files from build
+    e
+    f "g h"
+%environment
+    export I="j k" L=m
+    umask 022
+%labels
+    n o  p
+    q
+BootStrap: scratch
+Stage: last
+%test arguments
+    r
+"""
+
+
+def test_both_texts_are_taken_apart(sample: Callable[..., Spec]) -> None:
+    spec = dataclasses.replace(
+        sample(), dockerfile=DOCKERFILE_OF_ALL, singularity=DEFINITION_OF_ALL
+    )
+    found = read(spec, locked=True)
+    lines = [str(one) for text in (found.docker, found.definition) for one in text.stages]
+    for text in (found.docker, found.definition):
+        lines += [f"{part}\n  {part.flags!r} {part.words} {part.kind}" for part in text.parts]
+        lines += [f"stray: {text.stray}"]
+    lines += map(str, found.commands)
+    compare_with_golden("\n".join([*lines, ""]), "lint-reading.txt")
+
+
 SYNTAX = {
     "misspelt": ("dockerfile", "RUN apt", "RNU apt", "dockerfile-syntax"),
     "no value": ("dockerfile", "CMD [", "RUN\nCMD [", "dockerfile-syntax"),
@@ -253,7 +318,7 @@ SYNTAX = {
     "no such stage": ("singularity", "from build", "from bild", "definition-syntax"),
     "before the header": ("singularity", "# a good one", "hello", "definition-syntax"),
     "three files": ("singularity", "files/src/a.c /", "files/src/a.c x /", "definition-syntax"),
-    "COPY": ("singularity", "    gcc", "    gcc\n    COPY a b\n    ls", "docker-syntax"),
+    "COPY": ("singularity", "    gcc", "    gcc\n    COPY a \\\n  b\n    ls", "docker-syntax"),
     "ENV": ("singularity", "export A=1", "ENV A=1", "docker-syntax"),
     "--mount": ("singularity", "apt-get update", "x --mount=type=cache,target=/c", "docker-syntax"),
     "--from": ("singularity", "files/src/a.c /", "--from=x /", "docker-syntax"),
@@ -264,6 +329,15 @@ SYNTAX = {
         "git clone https://a.org/x && ls",
         "unseen-failure",
     ),
+    **{
+        f"RUN in {name}": (
+            "singularity",
+            "%runscript",
+            f"%{name}\n  RUN a\n%runscript",
+            "docker-syntax",
+        )
+        for name in ("post", "environment", "runscript", "test", "startscript", "setup", "pre")
+    },
     "setup": ("singularity", "%runscript", "%setup\n    curl a | sh\n%runscript", "runs-on-host"),
 }
 
@@ -285,6 +359,12 @@ def test_all_that_is_told_of_all_faults(sample: Callable[..., Spec]) -> None:
             found = [str(one) for one in problems(sample(changes={file: {old: new}}))]
             lines += [f"# {name}", *found]
     compare_with_golden("\n".join([*lines, ""]), "lint.txt")
+
+
+def test_pip_that_is_told_to_keep_no_cache_leaves_none(sample: Callable[..., Spec]) -> None:
+    variable = {"A=1": "PIP_NO_CACHE_DIR=1"}
+    changes = {"dockerfile": variable, "singularity": variable}
+    assert rules(sample(end="pip3 install numpy", changes=changes)) == []
 
 
 def test_what_cannot_fail_may_stand_before_and(sample: Callable[..., Spec]) -> None:

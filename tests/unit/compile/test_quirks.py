@@ -193,6 +193,11 @@ def test_a_toolkit_that_a_recipe_names_is_kept() -> None:
     text = with_toolkit(DEBIANS[0], block("openmpi", with_cuda_libdir="/opt/stubs", **given))
     assert "--with-cuda=/opt/cuda" in text
     assert "--with-cuda-libdir=/opt/stubs" in text
+    toolchain = {"CC": "gcc", "CUDA_HOME": "/opt/cuda"}
+    mpi = block("openmpi", version="5.0.7", cuda=True, toolchain=toolchain)
+    assert with_toolkit(DEBIANS[0], mpi).count("--with-cuda=/opt/cuda ") == 2
+    mpi = block("openmpi", version="5.0.7", cuda=True, toolchain={"CC": "gcc"})
+    assert with_toolkit(DEBIANS[0], mpi).count("--with-cuda=/usr ") == 2
 
 
 def test_ucx_is_for_any_processor(tmp_path: Path) -> None:

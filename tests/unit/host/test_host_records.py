@@ -26,6 +26,7 @@ from host_samples import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import compare_with_golden
 
 from builder.facts.cuda import MIG, capability_of
 from builder.facts.runtimes import RUNTIMES
@@ -101,27 +102,25 @@ def test_all_faults_of_a_record_are_told_with_what_would_be_valid(tmp_path: Path
     record = {
         "schema": "build-images/host/v1",
         "kernel": 5.4,
-        "gpu": {"driver": "new", "devices": [{"capability": 7.0}, {"mig": "off"}]},
+        "glibc": "new",
+        "gpu": {
+            "driver": "new",
+            "devices": [{"capability": 7.0}, {"mig": "off"}, {"capability": "70"}],
+            "on_bus": -1,
+        },
         "mpi": [{"family": "openmpy"}, {}],
         "slurm": {"pmis": []},
         "runtimes": {"aptainer": {}},
         "user_namespaces": "open",
+        "page_size": 4097,
         "cpu": {"target": "power7"},
     }
-    found = "\n".join(faults(record, tmp_path))
-    for words in (
-        'kernel: expected text, found the number 5.4 (write it in quotes: "5.4")',
-        'gpu.driver: "new" is not a driver version (valid: "418.87.00", or "none"',
-        "gpu.devices[0].capability: expected text, found the number 7.0",
-        'gpu.devices[1].mig: expected true or false, found the text "off"',
-        'mpi[0].family: unknown MPI family: "openmpy" (did you mean "openmpi"?',
-        "mpi[1].family: this key is missing",
-        'slurm.pmis: unknown key (did you mean "pmi"?',
-        'runtimes.aptainer: unknown container runtime: "aptainer" (did you mean "apptainer"?',
-        'user_namespaces: expected true or false, found the text "open"',
-        'cpu.target: unknown CPU target: "power7"',
-    ):
-        assert words in found
+    none = {"schema": "build-images/host/v0", "gpu": {"on_bus": True}, "page_size": "4096"}
+    most = {"schema": "build-images/host/v1", "gpu": {"on_bus": 100_000}, "kernel": "new"}
+    found = [line for one in (record, none, most) for line in faults(one, tmp_path)]
+    compare_with_golden("\n".join([*found, ""]), "host-record-faults.txt")
+    counted = {"schema": "build-images/host/v1", "gpu": {"on_bus": 0}}
+    assert read(counted, tmp_path).gpu.on_bus == 0
 
 
 @pytest.mark.parametrize(

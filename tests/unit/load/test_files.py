@@ -67,9 +67,15 @@ def test_the_files_that_a_block_names_are_read(
         ("/etc/passwd", '"/etc/passwd" is not below'),
         ("./app.conf", '"./app.conf" is not below'),
         ("out.conf", "files/out.conf is a link that leaves files/"),
-        ("sub", "files/sub cannot be read: Is a directory"),
-        ("binary", "files/binary is not UTF-8 text"),
-        ("{{ arch }}.conf", "a file name cannot be a template"),
+        ("sub", "files/sub cannot be read: Is a directory\n    valid: a file, not a folder"),
+        (
+            "binary",
+            "is not UTF-8 text, and specs can only contain text\n    install binary files",
+        ),
+        (
+            "{{ arch }}.conf",
+            "cannot be a template: files are read before there are cells\n    write one",
+        ),
         ("", '"" is not below'),
     ],
 )

@@ -6,13 +6,16 @@ that names those it lacks. UPDATE_GOLDEN=1 writes the texts anew: read the diffe
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import pprint
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from samples import compare_with_golden
 
 from builder.load import document
 from builder.load.document import Faults, parse
@@ -93,6 +96,15 @@ def test_folder_without_a_matrix_is_no_project(tmp_path: Path) -> None:
     assert "--project DIR" in caught.value.hint
 
 
+def test_every_key_is_read() -> None:
+    """All of a project in which each file has every key that it may have."""
+    root = TESTS / "data/every-key"
+    found = dataclasses.asdict(load_project(root))
+    del found["facts"]  # the shipped ones
+    text = pprint.pformat(found, width=100, sort_dicts=False).replace(str(root), "ROOT")
+    compare_with_golden(f"{text}\n", "project.txt")
+
+
 def test_shipped_project_loads() -> None:
     project = load_project(TESTS.parent)
     assert [recipe.name for recipe in project.chain("python-mpi")] == ["hpc-base", "python-mpi"]
@@ -115,11 +127,6 @@ def test_block_is_read(good: Project) -> None:
     assert (packages.where.file, packages.where.line) == ("recipes/core.yaml", 7)
     assert packages.where.key == "development[1].packages"
     assert good.recipes["app"].runtime[0].lines == {"ospackages": 11}
-
-
-def test_block_without_arguments_is_read(tmp_path: Path) -> None:
-    root = good_with(tmp_path / "p", "recipes/core.yaml", "gnu: {cc: true}", "gnu:")
-    assert load_project(root).recipes["core"].development[0].arguments == {}
 
 
 def test_names_are_in_file_order(good: Project) -> None:
@@ -152,16 +159,6 @@ def test_base_is_read(good: Project) -> None:
     assert (base.bootstrap.suite, base.bootstrap.packages) == ("trixie", ())
     [mpi] = base.mpi
     assert (mpi.family, mpi.version, mpi.runtime) == ("openmpi", "5.0.7", ("openmpi-bin",))
-
-
-def test_pockets_are_read(tmp_path: Path) -> None:
-    keyring = "  keyring:"
-    root = good_with(
-        tmp_path / "p", "base-images/debian13.yaml", keyring, f"  pockets: [updates]\n{keyring}"
-    )
-    bootstrap = load_project(root).bases["debian13"].bootstrap
-    assert bootstrap is not None
-    assert bootstrap.pockets == ("updates",)
 
 
 def test_base_from_a_registry_is_read(tmp_path: Path) -> None:
@@ -203,6 +200,14 @@ def test_a_recipe_may_be_for_more_than_is_on_the_axes_here(tmp_path: Path) -> No
 def test_a_slip_of_the_pen_in_a_condition_is_a_fault(when: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="matches no value of the axis"):
         load_project(good_when(tmp_path / "p", when))
+
+
+def test_limits_of_which_none_is_on_an_axis_here_are_a_fault(tmp_path: Path) -> None:
+    new = "axes:\n  base: [ubuntu24.04, ubi9]\n"
+    with pytest.raises(BadInput) as caught:
+        load_project(good_with(tmp_path / "p", "recipes/app.yaml", "axes:\n", new))
+    [fault] = caught.value.faults
+    assert fault.problem == '"ubuntu24.04", "ubi9" matches no value of the axis base'
 
 
 def test_check_is_read(good: Project) -> None:

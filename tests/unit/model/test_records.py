@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import pprint
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 from manifest_samples import document
-from samples import ROOT
+from samples import ROOT, compare_with_golden
 
 from builder.artifacts.manifests import read_manifest, read_statements, write_manifest
 from builder.build.records import read_record, write_record
 from builder.distribute.pull.receipts import read_receipt, write_json
 from builder.model.agreement import faults_of
 from builder.model.manifest import manifest_from, manifest_text
+from builder.model.predicates import result_of
 from builder.model.records import named, optional, read, unknown, write
 
+CHECKS = {"oci": [{"check": "a", "outcome": "passed"}]}
 RECORDS = ROOT / "tests/data/records"
 REAL = RECORDS / "hpc-base-1.0-debian13-openmpi5.0-ppc64le"
 
@@ -129,6 +132,21 @@ def test_a_stage_record_and_a_receipt_are_read_and_written_byte_for_byte(tmp_pat
 def test_what_is_no_manifest(change: dict[str, object], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         manifest_from(document(change))
+
+
+def test_what_a_manifest_and_a_test_result_do_not_say_has_its_default() -> None:
+    """All keys, so that none is called otherwise or means otherwise unseen."""
+    found = manifest_from(document({"in_image_checks": [{"name": "a"}], "checks": CHECKS}))
+    run = {"started": "1", "finished": "2", "emulated": False, "host": {"arch": "ppc64le"}}
+    machines = [{"arch": "x86_64"}]
+    run |= {"launcher": {"name": "srun", "machines": machines}, "gpu": {"handed_over": True}}
+    lists = {"result": "PASSED", "passedTests": ["a"], "warnedTests": ["b"], "failedTests": ["c"]}
+    check = {"name": "a", "annotations": {"outcome": "passed"}}
+    predicate = {**lists, "configuration": [{"annotations": run}, check]}
+    subject = {"name": "x/oci", "digest": {"sha256": "0"}}
+    result = result_of({"subject": [subject], "predicate": predicate})
+    texts = [pprint.pformat(asdict(one), width=100, sort_dicts=False) for one in (found, result)]
+    compare_with_golden("\n".join([*texts, ""]), "records.txt")
 
 
 def test_a_manifest_keeps_what_a_later_version_says() -> None:

@@ -113,6 +113,8 @@ def test_what_is_not_declared_is_part_of_every_key(
 def test_a_base_from_a_registry_is_its_reference() -> None:
     images = [one for one in shipped_plan().images if not one.is_bootstrapped]
     assert keyed(images[0], base="x")[0].parts["base"] == images[0].base_reference
+    mirrored = dataclasses.replace(images[0], base_image="mirror.example/a")
+    assert declared_stages(mirrored, "hpccm 1") == declared_stages(images[0], "hpccm 1")
 
 
 def test_all_shipped_stages_that_share_a_key_share_their_text() -> None:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, base, block, check, cuda_release, facts_with, project, recipe
+from samples import (
+    EVERYTHING,
+    base,
+    block,
+    check,
+    compare_with_golden,
+    cuda_release,
+    facts_with,
+    project,
+    recipe,
+    shipped_project,
+)
 
 from builder.compile import spec
 from builder.model import (
@@ -20,7 +31,7 @@ from builder.model import (
     PlannedImage,
     Site,
 )
-from builder.plan import make_plan
+from builder.plan import make_plan, nvidia
 
 NCCL = PackagedExtra(version="2.22.3", development=("libnccl-dev",), runtime=("libnccl2",))
 OWN = PackagedCuda(
@@ -106,7 +117,9 @@ def test_an_optional_extra_comes_where_the_route_has_it(tmp_path: Path) -> None:
         ("12.4", "525.60.13", "driver>=525.60.13"),
         # semantic versions have no leading zeros, and the container toolkit takes no others
         ("12.4", "450.80.02", "driver>=450.80.2"),
-        ("10.1", "418.39", "cuda>=10.1"),
+        ("10.2", "440.33", "cuda>=10.2"),
+        ("11.0", "450.36.06", "driver>=450.36.6"),
+        ("11.0", "", "cuda>=11.0"),
     ],
 )
 def test_images_require_the_least_driver(
@@ -121,6 +134,30 @@ def test_images_require_the_least_driver(
         facts=facts_with(cuda_release(version, driver=driver)),
     ).images
     assert image.stages[0].environment["NVIDIA_REQUIRE_CUDA"] == required
+
+
+def test_names_at_nvidia_change_with_releases() -> None:
+    """Around the releases from which on something is called otherwise or is elsewhere."""
+    facts = shipped_project().facts
+    lines = []
+    for version in ("10.1", "10.2", "11.0", "11.1", "11.2"):
+        for name in ("ubuntu18.04", "ubi8"):
+            own, release = shipped_project().bases[name], facts.cuda[version]
+            packages = nvidia.toolkit_packages(release, own)
+            lines += [f"# CUDA {version} on {name}", *map(str, nvidia.first_steps(release, own))]
+            lines += [" ".join(packages.development), " ".join(packages.runtime), *packages.clean]
+            for arch in ("x86_64", "ppc64le", "aarch64"):
+                extras = nvidia.extras(facts, release, own, arch, by_image=False)
+                found = [f"{name} {', '.join(one.development)}" for name, one in extras.items()]
+                given = nvidia.install_arguments(version, own, arch, libraries=True)
+                keys = given.get("apt_keys") or given["yum_keys"]
+                images = nvidia.image_names(release, own, arch)
+                lines += [
+                    f"{arch}: {' '.join(images)}",
+                    f"  {keys}",
+                    *(f"  {one}" for one in found),
+                ]
+    compare_with_golden("\n".join([*lines, ""]), "plan-nvidia.txt")
 
 
 def test_the_sites_order_of_routes_decides(tmp_path: Path) -> None:

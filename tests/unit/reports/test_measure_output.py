@@ -21,7 +21,7 @@ from builder.cli import main, verify
 from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import Manifest, manifest_text
-from builder.model.measurement import Measured
+from builder.model.measurement import Completion, GpuUse, Measured, OneRun, Use
 from builder.reports.measured import as_text, exposition, plot_of
 from builder.reports.report import refreshed
 from builder.reports.templates import page_environment
@@ -84,6 +84,35 @@ def test_json_has_every_run_and_a_manifest_none() -> None:
     assert stored["completions"][0]["seconds"] == 2.5
     assert stored["completions"][0]["gpus"] == 0.9
     assert stored["outcomes"]["oci"]["outcome"] == "passed"
+
+
+def test_the_use_of_a_machine_is_summed_up_over_the_runs_of_a_program() -> None:
+    def used(turn: int, seconds: float, memory: int, *busy: float | None) -> OneRun:
+        gpus = tuple(GpuUse(index=at, busy=each) for at, each in enumerate(busy))
+        use = Use(seconds=seconds, cpu=seconds / 10, memory_bytes=memory, gpus=gpus)
+        return replace(run("bare", speeds(1.0), turn=turn), use=use)
+
+    failed = replace(used(3, 9.0, 9, 1.0), problem="exit status 1")
+    runs = (used(0, 1.0, 5, 0.0, None), used(1, 2.0, 7, 0.5), used(2, 6.0, 6), failed)
+    assert measured(*runs, places=("bare",)).completions == (
+        Completion(
+            program="mpi-speed", place="bare", seconds=2.0, cpu=0.2, memory_bytes=7, gpus=0.25
+        ),
+    )
+    assert measured(runs[2], places=("bare",)).completions[0].cells == (
+        "6.0 s",
+        "60%",
+        "0.0 GB",
+        "-",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123456, "0.0123"), (9.0, "9.00"), (99.94, "99.9"), (100, "100")]
+)
+def test_a_figure_has_three_digits_that_count(value: float, text: str) -> None:
+    row = measured(run("bare", speeds(value)), places=("bare",)).rows[0]
+    assert row.text == f"{text} µs"
 
 
 # The plot.

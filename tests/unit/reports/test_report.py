@@ -307,6 +307,22 @@ def test_trees_are_equal_only_if_digests_and_manifest_say_so(
     assert expected in page.text("matrix", "tile", "failed")
 
 
+def test_steps_and_artifacts_are_in_the_order_of_the_build() -> None:
+    steps = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify", "other")
+    made = card_of(record(manifest(cell(), durations_s=dict.fromkeys(reversed(steps), 2.0))))
+    assert made.steps == tuple((step, 2.0, pytest.approx(100 / 9)) for step in steps)
+    assert list(made.artifacts) == ["OCI layout", "SIF", "Charliecloud"]
+    nothing = card_of(record(manifest(cell(), durations_s={"spec": 0.0})))
+    assert nothing.steps == (("spec", 0.0, 0.0),)
+
+
+def test_a_report_with_gaps_can_be_read() -> None:
+    run = BuildRun(tool_version="", command="", started="", duration_s=0, host={})
+    assert read(ReportDocument, {"build": {}, "images": []}) == ReportDocument(
+        build=run, images=(), failures={}, left_out=(), compiled={}, outcome="", totals={}
+    )
+
+
 def test_a_manifest_with_gaps_is_still_shown(tmp_path: Path) -> None:
     page = render(
         tmp_path, {"image": cell().identifier, "outcome": "failed", "cell": asdict(cell())}
@@ -385,7 +401,10 @@ def test_an_identifier_can_be_taken_apart(sample: Cell) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (999_999, "1 MB"), (63_100_000, "63.1 MB"), (1.5e9, "1.5 GB")],
+    [
+        *((0, "0 B"), (999, "999 B"), (999.5, "1 kB"), (999_499, "999 kB"), (999_999, "1 MB")),
+        *((63_100_000, "63.1 MB"), (1.5e9, "1.5 GB"), (2e12, "2 TB"), (3e15, "3e+03 TB")),
+    ],
 )
 def test_human_size(size: float, text: str) -> None:
     assert human_size(size) == text
@@ -396,6 +415,10 @@ def test_human_size(size: float, text: str) -> None:
     [
         (0, "0 s"),
         (0.01, "<0.1 s"),
+        (0.05, "0.1 s"),
+        (9.94, "9.9 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
         (1.25, "1.2 s"),
         (9.96, "10 s"),
         (59.7, "1 min 00 s"),
@@ -409,4 +432,6 @@ def test_human_time(seconds: float, text: str) -> None:
 
 def test_human_moment() -> None:
     assert human_moment("2026-01-01T10:12:40+01:00") == "2026-01-01 09:12 UTC"
+    assert human_moment("2026-01-01T09:12:40Z") == "2026-01-01 09:12 UTC"
+    assert human_moment("2026-01-01T09:12:40") == "2026-01-01 09:12 UTC"
     assert human_moment("yesterday") == "yesterday"
