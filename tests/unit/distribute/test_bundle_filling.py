@@ -74,6 +74,7 @@ def test_a_file_of_the_same_size_is_replaced(tmp_path: Path) -> None:
         file.write_bytes(OTHER)
     fill_home(repository, inputs, home)
     assert [file.read_bytes() for file in files] == [SIGNED, SIGNED]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o644, 0o644]
     before = [file.stat().st_ino for file in files]
     fill_home(repository, inputs, home)
     assert [file.stat().st_ino for file in files] == before

@@ -166,12 +166,14 @@ def test_a_blob_on_its_way_has_no_name(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is killed leaves none among the temporary files, which may be large."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home, temporary = tmp_path / "new/home", tmp_path / "tmp"
     temporary.mkdir()
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     source, target, seen = repository(fake), repository(fake, "other/copy"), list[Path]()
-    blob = source.write_blob(b"a layer")
+    blobs = [source.write_blob(content) for content in (b"a layer", b"another")]
     fake.before = lambda _: seen.extend([*temporary.iterdir(), *home.glob("*")])
-    BlobTransfer(registry=target, blob=blob, origin=source).send()
+    for blob in blobs:
+        BlobTransfer(registry=target, blob=blob, origin=source).send()
     assert seen == []
-    assert target.has_blob(blob.digest)
+    assert all(target.has_blob(blob.digest) for blob in blobs)
