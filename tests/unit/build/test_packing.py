@@ -105,6 +105,7 @@ def test_an_image_is_built_once_and_packed_in_the_formats_of_the_run(
         logs=(tmp_path / "none.log", tmp_path / "stage.log"),
     )
     (work.path / "exported").mkdir()  # by a run that was killed
+    work.remember("sbom", lambda: "of another image")
     packed, plain = one.layout([stored])
     assert plain
     assert plain.layout.path == work.plain
