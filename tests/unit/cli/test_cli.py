@@ -37,6 +37,8 @@ from builder.model import Plan
 from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.measurement import HostFacts
+from builder.model.planned import MANY as MANY_LEFT_OUT
+from builder.model.planned import by_reason
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -199,6 +201,63 @@ def test_explain_as_json(run: Run) -> None:
     assert first["seen"]
     assert "recipes: hpc-base 1.0" in first["decided"]
     assert found["out"] == left_out(plan)
+
+
+def test_explain_groups_many_cells_that_are_left_out(run: Run) -> None:
+    left = plan_of("hpc-base").left_out
+    assert len(left) > MANY_LEFT_OUT
+    lines = run("explain", PROJECT, "--recipe=hpc-base").out.splitlines()
+    begin = lines.index(f"{len(left)} cells are left out:")
+    groups = [[f"- {text}", *(f"    {one}" for one in cells)] for text, cells in by_reason(left)]
+    assert lines[begin + 1 :] == [line for group in groups for line in group]
+
+
+@pytest.mark.parametrize(
+    ("argv", "changes"),
+    [
+        ([], {}),
+        (
+            ["--format=sif", "--engine=docker", "--jobs=2", "--no-cache", "--offline", "-v"],
+            {
+                "formats": ("oci", "sif"),
+                "engine": "docker",
+                "jobs": 2,
+                "cache": False,
+                "offline": True,
+                "verbose": True,
+            },
+        ),
+        (
+            ["--refresh", "--no-verify", "--no-native-tools", "--max-index-age=3"],
+            {
+                "refresh": True,
+                "cache": False,
+                "verify": False,
+                "native_tools": False,
+                "max_index_age": 3,
+            },
+        ),
+    ],
+)
+def test_the_main_job_is_done_as_is_asked(
+    argv: list[str],
+    changes: dict[str, Any],
+    project: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[BuildSettings] = []
+
+    def prepared(settings: BuildSettings, *_: Any, **__: Any) -> None:
+        given.append(settings)
+        raise MissingPrerequisite("noted")
+
+    monkeypatch.setattr(build, "prepare", prepared)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert run(f"--project={project}", "--no-lint", *argv).code == 4
+    expected = BuildSettings(project=project, out=project / "out", jobs=3, epoch=1_700_000_000)
+    assert given == [dataclasses.replace(expected, **changes)]
 
 
 def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, run: Run) -> None:

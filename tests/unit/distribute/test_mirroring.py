@@ -16,6 +16,7 @@ from test_publishing import registry_in_memory  # noqa: F401 - fixture
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
 from builder.distribute.publish.proof import proof_lock
+from builder.model.errors import Refused
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
@@ -142,6 +143,21 @@ def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
     fake.before = write_over
     with pytest.raises(RegistryFailed, match="another client overwrote this proof"):
         mirror_to(source, target)
+    assert "1.0" not in fake.tags("site/copy")
+
+
+def test_proof_of_the_target_that_the_source_lacks_is_not_written_over(fake: Fake) -> None:
+    source, target = repository(fake), repository(fake, "site/copy")
+    _, tag = signed(source)
+    lost = f"sha256:{'0' * 64}"
+    layers = {"layers": [{"mediaType": "x", "digest": lost, "size": 1}]}
+    theirs = (json.dumps(layers).encode(), MANIFEST)
+    fake.manifests["site/copy", tag] = theirs
+    said = f"{target.name}:{tag}: the target has proof that the source lacks: {lost}\n"
+    with pytest.raises(Refused, match=said) as refused:
+        mirror_to(source, target)
+    assert "remove the tag from the target, or copy into another namespace" in str(refused.value)
+    assert fake.manifests["site/copy", tag] == theirs
     assert "1.0" not in fake.tags("site/copy")
 
 
