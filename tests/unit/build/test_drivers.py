@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.build.engines.storage import driver_of, tried
+from builder.artifacts.oci import read_layout
+from builder.build.engines.storage import driver_of, tried, try_storage
 from builder.system.process import Completed, Processes
 from builder.system.storage_drivers import Driver, needed_bytes
 
@@ -61,6 +63,44 @@ def test_vfs_is_what_is_left_and_says_why(host: Path) -> None:
     (host / "bin" / FUSE).unlink()
     tried.cache_clear()
     assert driver(host).why.endswith("fuse-overlayfs: not found")
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_trial_unpacks_a_small_image(
+    is_root: bool, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the machine's own architecture, with what ordinary users' storages may not hold."""
+    seen: list[Any] = []
+
+    def pulled(_self: Processes, argv: Sequence[str], **options: Any) -> Completed:
+        *words, image = argv
+        with tarfile.open(image.removeprefix("oci-archive:")) as archive:
+            archive.extractall(host / "layout", filter="fully_trusted")
+        seen.extend([words[words.index("buildah") :], options])
+        return Completed(argv=(), returncode=1, stderr=f"first\n{'last ' * 40}\n")
+
+    monkeypatch.setenv("STORAGE_DRIVER", "vfs")
+    monkeypatch.setattr(Processes, "capture", pulled)
+    monkeypatch.setattr("os.geteuid", lambda: 0 if is_root else 1000)
+    trial = try_storage(host, arch="ppc64le", search_path="/bin", processes=Processes())
+    assert (trial.driver, trial.seconds < 60) == (driver(host), True)
+    assert (trial.problem[:15], len(trial.problem)) == ("last last last ", 120)
+    layout = read_layout(host / "layout")
+    assert (layout.architecture, len(layout.layers)) == ("ppc64le", 1)
+    with tarfile.open(layout.layers[0]) as layer:
+        assert [(one.name, one.mode, one.uid, one.gid, one.isdir()) for one in layer] == [
+            ("bin", 0o755, 0, 0, True),
+            ("bin/sh", 0o4755, 0, 0, False),
+            ("file", 0o600, 65534, 65534, False),
+        ]
+    scratch = seen[1]["env"]["TMPDIR"]
+    assert Path(scratch).parent == host
+    assert not Path(scratch).exists()
+    storage = [f"--root={scratch}/storage", f"--runroot={scratch}/run", "--storage-driver=vfs"]
+    assert seen == [
+        ["buildah", *storage, "pull", "--quiet"],
+        {"env": {"PATH": "/bin", "TMPDIR": scratch}, "check": False, "timeout_s": 60.0},
+    ]
 
 
 def test_the_users_own_choice_counts(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, DockerfileBuild, Lent, apptainer
 from builder.build.engines.protocol import tag
 from builder.model.errors import StepFailed
+from builder.sources.journals import Journals, build_id
 
 BASE_DIGEST = f"sha256:{'4f' * 32}"
 
@@ -80,6 +82,27 @@ def test_an_image_is_built_and_handed_over(name: str, machine: Commands) -> None
     machine.failing.clear()
     engine.provide_base(base, log=build.log)
     machine.compare(f"engines/{name}")
+
+
+def test_layers_are_noted_as_built_or_as_taken(machine: Commands) -> None:
+    """Of a layer that is taken the downloads are those of the build that built it."""
+    journals = Journals(cache=machine.folder / "packages")
+    engine = ENGINES["buildah"](dataclasses.replace(machine.tools, journals=journals))
+    build = planned(machine)
+    machine.output["--layers"] = "--> 0123456789ab\n"
+    engine.build(build)
+    machine.output["--layers"] = "--> Using cache 0123456789abcdef\n--> aaaaaaaaaaaaaaaa\n"
+    engine.build(build)
+    machine.failing.add("--network=host")
+    with pytest.raises(StepFailed):
+        engine.build(dataclasses.replace(build, cache=False, name="other"))
+    first, second = ["0123456789a"], ["0123456789a", "aaaaaaaaaaa"]
+    begun = {"complete": False}
+    ends = [{"complete": True, "built": first, "alone": True}, {"complete": True, "built": second}]
+    failed = {"complete": False, "built": ["aaaaaaaaaaa"]}
+    for name, lines in ((build.name, [begun, ends[0], begun, ends[1]]), ("other", [begun, failed])):
+        text = journals.path(build_id(name)).read_text()
+        assert [json.loads(line) for line in text.splitlines()] == lines
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from samples import image
+from test_stages import Site
 
+from builder.artifacts.oci import blob_path, read_layout
 from builder.artifacts.repack import PlainLayout
 from builder.build.base_store import StoredBase
 from builder.build.packing import BASE_DIGEST, ImagePacker, _base_digest
-from builder.build.run import Timer
-from builder.build.workspace import ImageWorkspace
+from builder.build.run import BuildSettings, Timer
+from builder.build.workspace import FILES, ImageWorkspace
+from builder.compile.spec.driver import sections_of
+from builder.model.digests import sha256_of_file
+from builder.model.errors import StepFailed
 from builder.verify.formats import FormatTree
 from builder.verify.proof import _proven
 
@@ -68,6 +74,70 @@ def test_a_sif_that_is_not_proven_has_its_digest_also_after_a_run_that_was_kille
     packer(tmp_path, verify=True, monkeypatch=monkeypatch)._sif(PLAIN)
     kept = packer(tmp_path, verify=False, monkeypatch=monkeypatch)._sif(PLAIN)
     assert kept.digest == DIGEST
+
+
+def test_an_image_is_built_once_and_packed_in_the_formats_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[object, ...]] = []
+
+    def pack(layout: Path, target: Path, sections: list[str], **named: object) -> None:
+        given.append((layout, sections, named))
+        target.write_bytes(CONTENT)
+
+    monkeypatch.setattr("builder.build.packing.apptainer.pack", pack)
+    site, planned = Site(tmp_path), image(tmp_path / "project")
+    settings = BuildSettings(
+        project=tmp_path, out=tmp_path, formats=("sif", "oci", "charliecloud"), native_tools=False
+    )
+    run, work = site.run(settings), ImageWorkspace(path=tmp_path / "work")
+    work.context.mkdir(parents=True)
+    (work.context / "Dockerfile").write_text("FROM x AS runtime\n")
+    (tmp_path / "stage.log").write_text("its stage\n")
+    stored = StoredBase(
+        name=planned.base_image, arch="x86_64", key="", archive=tmp_path, digest=DIGEST, made=""
+    )
+    one = ImagePacker(
+        run=run,
+        image=planned,
+        work=work,
+        timer=Timer(),
+        logs=(tmp_path / "none.log", tmp_path / "stage.log"),
+    )
+    (work.path / "exported").mkdir()  # by a run that was killed
+    work.remember("sbom", lambda: "of another image")
+    packed, plain = one.layout([stored])
+    assert plain
+    assert plain.layout.path == work.plain
+    lines = work.log.read_text().splitlines()
+    assert lines == ["its stage", f"base {planned.base_image}", "FROM x AS runtime"]
+    made = one.artifacts(packed, plain)
+    digests = {name: artifact.digest for name, artifact in made.items()}
+    assert list(digests) == ["sif", "oci", "charliecloud"]
+    layout = read_layout(work.path / "image.oci")
+    tarball = sha256_of_file(work.path / "image.tar.gz")
+    assert [*digests.values()] == ["", layout.digest, f"sha256:{tarball}"]
+    assert {artifact.path.name for artifact in made.values()} == set(FILES.values())
+    manifest = json.loads(blob_path(layout.path, layout.digest).read_text())
+    assert manifest["annotations"] == {BASE_DIGEST: DIGEST}
+    named = {"arch": "x86_64", "tools": run.tools, "log": work.log}
+    assert given == [(work.plain, sections_of(planned), named)]
+    said = [line.rpartition(": ")[2] for line in site.said.getvalue().splitlines()]
+    assert said[:2] == ["building with fake", "packing the OCI layout"]
+    assert sorted(said[2:]) == ["packing the Charliecloud tarball", "packing the SIF"]
+    assert {*one.timer.seconds} == {"build", "oci", "charliecloud", "sif"}
+    steps = json.loads((work.path / "steps.json").read_text())
+    assert {"sbom", "programs", *made} == {*steps}
+    subject = steps["sbom"]["metadata"]["component"]
+    assert (subject["name"], subject["version"]) == (planned.identifier, "1.0")
+    assert one.layout([stored]) == (packed, None)
+    less = dataclasses.replace(settings, formats=("oci",))
+    assert [*dataclasses.replace(one, run=site.run(less)).artifacts(packed, None)] == ["oci"]
+    assert site.built() == ["runtime of core"]
+    foreign = dataclasses.replace(planned, cell=dataclasses.replace(planned.cell, arch="ppc64le"))
+    error = "core-1.0-debian13-ppc64le: the image that was built is for amd64, not ppc64le"
+    with pytest.raises(StepFailed, match=error):
+        dataclasses.replace(one, image=foreign).layout([stored])
 
 
 @pytest.mark.parametrize(

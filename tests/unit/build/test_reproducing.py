@@ -131,6 +131,7 @@ class Again:
         links = {name: (home / name).readlink() for name in ("native", "tools")}
         assert links == {name: self.site.home.path / name for name in links}
         assert (build.context / self.base.name).read_bytes() == self.base.read_bytes()
+        assert (build.context / build.file).is_file()
         build.log.touch()
 
     def compare(self) -> Comparison:

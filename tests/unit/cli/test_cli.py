@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import re
@@ -32,9 +33,12 @@ from builder.cli import build, main
 from builder.cli.commands import ABOUT as COMMANDS
 from builder.cli.commands import command_of, make_parser, options_of, parse
 from builder.cli.options import Options, ProgressOptions, SelectorOptions
+from builder.model import Plan
 from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.measurement import HostFacts
+from builder.model.planned import MANY as MANY_LEFT_OUT
+from builder.model.planned import by_reason
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -135,13 +139,35 @@ def test_plan_as_json(run: Run) -> None:
     found = run("plan", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/plan/v1"
     assert [row["image"] for row in found["images"]] == [image.identifier for image in plan.images]
-    assert len(found["left_out"]) == len(plan.left_out)
-    first = found["images"][0]
-    assert [one["stage"] for one in first["stage_states"]] == ["hpc-base-development", "runtime"]
-    assert {one["state"] for one in first["stage_states"]} == {"to build"}
-    assert first["content_key"] == plan.images[0].content_key
-    assert first["cell"]["arch"] == "x86_64"
-    assert all(one["reasons"] for one in found["left_out"])
+    first, image = found["images"][0], plan.images[0]
+    stages, why = first.pop("stage_states"), "its base is not in the store"
+    assert all(re.fullmatch("[0-9a-f]{64}", stage.pop("key")) for stage in stages)
+    assert stages == [
+        {"stage": name, "state": "to build", "shared_with": "", "why": why}
+        for name in ("hpc-base-development", "runtime")
+    ]
+    assert first.pop("state")  # the shipped project may be built by now
+    assert first == {
+        "image": image.identifier,
+        "cell": dataclasses.asdict(image.cell),
+        "content_key": image.content_key,
+        "base_image": image.base_image,
+        "stages": ["hpc-base-1.0"],
+        "checks": [check.name for check in image.checks],
+    }
+    assert found["left_out"] == left_out(plan)
+
+
+def left_out(plan: Plan) -> list[dict[str, Any]]:
+    """The cells that a plan leaves out, as JSON has them."""
+    return [
+        {
+            "image": one.cell.identifier,
+            "cell": dataclasses.asdict(one.cell),
+            "reasons": [{"layer": each.layer, "text": each.text} for each in one.reasons],
+        }
+        for one in plan.left_out
+    ]
 
 
 def test_plan_as_a_graph(run: Run) -> None:
@@ -169,8 +195,69 @@ def test_explain_as_json(run: Run) -> None:
     plan = plan_of("hpc-base")
     found = run("explain", PROJECT, "--recipe=hpc-base", "--json").json
     assert found["schema"] == "build-images/explanation/v1"
-    assert len(found["in"]) == len(plan.images)
-    assert len(found["out"]) == len(plan.left_out)
+    assert [one["image"] for one in found["in"]] == [one.identifier for one in plan.images]
+    first = found["in"][0]
+    assert first.keys() == {"image", "decided", "seen"}
+    assert first["seen"]
+    assert "recipes: hpc-base 1.0" in first["decided"]
+    assert found["out"] == left_out(plan)
+
+
+def test_explain_groups_many_cells_that_are_left_out(run: Run) -> None:
+    left = plan_of("hpc-base").left_out
+    assert len(left) > MANY_LEFT_OUT
+    lines = run("explain", PROJECT, "--recipe=hpc-base").out.splitlines()
+    begin = lines.index(f"{len(left)} cells are left out:")
+    groups = [[f"- {text}", *(f"    {one}" for one in cells)] for text, cells in by_reason(left)]
+    assert lines[begin + 1 :] == [line for group in groups for line in group]
+
+
+@pytest.mark.parametrize(
+    ("argv", "changes"),
+    [
+        ([], {}),
+        (
+            ["--format=sif", "--engine=docker", "--jobs=2", "--no-cache", "--offline", "-v"],
+            {
+                "formats": ("oci", "sif"),
+                "engine": "docker",
+                "jobs": 2,
+                "cache": False,
+                "offline": True,
+                "verbose": True,
+            },
+        ),
+        (
+            ["--refresh", "--no-verify", "--no-native-tools", "--max-index-age=3"],
+            {
+                "refresh": True,
+                "cache": False,
+                "verify": False,
+                "native_tools": False,
+                "max_index_age": 3,
+            },
+        ),
+    ],
+)
+def test_the_main_job_is_done_as_is_asked(
+    argv: list[str],
+    changes: dict[str, Any],
+    project: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[BuildSettings] = []
+
+    def prepared(settings: BuildSettings, *_: Any, **__: Any) -> None:
+        given.append(settings)
+        raise MissingPrerequisite("noted")
+
+    monkeypatch.setattr(build, "prepare", prepared)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert run(f"--project={project}", "--no-lint", *argv).code == 4
+    expected = BuildSettings(project=project, out=project / "out", jobs=3, epoch=1_700_000_000)
+    assert given == [dataclasses.replace(expected, **changes)]
 
 
 def test_spec_writes_what_the_golden_files_hold(tmp_path: Path, run: Run) -> None:
@@ -278,6 +365,9 @@ def test_a_selection_that_is_left_out_says_why(run: Run) -> None:
     golden = (GOLDEN / "plan/all-left-out.txt").read_text()
     assert (done.code, done.out) == (3, "")
     assert done.err.startswith(f"build-images: {golden.partition('  recipe:')[0]}")
+    explained = run("explain", PROJECT, *selectors)
+    assert (explained.code, explained.err) == (0, "")
+    assert explained.out.startswith("- python-mpi-1.0-debian")
 
 
 def test_what_the_machine_lacks_is_told_before_anything_is_built(

@@ -15,7 +15,9 @@ from samples import ROOT
 from builder.build import inputs
 from builder.cli import main
 from builder.host import doctor
+from builder.model import LockedSource
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
+from builder.system.terminal import Progress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -124,6 +126,28 @@ def test_lock_then_fetch_then_spec(
     assert run(project, "spec", "--output", str(tmp_path / "specs")) == 0
     copied = {path.name: path.read_bytes() for path in tmp_path.glob("specs/*/files/sources/*/*")}
     assert copied == {"one-1.0.tar.gz": b"one", "two-2.0.tar.gz": b"two"}
+
+
+def test_the_progress_of_large_files_is_told_by_quarters(capsys: Capture) -> None:
+    told = inputs.DownloadProgress(Progress())
+    large, small = (
+        LockedSource(url=f"{UP}/{name}", file=name, sha256="0" * 64, size=size)
+        for name, size in (("large", 20_000_001), ("small", 20_000_000))
+    )
+    for part in (0, 4_000_000, 5_000_001, 5_000_002, 10_000_001, 19_999_999, 20_000_000):
+        told(large, part)
+        told(small, part)
+    told(large, 20_000_001)
+    told(large, 20_000_009)
+    assert [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "large: 0 % of 20.0 MB",
+        "small: 0 % of 20.0 MB",
+        "large: 25 % of 20.0 MB",
+        "large: 50 % of 20.0 MB",
+        "large: 75 % of 20.0 MB",
+        "small: 100 % of 20.0 MB",
+        "large: 100 % of 20.0 MB",
+    ]
 
 
 def test_a_changed_file_is_refused_until_it_is_accepted(

@@ -295,14 +295,28 @@ def _tagged_often(index: dict[str, Any]) -> None:
         index["manifests"].append({**release, "annotations": notes})
 
 
+def _as_proof(index: dict[str, Any]) -> dict[str, Any]:
+    """An index of the archive, under a tag of proof."""
+    release = next(one for one in index["manifests"] if "index" in one["mediaType"])
+    name = release["annotations"]["build-images.repository"]
+    notes = {**release["annotations"], layout.REF_NAME: f"{name}:sha256-x.sig"}
+    return {**release, "annotations": notes}
+
+
 FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "a wrong byte": (lambda files: files.spoil(files.blob()), "has the digest sha256:"),
     "a blob is missing": (lambda files: files.drop(files.blob()), "blob sha256:"),
-    "a name twice": (lambda files: files.add(files.blob(), b"other"), ""),
-    "a manifest twice": (on_index(lambda index: index["manifests"].extend(index["manifests"])), ""),
+    "a name twice": (lambda files: files.add(files.blob(), b"other"), ": duplicate file: blobs/"),
+    "a manifest twice": (
+        on_index(lambda index: index["manifests"].extend(index["manifests"])),
+        ": duplicate entry: ",
+    ),
     "a hundred tags": (_tagged_often, "has more than 100 tags"),
     "a shorter blob": (lambda files: files.shorten(files.blob()), "bytes, expected"),
-    "a path that leads out": (lambda files: files.add("../../etc/cron.d/x", b"x"), ""),
+    "a path that leads out": (
+        lambda files: files.add("../../etc/cron.d/x", b"x"),
+        'unexpected file in an image layout: "../../etc/cron.d/x"',
+    ),
     "an absolute path": (
         lambda files: files.add("/etc/passwd", b"x"),
         "unexpected file in an image layout",
@@ -327,6 +341,14 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
     "rubbish for an index": (
         lambda files: files.replace("index.json", b"{"),
         "it is not valid JSON",
+    ),
+    "an image of another size": (
+        on_index(lambda index: index["manifests"][0].update(size=1)),
+        " bytes, expected 1",
+    ),
+    "an index below the tag of proof": (
+        on_index(lambda index: index["manifests"].append(_as_proof(index))),
+        ": sha256-x.sig is a tag for proof, but this is an image index",
     ),
     "no list": (on_index(lambda index: index.update(manifests={})), "list of manifests missing"),
     "a manifest of no repository": (
@@ -419,6 +441,18 @@ def test_another_layout_is_no_bundle(
     other = on_index(lambda index: index.pop("artifactType"))
     assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
     assert "not a bundle" in capsys.readouterr().err
+    version = b'{"imageLayoutVersion": "2.0.0"}'
+    newer = changed(whole, tmp_path / "y.tar", lambda files: files.replace("oci-layout", version))
+    assert loaded(newer, policy, fake) == 2
+    assert "unknown image layout version in oci-layout" in capsys.readouterr().err
+    without = changed(whole, tmp_path / "z.tar", lambda files: files.drop("index.json"))
+    assert loaded(without, policy, fake) == 2
+    assert "not an image layout: index.json is missing" in capsys.readouterr().err
+    spoilt, at = bytearray(whole.read_bytes()), 2 * archives.BLOCK
+    spoilt[at] ^= 1  # in the second header
+    (tmp_path / "spoilt.tar").write_bytes(spoilt)
+    assert loaded(tmp_path / "spoilt.tar", policy, fake) == 5
+    assert f"invalid tar header at byte {at}\n  hint: copy it again" in capsys.readouterr().err
 
 
 def test_options_that_do_not_go_together(policy: Path) -> None:

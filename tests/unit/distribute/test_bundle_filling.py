@@ -30,7 +30,7 @@ from builder.distribute.bundle.inputs import Input, Inputs, add_build, add_nativ
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
-from builder.registry.manifests import BASE, PACKAGES, PROJECT, SOURCES
+from builder.registry.manifests import BASE, NATIVE, PACKAGES, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof.attachments import BlobDescriptor
@@ -74,6 +74,7 @@ def test_a_file_of_the_same_size_is_replaced(tmp_path: Path) -> None:
         file.write_bytes(OTHER)
     fill_home(repository, inputs, home)
     assert [file.read_bytes() for file in files] == [SIGNED, SIGNED]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o644, 0o644]
     before = [file.stat().st_ino for file in files]
     fill_home(repository, inputs, home)
     assert [file.stat().st_ino for file in files] == before
@@ -113,6 +114,37 @@ def test_a_journal_of_another_shape_is_refused(given: object, tmp_path: Path) ->
     inputs.add(PACKAGES, "", {"build": "0" * 32, "given": given}, {})
     with pytest.raises(WrongContent, match="invalid line in a journal"):
         fill_home(*written(inputs, tmp_path), Home(path=tmp_path / "other"))
+
+
+NO_JOURNAL, NO_SOURCE, NO_BASE = "not a build journal", "not a source", "not a base image"
+NO_TOOLS, FULL = "not native tools", f"sha256:{'5' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "names", "why"),
+    [
+        (PACKAGES, {"build": "0" * 31, "given": []}, [], NO_JOURNAL),
+        (PACKAGES, {"build": "0" * 32, "given": []}, ["ab/x.deb"], NO_JOURNAL),
+        (SOURCES, {}, ["0" * 64], NO_SOURCE),
+        (BASE, {"digest": FULL}, [], NO_BASE),
+        (BASE, {"digest": FULL}, ["a.oci.tar", "b.oci.tar"], NO_BASE),
+        (BASE, {"digest": FULL}, ["../a.oci.tar"], NO_BASE),
+        (BASE, {"digest": "../x"}, ["a.oci.tar"], NO_BASE),
+        (NATIVE, {"name": "a", "digest": FULL, "entries": [["../x", 0o40755, ""]]}, [], NO_TOOLS),
+        (NATIVE, {"name": "a", "digest": FULL, "entries": []}, [], NO_TOOLS),
+        (NATIVE, {"name": "a", "digest": digest_of([]), "entries": []}, [SHA256], NO_TOOLS),
+        (NATIVE, {"name": "../a", "digest": digest_of([]), "entries": []}, [], NO_TOOLS),
+    ],
+)
+def test_an_input_that_is_not_what_it_says_is_refused(
+    kind: str, about: dict[str, object], names: list[str], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(SIGNED)
+    inputs = Inputs(contents=ArchiveContents())
+    inputs.add(kind, "", about, {name: input_file(tmp_path / "file") for name in names})
+    with pytest.raises(WrongContent, match=why):
+        fill_home(*written(inputs, tmp_path), Home(path=tmp_path / "other"))
+    assert not [path for path in tmp_path.rglob("other/**/*") if path.is_file()]
 
 
 def test_builds_that_share_a_file_take_turns(

@@ -16,6 +16,7 @@ from test_publishing import registry_in_memory  # noqa: F401 - fixture
 from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
 from builder.distribute.publish.proof import proof_lock
+from builder.model.errors import Refused
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (
     INDEX,
@@ -145,6 +146,21 @@ def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
     assert "1.0" not in fake.tags("site/copy")
 
 
+def test_proof_of_the_target_that_the_source_lacks_is_not_written_over(fake: Fake) -> None:
+    source, target = repository(fake), repository(fake, "site/copy")
+    _, tag = signed(source)
+    lost = f"sha256:{'0' * 64}"
+    layers = {"layers": [{"mediaType": "x", "digest": lost, "size": 1}]}
+    theirs = (json.dumps(layers).encode(), MANIFEST)
+    fake.manifests["site/copy", tag] = theirs
+    said = f"{target.name}:{tag}: the target has proof that the source lacks: {lost}\n"
+    with pytest.raises(Refused, match=said) as refused:
+        mirror_to(source, target)
+    assert "remove the tag from the target, or copy into another namespace" in str(refused.value)
+    assert fake.manifests["site/copy", tag] == theirs
+    assert "1.0" not in fake.tags("site/copy")
+
+
 def test_proof_that_another_has_added_to_is_no_loss(fake: Fake) -> None:
     source, target = repository(fake), repository(fake, "site/copy")
     _, tag = signed(source)
@@ -166,12 +182,14 @@ def test_a_blob_on_its_way_has_no_name(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is killed leaves none among the temporary files, which may be large."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home, temporary = tmp_path / "new/home", tmp_path / "tmp"
     temporary.mkdir()
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     source, target, seen = repository(fake), repository(fake, "other/copy"), list[Path]()
-    blob = source.write_blob(b"a layer")
+    blobs = [source.write_blob(content) for content in (b"a layer", b"another")]
     fake.before = lambda _: seen.extend([*temporary.iterdir(), *home.glob("*")])
-    BlobTransfer(registry=target, blob=blob, origin=source).send()
+    for blob in blobs:
+        BlobTransfer(registry=target, blob=blob, origin=source).send()
     assert seen == []
-    assert target.has_blob(blob.digest)
+    assert all(target.has_blob(blob.digest) for blob in blobs)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,26 @@ def publish(
 ) -> None:
     to = namespace(f"{fake.host}/site", ())
     Publisher(target=to, prove=prove, jobs=jobs).send(releases)
+
+
+def test_an_image_in_the_folder_of_another_is_not_published(made: Path, tmp_path: Path) -> None:
+    project = Path(shutil.copytree(made, tmp_path / "project"))
+    release = next(one for one in releases_of(project) if one.recipe == "tools")
+    ours, theirs = sorted(release.images, key=lambda one: one.arch)
+    ours.folder.rename(project / "other")
+    shutil.copytree(theirs.folder, ours.folder)
+    record = ours.folder / "manifest.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "outcome": "built"}))
+    declared = declared_releases(load_project(project), Selection())
+    _, reasons = ready_releases(declared, project / "out", project)
+    begin = f"{release}: {ours.arch}: "
+    assert [reason.removeprefix(begin) for reason in reasons] == [
+        f"its folder contains {theirs.folder.name}",
+        "its inputs changed after the build: build it again",
+        f"its manifest is for another cell: {asdict(theirs.planned.cell)}",
+        "it is not verified: built",
+        "it is incomplete: its config is for amd64",
+    ]
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -471,6 +471,7 @@ def test_the_command_ends_as_its_script_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "script").write_text(f'echo "$@ $BUILD_IMAGES_PYTHON"\n{ends}\n')
+    assert set_up._SCRIPT.samefile(PARTS / "main.sh")
     monkeypatch.setattr(set_up, "_SCRIPT", tmp_path / "script")
     assert main(["setup", "--dry-run"]) == code
     assert capsys.readouterr().err == f"--dry-run {sys.executable}\n"
