@@ -68,7 +68,7 @@ class Machine:
         made = {"project": self.folder, "out": self.folder / "out", **settings}
         engine = FakeEngine()
         engine.lends = True
-        engine.build = self.built.append  # type: ignore[method-assign]
+        engine.build = self.built.append  # type: ignore[method-assign, assignment]
         home = Home(path=self.folder / "home")
         return Run(
             settings=BuildSettings(**made),
@@ -154,7 +154,12 @@ def test_a_build_that_asks_no_proxy_is_recorded_with_the_state_of_now(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(run_module, "state_beside", lambda *one: asked.append(one) or STATE)
+
+    def state(archive: str, suite: str) -> IndexState:
+        asked.append((archive, suite))
+        return STATE
+
+    monkeypatch.setattr(run_module, "state_beside", state)
     planned = machine.image()
     assert index_states(machine.run(), planned, "x") == (STATE,)
     assert asked == [("https://mirror.example.org/debian", "trixie")]
@@ -199,7 +204,8 @@ def test_packages_are_downloaded_through_the_cache(
     run = machine.run(offline=True, max_index_age=days)
     words = (run.tools, home, [machine.image()], run.progress, run.settings)
     with downloading(*words) as tools:
-        assert (tools.packages, tools.pip, tools.journals) == (cache, "", "journals")
+        shown: tuple[object, ...] = (tools.packages, tools.pip, tools.journals)
+        assert shown == (cache, "", "journals")
         assert tools.downloading == {"http_proxy": "http://cache"}
     said = [line.partition("] ")[2] for line in machine.said.getvalue().splitlines()]
     assert said == [

@@ -173,8 +173,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
         assert found == ["unpinned-base"] * 2, agent
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
-    [found] = problems(of("build"), locked=True)
-    assert (found.rule, found.file) == ("unpinned-base", "Singularity.def")
+    [finding] = problems(of("build"), locked=True)
+    assert (finding.rule, finding.file) == ("unpinned-base", "Singularity.def")
     assert rules(of(f"docker.io/library/debian:13@sha256:{'0' * 64}"), locked=True) == []
 
 
