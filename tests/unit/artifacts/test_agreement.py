@@ -238,6 +238,7 @@ def test_ranks_that_were_not_started_were_not_emulated(made: Path) -> None:
         configuration=[run, {"name": name, "annotations": annotations}],
     )
     forged.statements[f"evidence/sif-{name}.json"] = ranks
+    forged.manifest["emulated_runs"] = ["charliecloud", "oci", "sif"]
     outcome = {"check": name, "outcome": "skipped", "reason": "", "duration_s": 0.0}
     forged.manifest["launched"] = {"sif": [{**outcome, "data": {}, "output": ""}]}
     assert faults_of(manifest_from(forged.manifest), forged.statements) == []
