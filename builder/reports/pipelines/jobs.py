@@ -135,8 +135,7 @@ def _selectors(*cells: Cell, arches: Sequence[str] = ()) -> str:
     if cells[0].flavour != RUNTIME:
         words += ["--flavour", cells[0].flavour]
     if cells[0].cpu != GENERIC:
-        for target in sorted({cell.cpu for cell in cells}):
-            words += ["--cpu-target", target]
+        words += ["--cpu-target", cells[0].cpu]
     return shlex.join([*words, *(word for arch in arches for word in ("--arch", arch))])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +13,16 @@ from typing import Any
 
 import pytest
 from made_releases import images_of, make_images, make_project
+from samples import compare_with_golden
 
 from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statements
 from builder.cli.show import write_report
 from builder.distribute.publish.releases import ready
 from builder.model import PlannedImage
-from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_of
-from builder.model.manifest import manifest_from
+from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_of, run_faults
+from builder.model.manifest import Outcome, manifest_from
 from builder.model.planned import environment_text
+from builder.model.predicates import result_of
 from builder.reports.report import BuildRun, report_of_run
 from builder.verify.finished_images import proven_state
 
@@ -171,6 +174,27 @@ FORGED: dict[str, tuple[Callable[[Forged], object], str]] = {
         lambda f: detail(f).update(data={"ranks": 2, "rank_numbers": [0, 0]}),
         "architecture passed, but its ranks are numbered [0, 0]",
     ),
+    "of the first day": (lambda f: run_of(f).update(times("2023")), "before the image was built"),
+    "two days before the build": (
+        lambda f: f.manifest.update(started="2026-01-02T12:00:00+00:00"),
+        "before the image was built",
+    ),
+    "in no list": (
+        lambda f: predicate(f)["passedTests"].remove("architecture"),
+        "architecture is missing in its lists, but passed in its details",
+    ),
+    "in no detail": (
+        lambda f: predicate(f)["configuration"].pop(),
+        "architecture is passed in its lists, but missing in its details",
+    ),
+    "no check at all": (
+        lambda f: predicate(f).update(
+            passedTests=[], configuration=predicate(f)["configuration"][:1]
+        ),
+        "missing outcomes: ",
+    ),
+    "at one moment": (lambda f: run_of(f).update(finished=run_of(f)["started"]), ""),
+    "no package indices": (lambda f: run_of(f).pop("indices", None), ""),
     "another architecture was seen": (
         lambda f: detail(f).update(data={"uname": "s390x"}),
         "architecture saw s390x",
@@ -187,6 +211,37 @@ def test_what_contradicts_the_details_is_named(case: str, arch: str, made: Path)
     forged = Forged(copy.deepcopy(manifest), copy.deepcopy(statements))
     forge(forged)
     assert reason in "; ".join(faults_of(manifest_from(forged.manifest), forged.statements))
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
+def test_all_that_is_told_of_forgeries(arch: str, made: Path) -> None:
+    manifest, statements = loaded(made / "out" / image_of(made, arch).identifier)
+    lines = []
+    for case, (forge, _) in FORGED.items():
+        forged = Forged(copy.deepcopy(manifest), copy.deepcopy(statements))
+        forge(forged)
+        lines += [f"# {case}", *faults_of(manifest_from(forged.manifest), forged.statements)]
+    text = re.sub(r"sha256:[0-9a-f]{64}", "DIGEST", "\n".join([*lines, ""]))
+    text = re.sub(r"\b20\d\d-\d\d-\d\dT[\d:.+]+", "TIME", text)
+    compare_with_golden(text, f"forged-{arch}.txt")
+    result = result_of(statements[NAME])  # also where the image's architecture is not known
+    assert run_faults(result) == run_faults(result, arch=arch) == []
+
+
+def test_ranks_that_were_not_started_were_not_emulated(made: Path) -> None:
+    forged = Forged(*loaded(made / "out" / image_of(made, "ppc64le").identifier))
+    name, annotations = "mpi-hybrid-srun", {"outcome": "skipped"}
+    ranks = copy.deepcopy(forged.statements[NAME])
+    [run, *_] = ranks["predicate"]["configuration"]
+    ranks["predicate"].update(
+        {"passedTests": [], "warnedTests": [name], "result": "WARNED"},
+        configuration=[run, {"name": name, "annotations": annotations}],
+    )
+    forged.statements[f"evidence/sif-{name}.json"] = ranks
+    forged.manifest["emulated_runs"] = ["charliecloud", "oci", "sif"]
+    outcome = {"check": name, "outcome": "skipped", "reason": "", "duration_s": 0.0}
+    forged.manifest["launched"] = {"sif": [{**outcome, "data": {}, "output": ""}]}
+    assert faults_of(manifest_from(forged.manifest), forged.statements) == []
 
 
 def edit(file: Path, change: Callable[[Json], object]) -> None:
@@ -267,7 +322,8 @@ def test_a_project_demands_its_own_checks(made: Path) -> None:
     assert {fault.partition(": ")[2] for fault in found} == {"missing outcomes: mpi"}
 
 
-HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
+MORE = {"checks/20-a": "6" * 64, "checks/30-b": "7" * 64}
+HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64, **MORE}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +331,8 @@ HARNESS = {"run-checks": "1" * 64, "checks/10-mpi": "2" * 64}
     [
         (HARNESS | {"bin/mpi": "3" * 64}, ""),
         (HARNESS | {"checks/10-mpi": "4" * 64}, "differ from the builder's: checks/10-mpi"),
-        ({"run-checks": "1" * 64}, "differ from the builder's: checks/10-mpi"),
+        ({"run-checks": "1" * 64, **MORE}, "differ from the builder's: checks/10-mpi"),
+        ({"x": "1"}, "builder's: checks/10-mpi, checks/20-a, checks/30-b; evidence/"),
         (None, "it does not say which scripts ran the checks"),
     ],
 )
@@ -313,7 +370,11 @@ def test_a_measurement_has_no_outcomes_in_the_manifest(made: Path) -> None:
     manifest, statements = loaded(made / "out" / image_of(made, "x86_64").identifier)
     statements["evidence/sif-bench.json"] = copy.deepcopy(statements[NAME])
     assert faults_of(manifest_from(manifest), statements) == []
-    statements["evidence/sif-other.json"] = statements.pop("evidence/sif-bench.json")
+    statements["evidence/sif-bench.json"]["subject"][0]["digest"]["sha256"] = "0" * 64
+    [fault] = faults_of(manifest_from(manifest), statements)
+    assert "its subject" in fault
+    del statements["evidence/sif-bench.json"]
+    statements["evidence/sif-other.json"] = copy.deepcopy(statements[NAME])
     assert (
         "evidence/sif-other.json: the manifest has different"
         in faults_of(manifest_from(manifest), statements)[0]
@@ -324,6 +385,9 @@ def test_without_faults_a_manifest_is_as_it_was(made: Path) -> None:
     manifest, _ = loaded(made / "out" / image_of(made, "x86_64").identifier)
     found = manifest_from(manifest)
     assert as_judged(found, []) == found
+    judged = as_judged(as_judged(found, ["c"]), ["a", "b"])
+    failure = Outcome(check=CHECK, outcome="failed", reason="a; b")
+    assert judged.checks == {run: (*own, failure) for run, own in found.checks.items()}
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
 
     loose = of("docker.io/library/debian:13")
     for agent in ("docker", "library", "oras", "shub"):
-        found = rules(of("docker.io/library/debian:13", agent), locked=True)
-        assert found == ["unpinned-base"] * 2, agent
+        of_agent = of("docker.io/library/debian:13", agent)
+        assert rules(of_agent, locked=True) == ["unpinned-base"] * 2, agent
     assert rules(loose) == []
     # A definition has no stage upon a stage: the name is an image of the registry.
     [finding] = problems(of("build"), locked=True)

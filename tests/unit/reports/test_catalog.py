@@ -175,9 +175,12 @@ def test_an_sbom_of_another_shape(
     assert f"{HPC}: the SBOM is for another image\n" in not_proven(tmp_path, capsys)
 
 
-def test_evidence_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    image_folder(tmp_path / "out", result="FAILED")
-    assert "the evidence oci says FAILED" in not_proven(tmp_path, capsys)
+@pytest.mark.parametrize(("result", "said"), [("FAILED", "FAILED"), ("", "nothing")])
+def test_evidence_that_failed(
+    result: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_folder(tmp_path / "out", result=result)
+    assert f"the evidence oci says {said}\n" in not_proven(tmp_path, capsys)
 
 
 def without_evidence(folder: Path) -> None:

@@ -186,6 +186,8 @@ def test_the_report_is_written_anew_and_keeps_all_else(tmp_path: Path) -> None:
     page = Page((out / "report.html").read_text(encoding="utf-8"))
     assert "maintainer: not here: at all" in page.text("absences")
     assert "svg" in page.tags
+    (out / "report.json").write_text(json.dumps({**after, "schema": "other"}))
+    assert refreshed(out, manifest_record(measured_manifest())) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"schema": "other"}'])

@@ -164,8 +164,9 @@ def test_a_label_is_a_text_whatever_it_holds(label: str) -> None:
 
 
 def test_no_runner_to_emulate_on_is_refused() -> None:
-    with pytest.raises(BadInput, match="no runner for x86_64"):
+    with pytest.raises(BadInput, match="no runner for x86_64") as refused:
         pipeline_of(planned().images, {**RUNNERS["github"], "x86_64": "none"}, command="")
+    assert refused.value.hint == "--native-runner x86_64=LABEL"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

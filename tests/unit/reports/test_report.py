@@ -195,7 +195,10 @@ def test_a_left_out_cell_says_why_on_hover_and_in_the_list(tmp_path: Path) -> No
     page = render(tmp_path, manifest(cell()), left_out=(absent,))
     assert "maintainer: not here; maintainer: nor there" in page.text("absences")
     assert absent.cell.identifier in page.text("absences")
-    assert any(title.endswith("; maintainer: nor there") for title in page.values("title"))
+    assert any(
+        title.endswith("maintainer: not here; maintainer: nor there")
+        for title in page.values("title")
+    )
 
 
 def test_a_reason_cannot_inject_markup(tmp_path: Path) -> None:
@@ -311,10 +314,15 @@ def test_steps_and_artifacts_are_in_the_order_of_the_build() -> None:
     steps = ("spec", "base", "stages", "build", "oci", "sif", "charliecloud", "verify", "other")
     made = card_of(record(manifest(cell(), durations_s=dict.fromkeys(reversed(steps), 2.0))))
     assert [(step, seconds) for step, seconds, _ in made.steps] == [(step, 2.0) for step in steps]
-    assert [share for _, _, share in made.steps] == pytest.approx([100 / 9] * len(steps))
+    assert [share for *_, share in made.steps] == pytest.approx([100 / 9] * 9)
     assert list(made.artifacts) == ["OCI layout", "SIF", "Charliecloud"]
     nothing = card_of(record(manifest(cell(), durations_s={"spec": 0.0})))
     assert nothing.steps == (("spec", 0.0, 0.0),)
+    few = record(manifest(cell(), packages=0, tools={"buildah": "1.28.2", "qemu": ""}))
+    assert dict(card_of(few).facts)["tools"] == "buildah 1.28.2"
+    assert "packages" not in dict(card_of(few).facts)
+    titles = [title for title, _ in card_of(dataclasses.replace(few, artifacts={})).checks["mpi"]]
+    assert titles == ["OCI layout", "SIF", "Charliecloud"]
 
 
 def test_a_report_with_gaps_can_be_read() -> None:
@@ -398,6 +406,7 @@ def test_a_report_that_cannot_be_written_leaves_the_older_one(tmp_path: Path) ->
 def test_an_identifier_can_be_taken_apart(sample: Cell) -> None:
     usual = {"cuda": "none", "mpi": "none", "flavour": "runtime", "cpu": "generic"}
     assert {**usual, **axes_of(sample.identifier)} == asdict(sample)
+    assert axes_of("x86_64") == {"arch": "x86_64", "recipe": "", "recipe_version": "", "base": ""}
 
 
 @pytest.mark.parametrize(

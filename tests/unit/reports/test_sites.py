@@ -208,6 +208,7 @@ def test_names_in_kubernetes_are_labels_and_stay_different() -> None:
     names = [kubernetes_name(f"{'long-' * 20}{end}") for end in ("a", "b")]
     assert names[0] != names[1]
     assert max(map(len, names)) <= 57
+    assert "--" not in kubernetes_name(f"{'a' * 47}-{'b' * 20}")
 
 
 @pytest.mark.parametrize(

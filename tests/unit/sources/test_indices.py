@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +121,9 @@ def test_the_report_shows_how_old_they_were() -> None:
     assert "packages 70 days behind" not in [one.text for one in badges_of(manifest(SECURITY))]
     assert index_states(manifest(MAIN)).endswith("; no security updates")
     assert index_states(record({})) == ""
+    undated, later = replace(SECURITY, date=""), replace(SECURITY, date="2026-11-26T00:00:00+00:00")
+    assert index_states(manifest(undated)).endswith("-security of an unknown day")
+    assert index_states(manifest(later)).endswith("of 2026-11-26, 0 days old")
     assert days_behind(ImageInputs()) == 0
 
 
