@@ -144,7 +144,7 @@ class SimulatedWorkers:
             self._later(late_s, ended, is_late=True)
 
     def _wrong(self, task: Task, attempt: Attempt) -> list[str]:
-        """What an attempt must not be."""
+        """Faults of an attempt."""
         worker = attempt.worker
         rules = {
             "its worker is gone": self._alive.get(worker.name) != worker,
@@ -158,7 +158,7 @@ class SimulatedWorkers:
         return [text for text, holds in rules.items() if holds]
 
     def _left(self, pack: Task, machine: str) -> bool:
-        """Whether an image is packed elsewhere than it was built, for no reason."""
+        """Return whether an image is packed elsewhere than it was built, for no reason."""
         built = self.accepted[pack.needs[0]].worker.machine
         is_usable = built not in self.schedule.aside and built not in self._vacated
         return machine != built and is_usable and pack.name not in self._lost

@@ -10,6 +10,7 @@ import shlex
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from builder.artifacts import oci
@@ -140,12 +141,14 @@ class Bootstrapping:
         name: str,
         record: str,
         make: Callable[[Path, str], Mapping[str, object]],
-        share: Callable[[Path, bool], None],
+        tag: str,
+        share: Callable[[Path], None],
     ) -> Path:
         """Return the store's folder of a name; fill it first if it is missing or too old.
 
         `make` receives the folder to fill and the time, and returns the content of its record.
-        `share` receives the folder, and whether it was filled now, to add it to the site's store.
+        `share` receives the folder to add to the site's store, if that lacks the tag or has an
+        older one.
         """
         folder = self.store / name
         with locked(self.store, name, stopped=lambda: self.processes.stopping):
@@ -154,10 +157,11 @@ class Bootstrapping:
             is_old = not is_whole or str(known["made"]) < self.not_before
             if is_old:
                 now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-                with staging(self.store, name) as partial:
-                    text = json.dumps(make(partial, now), indent=1)
-                    (partial / record).write_text(text)
-            share(folder, is_old)
+                with staging(self.store, name) as unfinished:
+                    text = json.dumps(make(unfinished, now), indent=1)
+                    (unfinished / record).write_text(text)
+            if (is_old and self.not_before) or self.shared.lacks(tag):
+                share(folder)
         return folder
 
     def mmdebstrap(
@@ -256,11 +260,8 @@ def ensure_base(
         )
         return write(stored)
 
-    def share(folder: Path, is_new: bool) -> None:
-        if (is_new and way.not_before) or way.shared.lacks(tag):
-            way.shared.put(tag, folder, what)
-
-    folder = way.ensure(f"{base.name}-{arch}-{key[:12]}", RECORD, make, share)
+    name_here, put = f"{base.name}-{arch}-{key[:12]}", partial(way.shared.put, tag, title=what)
+    folder = way.ensure(name_here, RECORD, make, tag, put)
     return _read(folder / RECORD, name)
 
 

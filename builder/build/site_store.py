@@ -36,10 +36,8 @@ def place_of(project: Path, processes: Processes) -> StorePlace | None:
     if not named:
         return None
     if not STORE.fullmatch(named):
-        text = (
-            f"the site's store: {without_users(named)}: neither an absolute path nor a repository"
-        )
-        raise BadInput(text, hint=STORE_HINT)
+        shown = f"the site's store: {without_users(named)}"
+        raise BadInput(f"{shown}: neither an absolute path nor a repository", hint=STORE_HINT)
     if named.startswith("/"):
         return FolderStore(Path(named))
     return repository_store(named, processes)

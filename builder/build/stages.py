@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
@@ -179,7 +177,7 @@ class RunStages:
         run, path = self.run, self.records.path(stage)
         if not self._is_shared(spec.image):
             return False
-        with _scratch(run.tools.home) as folder:
+        with run.shared.files() as folder:
             if not run.shared.take(_tag(stage), folder):
                 return False
             record = read_record(folder / path.name)
@@ -209,7 +207,7 @@ class RunStages:
         run, path = self.run, self.records.path(stage)
         if not self._is_shared(spec.image):
             return
-        with _scratch(run.tools.home) as folder:
+        with run.shared.files() as folder:
             try:
                 run.engine.export(stage.tag, folder / _IMAGE, log=self.records.log(stage))
                 shutil.copyfile(path, folder / path.name)
@@ -252,13 +250,6 @@ class RunStages:
 
 def _tag(stage: KeyedStage) -> str:
     return f"stage-{stage.key}"
-
-
-@contextlib.contextmanager
-def _scratch(home: Home) -> Iterator[Path]:
-    home.temporary.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="stage-", dir=home.temporary) as folder:
-        yield Path(folder)
 
 
 def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:

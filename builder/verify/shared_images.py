@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 from collections.abc import Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.artifacts.manifests import read_manifest
+from builder.build.base_store import base_key
 from builder.build.inputs import program_digest
 from builder.build.mirror import find_mirror
 from builder.build.run import Run
@@ -18,7 +18,7 @@ from builder.build.workspace import FILES, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
 from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
-from builder.model.errors import Interrupted, counted
+from builder.model.errors import Interrupted, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, SBOM, Manifest
 from builder.system.locks import locked
 from builder.system.threads import in_threads
@@ -54,8 +54,13 @@ def _taken(run: Run, spec: Spec) -> bool:
 def take_image(run: Run, image: PlannedImage) -> bool:
     """Fill an image's output folder from the site's store; return whether the store has it.
 
-    If another builder is at work on the image, this run waits for that one's image.
+    If another builder is at work on the image, this run waits for that one's image. Without a
+    mirror it is unknown which base the image would have, and nothing is taken.
     """
+    try:
+        tag = _tag(run, image, _expected_base(run, image))
+    except MissingPrerequisite:
+        return False
     work, name = run.tools.home.work, f"{image.identifier}-{run.engine.name}"
     work.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -65,7 +70,7 @@ def take_image(run: Run, image: PlannedImage) -> bool:
             return False
         scratch = held.enter_context(TemporaryDirectory(prefix="site-store-", dir=work))
         taken = Path(scratch)
-        if not run.shared.take(_tag(run, image), taken) or read_manifest(taken) is None:
+        if not run.shared.take(tag, taken) or read_manifest(taken) is None:
             return False
         _move(taken, run.settings.out / image.identifier)
     run.progress.say(f"{image.identifier}: from the site's store")
@@ -95,16 +100,25 @@ def share_image(run: Run, spec: Spec, manifest: Manifest) -> None:
         *(source.in_context.partition("/")[0] for source in spec.sources),
     }
     folder = run.settings.out / image.identifier
-    run.shared.put(_tag(run, image), folder, f"image {image.identifier}", names=names)
+    tag = _tag(run, image, manifest.inputs.base.key)
+    run.shared.put(tag, folder, f"image {image.identifier}", names=names)
 
 
-def _tag(run: Run, image: PlannedImage) -> str:
+def _expected_base(run: Run, image: PlannedImage) -> str:
+    """Return the key of the base that the image would be built on; empty for a registry's.
+
+    It covers the mirror: one may have security updates, and another none.
+    """
+    if not image.is_bootstrapped:
+        return ""
+    return base_key(image.base, image.cell.arch, run.mirror or find_mirror())
+
+
+def _tag(run: Run, image: PlannedImage, base: str) -> str:
     settings = run.settings
     content = [
         *(image.identifier, image.content_key, settings.engine, settings.epoch),
-        # What another version of this program proved may be less.
-        *(settings.native_tools, *settings.formats, program_digest()),
+        # Another version of this program may have proved less.
+        *(settings.native_tools, *settings.formats, base, program_digest()),
     ]
-    if image.is_bootstrapped:
-        content.append(dataclasses.asdict(run.mirror or find_mirror()))
     return f"image-{sha256_of_json(content)}"

@@ -14,6 +14,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -122,18 +123,15 @@ def ensure_tools(base: BaseImage, arch: str, way: Bootstrapping) -> NativeTools:
         _make(base, arch, folder, way)
         return {"name": name, "digest": digest_of(entries_of(folder / "root")), "made": now}
 
-    def share(folder: Path, is_new: bool) -> None:
-        if (is_new and way.not_before) or way.shared.lacks(tag):
-            _share(tag, folder, what, way)
-
-    record = way.ensure(f"{name}-{key[:12]}", RECORD, make, share) / RECORD
+    share = partial(_share, tag, what, way)
+    record = way.ensure(f"{name}-{key[:12]}", RECORD, make, tag, share) / RECORD
     note_use(record)
     tools = _read(record)
     assert tools
     return tools
 
 
-def _share(tag: str, folder: Path, what: str, way: Bootstrapping) -> None:
+def _share(tag: str, what: str, way: Bootstrapping, folder: Path) -> None:
     """Add tools to the site's store."""
     try:
         with TemporaryDirectory(prefix=".share-", dir=folder.parent) as folded:

@@ -146,7 +146,7 @@ class SiteStore:
         if (place := self._place) is None or not self._takes:
             return False
         try:
-            with self._files() as partial_folder:
+            with self.files() as partial_folder:
                 if not self._take(place, tag, partial_folder):
                     return False
                 for path in partial_folder.iterdir():
@@ -233,7 +233,7 @@ class SiteStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             if file.blob.media_type == _PACKED:
-                with self._files() as scratch:
+                with self.files() as scratch:
                     place.read(file.blob, scratch / "packed")
                     _unpack(scratch / "packed", target)
             else:
@@ -245,7 +245,7 @@ class SiteStore:
 
     def _stored(self, place: StorePlace, folder: Path, path: Path, *, packed: bool) -> EntryFile:
         if packed:
-            with self._files() as scratch:
+            with self.files() as scratch:
                 blob = _written(place, _compressed(path, scratch / "packed"), _PACKED)
         else:
             blob = _written(place, path, _FILE)
@@ -253,7 +253,8 @@ class SiteStore:
         return EntryFile(path=str(path.relative_to(folder)), mode=mode, blob=blob)
 
     @contextlib.contextmanager
-    def _files(self) -> Iterator[Path]:
+    def files(self) -> Iterator[Path]:
+        """Yield a folder for files on their way to or from the store."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix="site-store-", dir=self._scratch) as folder:
             yield Path(folder)

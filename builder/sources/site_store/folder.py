@@ -110,7 +110,7 @@ class FolderStore:
             (self._folder / "tags" / tag).unlink(missing_ok=True)
         needed = {name for tag in self.tags() for name in self._blobs_of(tag)}
         before = time.time() - _LEASE_S
-        for path in self._blob_folder.iterdir():
+        for path in self._blob_folder.glob("*"):
             with contextlib.suppress(FileNotFoundError):  # a file that has got its name
                 if path.name not in needed and path.stat().st_mtime < before:
                     path.unlink()

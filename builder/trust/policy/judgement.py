@@ -25,11 +25,7 @@ from builder.trust.policy.site_policy import Policy
 
 _ON_PURPOSE = "if this is intended, name the image by digest, or set rollback: accepted"
 WITHOUT_DIGESTS = "if this is intended, set rollback: accepted in the policy"
-_TIMES = {
-    "provenance": "provenance time",
-    "created": "creation time",
-    "evidence": "evidence time",
-}
+_TIMES = {"provenance": "provenance time", "created": "creation time", "evidence": "evidence time"}
 
 
 def rollback(policy: Policy, gathered: Gathered) -> Ruling:
@@ -45,16 +41,16 @@ def rollback(policy: Policy, gathered: Gathered) -> Ruling:
 
 
 def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Ruling:
-    for kind in ("provenance", "created", "evidence"):
+    for kind, time in _TIMES.items():
         if kind in last.times and kind not in now:
-            reason = f"the last pulled image has a {_TIMES[kind]}, but this image has none"
+            reason = f"the last pulled image has a {time}, but this image has none"
             return refused(rule, reason, _ON_PURPOSE)
         if kind not in last.times or now[kind] == last.times[kind]:
             continue
         days = f"{day_of(now[kind])}, after {day_of(last.times[kind])}"
         if now[kind] > last.times[kind]:
-            return passed(rule, f"newer than the last pulled image by {_TIMES[kind]}: {days}")
-        reason = f"older than the last pulled image by {_TIMES[kind]}: {day_of(now[kind])}"
+            return passed(rule, f"newer than the last pulled image by {time}: {days}")
+        reason = f"older than the last pulled image by {time}: {day_of(now[kind])}"
         return refused(rule, reason, _ON_PURPOSE)
     reason = f"not the last pulled image ({short(last.digest)}), and it is unknown which is newer"
     return refused(rule, reason, _ON_PURPOSE)

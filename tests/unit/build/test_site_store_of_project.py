@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import place_of, site_store
 from builder.build.stages import RunStages
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.home import Home
@@ -205,6 +206,13 @@ def test_a_stage_whose_record_is_of_another_text_is_built(site: Site) -> None:
     assert other.built() == ALL
 
 
+@pytest.fixture(autouse=True)
+def _key_of_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the bases that `made_site` stores."""
+    monkeypatch.setattr(shared_images, "base_key", lambda *_: "k")
+    monkeypatch.setattr(shared_images, "find_mirror", lambda: None)
+
+
 def run_of(site: Site, out: str, **changes: object) -> Run:
     settings = BuildSettings(
         project=site.root / "project", engine="fake", out=site.root / out, formats=("oci",)
@@ -238,6 +246,12 @@ def test_a_verified_image_comes_with_its_evidence(
     with monkeypatch.context() as other_version:
         other_version.setattr(shared_images, "program_digest", lambda: "sha256:other")
         assert not take_image(run, image)
+    with monkeypatch.context() as other_mirror:  # one without security updates, say
+        other_mirror.setattr(shared_images, "base_key", lambda *_: "another")
+        assert not take_image(run, image)
+    with monkeypatch.context() as no_mirror:
+        no_mirror.setattr(shared_images, "find_mirror", raising(MissingPrerequisite("no mirror")))
+        assert take_images(run, [spec], jobs=1) == [spec]
     assert take_image(run, image)
     assert read_manifest(old) == manifest
     assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
@@ -271,6 +285,13 @@ def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:
     results = other.job(out="out2")
     assert (results.exit_code, len(results.manifests), other.built()) == (0, 3, [])
     assert other.said.getvalue().count(": from the site's store") == 3
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 def uncached(run: Run) -> BuildSettings:

@@ -305,6 +305,14 @@ def test_only_unused_entries_and_their_own_blobs_are_removed(tmp_path: Path, ent
     assert opened.manifest("stage-2")
 
 
+def test_a_store_that_holds_nothing_is_cleaned(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    place = FolderStore(tmp_path / "store")
+    assert unused_entries(place, NOW) == []
+    place.remove([])
+    assert list((tmp_path / "store").iterdir()) == []
+
+
 def test_use_keeps_an_entry(tmp_path: Path, entry: Path, taken: Path) -> None:
     place = Place(tmp_path / "store")
     place.store().put("stage-1", entry, "stage one")
