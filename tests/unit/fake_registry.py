@@ -50,6 +50,7 @@ class Fake:
     manifests: dict[tuple[str, str], tuple[bytes, str]] = field(default_factory=dict)
     uploads: dict[str, bytearray] = field(default_factory=dict)
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)  # of requests that a fault answered
     faults: list[Fault] = field(default_factory=list)
     referrers: bool = False
     notes_subjects: bool = True
@@ -96,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.before(request)
         self.fault = self.fake.take(request)
         if self.fault and self.fault.status:
-            self._content()
+            self.fake.bodies.append(self._content())
             self._send(self.fault.status, self.fault.body, self.fault.headers)
             return
         path = urlsplit(self.path).path

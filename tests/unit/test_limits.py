@@ -6,13 +6,27 @@ from dataclasses import asdict
 
 import pytest
 
+from builder.artifacts import flatten, layers, sif, tars
+from builder.artifacts.sbom import packages, rpm
 from builder.compile.lint import linters, run
 from builder.distribute.pull import proof, receipts, remote_image
 from builder.distribute.pull.streams import LIMITS
 from builder.model import exact_json
 from builder.model.errors import Refused
 from builder.model.package_indices import MOST_BYTES
+from builder.registry import (
+    blobs,
+    connections,
+    credentials,
+    failures,
+    manifests,
+    references,
+    referrers,
+    repository,
+    transport,
+)
 from builder.reports.catalog import entries
+from builder.sources import debian, download, package_proxy, suites, upstream
 from builder.trust.policy.records import PULLED
 from builder.trust.proof import attachments, attestations, certificates, keys, verification
 from builder.verify.rehearse import imports, repositories, servers
@@ -97,3 +111,73 @@ def test_media_types_are_those_of_cosign() -> None:
     assert attestations.EMPTY == "application/vnd.oci.empty.v1+json"
     assert attachments.SIGNATURE_NOTE == "dev.cosignproject.cosign/signature"
     assert attachments.CONTAINER_SIGNATURE == "cosign container image signature"
+
+
+def test_what_is_read_of_registries_and_how_long_it_is_waited_for() -> None:
+    assert (manifests.LARGEST_MANIFEST, connections.SMALL_BODY.size) == (4 * MIB, 4 * MIB)
+    assert (connections._LARGEST_HEAD, connections._FRAMING) == (MIB, 16 * MIB)
+    assert (
+        *(KIB, 16 * KIB),
+        300,
+    ) == (connections.LEAST_RATE, connections.MEAN_RATE, connections.ANY_S)
+    assert (connections._POLL_S, connections._RATED_S, connections._REPORT_S) == (0.2, 60, 5)
+    assert (connections._MOST_IDLE, transport.TIMEOUT_S, transport._REDIRECTS) == (16, (10, 60), 5)
+    assert (transport._SMALL, transport._LARGEST_TOKEN) == (64 * KIB, MIB)
+    assert (repository._MOST_PAGES, referrers.MOST) == (1000, 1000)
+    assert references.LARGEST == MIB * GIB
+    assert (blobs._READ, blobs._PART, blobs._PIECE) == (64 * KIB, 32 * MIB, MIB)
+    assert (failures._LONGEST_ERROR, failures._LONGEST_CODE) == (64 * KIB, 80)
+    assert (failures.ATTEMPTS, failures.LEAST_GAIN, failures._MOST) == (5, 64 * KIB, 40)
+    assert (failures._FIRST_S, failures._LONGEST_S) == (0.5, 120)
+    assert credentials._HELPER_TIMEOUT_S == 30
+
+
+def test_what_is_read_of_mirrors_and_how_long_it_is_waited_for() -> None:
+    assert (download.ATTEMPTS, download.TIMEOUT_S, download._REDIRECTS) == (4, (10, 60), 10)
+    assert (download._LONGEST_WAIT_S, download._CHUNK) == (30, 128 * KIB)
+    assert (debian._RELEASE_LIMIT, debian._GPGV_TIMEOUT_S) == (16 * MIB, 60)
+    assert (package_proxy._LONG_S, package_proxy._CHUNK) == (24 * 60 * 60, 64 * KIB)
+    assert (
+        *(60, 10),
+        64 * MIB,
+    ) == (upstream._TIMEOUT_S, upstream._MOST_REDIRECTS, upstream._MOST_PAGE)
+    assert (suites._COMPARED, suites._TIMEOUT_S, suites.MOST_BEHIND.days) == (MIB, 10, 14)
+
+
+def test_how_files_are_packed_and_read() -> None:
+    """What decides the bytes of a gzip file stays: the same image has the same digest for ever."""
+    assert (tars.APART, tars.PART, tars.LEVEL, tars._WAITING) == (64 * KIB, MIB, 5, 4)
+    assert (tars._HEADER.hex(), tars._LAST_BLOCK.hex()) == ("1f8b08000000000000ff", "0300")
+    assert (layers._DAY_S, layers._LATEST) == (24 * 60 * 60, 1 << 32)
+    assert (flatten._LARGEST, flatten._CHUNK) == (MIB, 64 * KIB)
+    assert (sif._MOST, sif._LARGEST) == (10_000, 4 * MIB)
+    assert (rpm._MOST_ENTRIES, rpm._LEAST_ITEM) == (64 * KIB, 17)
+    assert (rpm._LEAST_PAGE, rpm._LARGEST_PAGE) == (512, 64 * KIB)
+    assert (packages._MOST, packages._LONGEST, packages._SHORT) == (40, 200, 60)
+    assert (
+        *("security.selinux", "trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."),
+        *("user.containers.", "user.rootlesscontainers"),
+    ) == tars._OF_HOST
+
+
+def test_media_types_are_those_that_the_documentation_names() -> None:
+    oci, own = "application/vnd.oci", "application/vnd.build-images"
+    docker = "application/vnd.docker.distribution.manifest"
+    assert (
+        *(f"{oci}.image.manifest.v1+json", f"{oci}.image.index.v1+json"),
+        f"{oci}.empty.v1+json",
+    ) == (manifests.MANIFEST, manifests.INDEX, manifests.EMPTY)
+    assert (
+        "application/vnd.sylabs.sif.layer.v1.sif",
+        f"{own}.charliecloud.v1.tar+gzip",
+    ) == (manifests.SIF, manifests.TARBALL)
+    assert manifests.ARTIFACT_TYPES == {"sif": manifests.SIF, "charliecloud": manifests.TARBALL}
+    assert manifests.STATEMENT == "application/vnd.in-toto+json"
+    assert manifests.CYCLONEDX == "application/vnd.cyclonedx+json"
+    names = ("PROJECT", "BASE", "REGISTRY_BASE", "SOURCES", "NATIVE", "PACKAGES")
+    assert {name: getattr(manifests, name) for name in names} == {
+        name: f"{own}.{name.lower().replace('_', '-')}.v1" for name in names
+    }
+    assert (manifests.INDEX, f"{docker}.list.v2+json") == repository.INDEXES
+    assert (manifests.MANIFEST, f"{docker}.v2+json") == repository.MANIFESTS
+    assert manifests.TITLE == "org.opencontainers.image.title"

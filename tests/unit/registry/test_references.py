@@ -60,7 +60,7 @@ def test_what_is_no_reference(text: str, why: str) -> None:
     with pytest.raises(BadInput, match=why) as caught:
         Reference.parse(text)
     assert caught.value.exit_code == 2
-    assert caught.value.hint
+    assert caught.value.hint == ("write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:...")
 
 
 @pytest.mark.parametrize(

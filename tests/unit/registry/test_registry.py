@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from fake_registry import (
@@ -18,8 +22,9 @@ from fake_registry import (
     manifest,
     token,
 )
+from samples import compare_with_golden
 
-from builder.model.errors import BadInput, Interrupted
+from builder.model.errors import BadInput, BuildImagesError, Interrupted
 from builder.registry import (
     MANIFEST,
     Credentials,
@@ -34,6 +39,7 @@ from builder.registry import (
     blobs,
     connect,
 )
+from builder.registry.client import Registry, namespace
 from builder.registry.failures import Retries, Transient
 
 CONTENT = bytes(range(256)) * 4000
@@ -194,6 +200,23 @@ def test_pieces_are_sent_where_requests_are_limited(
         client(fake).write_blob(CONTENT + b"?")
 
 
+def test_an_upload_may_be_answered_without_content(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "_PART", 400_000)
+    here = {"Location": "/v2/site/a/blobs/uploads/0?state=x"}
+    fake.faults = [
+        Fault(pattern="PUT", status=413),
+        *(Fault(pattern=one, status=204, headers=here, times=9) for one in ("PATCH", "PUT")),
+    ]
+    assert client(fake).write_blob(CONTENT).digest == BLOB.digest
+    kinds = {one["Content-Type"] for one in fake.requests("PATCH|PUT")}
+    assert kinds == {"application/octet-stream"}
+    parts = [one["Content-Range"] for one in fake.requests("PATCH")]
+    assert parts == ["0-399999", "400000-799999", "800000-1023999"]
+    assert fake.asked[-1][0] == f"PUT {here['Location']}&digest={BLOB.digest}"
+
+
 def test_an_upload_that_never_comes_through_ends(fake: Fake) -> None:
     fake.faults = [Fault(pattern=r"PUT .*/uploads/", after=0, times=99)]
     with pytest.raises(Unreachable, match="no response"):
@@ -275,7 +298,8 @@ def test_a_token_is_asked_for_with_the_scope_and_never_shown(fake: Fake) -> None
     [request] = fake.requests("/token")
     assert request["Authorization"] == f"Basic {SECRET}"
     [asked] = [request for request, _ in fake.asked if "/token" in request]
-    assert "scope=repository%3Asite%2Fa%3Apull%2Cpush" in asked
+    scope = "repository%3Asite%2Fa%3Apull%2Cpush"
+    assert asked == f"GET /token?service=reg&scope={scope}"
     assert fake.requests("manifests")[1]["Authorization"] == "Bearer granted"
     for secret in ("secret", SECRET, "granted"):
         assert secret not in f"{caught.value}{LOGIN!r}"
@@ -285,6 +309,16 @@ def test_an_identity_token_is_posted_never_put_into_a_url(fake: Fake) -> None:
     fake.faults = [challenge(fake), token(b'{"access_token": "granted"}')]
     client(fake, Login(identity_token="secret")).write_manifest(manifest(), MANIFEST, "1.0")
     assert [request for request, _ in fake.asked if "token" in request] == ["POST /token"]
+    assert dict(parse_qsl(fake.bodies[-1].decode())) == {
+        "grant_type": "refresh_token",
+        "service": "reg",
+        "scope": "repository:site/a:pull,push",
+        "client_id": "build-images",
+        "refresh_token": "secret",
+    }
+    [request] = fake.requests("/token")
+    assert request["Content-Type"] == "application/x-www-form-urlencoded"
+    assert request["User-Agent"] == "build-images"
 
 
 def test_a_token_that_has_expired_is_renewed(fake: Fake) -> None:
@@ -339,6 +373,11 @@ def test_tags_come_in_pages(fake: Fake) -> None:
     for tag in ("a", "b", "c", "d", "e"):
         registry.write_manifest(manifest(), MANIFEST, tag)
     assert registry.tags() == ["a", "b", "c", "d", "e"]
+    for status in (400, 405):
+        for ask in (registry.tags, lambda: registry.resolve("a")):
+            fake.faults = [Fault(pattern="tags|manifests", status=status)]
+            with pytest.raises(RegistryFailed, match=f"answers {status}"):
+                ask()
 
 
 def test_a_registry_that_keeps_something_else_is_told(fake: Fake) -> None:
@@ -414,3 +453,59 @@ def test_attempts_with_progress_have_an_end() -> None:
         gaining.wait(Transient(RegistryFailed("busy")), gained=64 << 10)
     with pytest.raises(RegistryFailed, match="busy"):
         gaining.wait(Transient(RegistryFailed("busy")), gained=64 << 10)
+
+
+WHY = b'{"errors": [{"code": "%s", "message": "why"}]}'
+TEXT = {"Content-Type": "text/plain"}
+SAYS: dict[str, dict[str, Any]] = {
+    "401": {"status": 401, "body": WHY % b"UNAUTHORIZED"},
+    "401 without a body": {"status": 401},
+    "401 of a scope": {"status": 401, "headers": {"WWW-Authenticate": "insufficient_scope"}},
+    "401 of a long challenge": {"status": 401, "headers": {"WWW-Authenticate": "x" * 9999}},
+    "401 of no URL": {"status": 401, "headers": {"WWW-Authenticate": 'Bearer realm="x:y"'}},
+    "403": {"status": 403, "body": b'{"errors": [{"message": "why"}]}'},
+    "404": {"status": 404, "body": WHY % (b"X" * 99)},
+    "409": {"status": 409, "body": b'{"errors": []}'},
+    "500": {"status": 500, "body": WHY % b"", "times": 9},
+    "a length in words": {"status": 200, "headers": {"Content-Length": "two"}},
+    "a redirect to nowhere": {"status": 307, "headers": {"Location": "http://[x"}},
+    "another type": {"status": 200, "body": b'{"mediaType": "x"}', "headers": TEXT},
+    "no JSON": {"status": 200, "body": b"?", "headers": TEXT},
+    "no object": {"status": 200, "body": b"[]", "headers": TEXT},
+}
+
+
+def of(content: bytes, size: int) -> Descriptor:
+    return Descriptor(media_type="x", digest=digest(content), size=size)
+
+
+DOES: dict[str, Callable[[Registry], object]] = {
+    "another digest": lambda one: one.manifest(digest(b"?")),
+    "another size": lambda one: one.manifest(of(manifest(), 3)),
+    "another blob": lambda one: one.small_blob(of(b"?", 1)),
+    "a large blob": lambda one: one.small_blob(of(b"?", 2), 1),
+}
+
+
+def test_what_is_said_of_failures(fake: Fake) -> None:
+    """All of it: the failure, the registry's own words, the hint, and the exit code."""
+    said: list[str] = []
+
+    def note(name: str, ask: Callable[[], object]) -> None:
+        with pytest.raises(BuildImagesError) as caught:
+            ask()
+        error = caught.value
+        code = getattr(error, "code", ""), getattr(error, "status", 0), error.exit_code
+        said.append(f"== {name}: {code}\n{error}".replace(fake.host, "HOST"))
+
+    for name, fault in SAYS.items():
+        fake.faults = [Fault(pattern="manifests", **fault)]
+        note(name, lambda: client(fake).document("1.0"))
+    for name in (digest(b"?"), digest(manifest())):
+        fake.manifests["site/a", name] = (manifest(), MANIFEST)
+    fake.blobs["site/a", digest(b"?")] = b"!"
+    for name, does in DOES.items():
+        note(name, partial(does, client(fake)))
+    for text in ("quay.io", "me@quay.io", "quay.io/a:1"):
+        note(text, partial(namespace, text, ()))
+    compare_with_golden("\n".join([*said, ""]), "registry-errors.txt")

@@ -206,9 +206,12 @@ def test_a_registry_that_is_away_is_named_with_what_to_do() -> None:
     registries = Registries(mirrors={"docker.io": "127.0.0.1:9"}, wait=lambda _: None)
     with pytest.raises(RegistryUnreachable) as caught:
         registries.digest("debian:13", "x86_64")
-    text = str(caught.value)
-    assert "the registry docker.io cannot be reached, through 127.0.0.1:9: " in text
-    assert "registries: {docker.io: mirror.example:5000} in site.yaml" in text
+    text, hint = str(caught.value).splitlines()
+    away = "the registry docker.io cannot be reached, through 127.0.0.1:9: "
+    assert text.startswith(f"debian:13: {away}")
+    assert caught.value.lost == text.removeprefix("debian:13: ")
+    site = "registries: {docker.io: mirror.example:5000} in site.yaml"
+    assert hint == f"  hint: name a mirror that this machine reaches: {site}"
     assert caught.value.exit_code == 4
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -60,6 +62,19 @@ def noted(folder: Path, server: str, who: str, content: bytes) -> None:
 def test_a_build_is_given_the_same_again(tmp_path: Path, mirror: str) -> None:
     noted(tmp_path, mirror, ONE, b"yesterday")
     Mirror.content = b"today"
+    index = f"answers/{hashlib.sha256(b'yesterday').hexdigest()}"
+    package = hashlib.sha256(f"{mirror}/a.deb".encode()).hexdigest()[:24]
+    text = (tmp_path / "journals" / f"{ONE}.jsonl").read_text()
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {"complete": False},
+        {"file": index, "kind": "text/plain", "url": f"{mirror}/InRelease"},
+        {
+            "file": f"{package[:2]}/{package}-a.deb",
+            "kind": "text/plain",
+            "url": f"{mirror}/a.deb",
+        },
+        {"complete": True, "built": ["0123456789a"], "alone": True},
+    ]
     with package_cache(tmp_path, offline=True) as cache:
         again = get(cache, mirror, "/InRelease", ONE)
         assert (again.content, again.headers["Content-Type"]) == (b"yesterday", "text/plain")

@@ -33,6 +33,10 @@ from builder.system.host_facts import own_index
 from builder.system.process import Completed, Processes
 
 CONTENT = bytes(range(256)) * 1000
+HOPS = (  # of one connection alone: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+    *("Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization"),
+    *("Proxy-Connection", "TE", "Trailer", "Upgrade"),
+)
 
 
 class Mirror(Answering):
@@ -45,7 +49,8 @@ class Mirror(Answering):
         if "whoami" in self.path:
             self.answer(self.headers.get("Authorization", "").encode())
         elif "headers" in self.path:
-            self.answer(json.dumps(dict(self.headers)).encode(), ETag='"1"')
+            hops = {name.replace("-", "_"): "1" for name in HOPS}
+            self.answer(json.dumps(dict(self.headers)).encode(), 200, ETag='"1"', **hops)
         elif "portal" in self.path:
             self.answer(b"Log in", Content_Type="text/html")
         elif "missing" in self.path:
@@ -236,9 +241,11 @@ def test_clients_are_told_how_to_send_the_key(cache: PackageCache, mirror: str) 
         client(cache.address).get(f"{mirror}/a.deb", auth=("run", cache.secret), timeout=10),
         requests.get(url, timeout=10),
         requests.get(url, auth=("run", "guessed"), timeout=10),
+        requests.get(url, headers={"Authorization": "Basic a"}, timeout=10),
     ):
         refusal = answer.status_code, answer.headers["Proxy-Authenticate"]
         assert refusal == (407, 'Basic realm="one run"')
+        assert (answer.headers["Content-Length"], answer.headers["Connection"]) == ("0", "close")
 
 
 def test_two_who_want_one_file_fetch_it_once(
@@ -252,10 +259,12 @@ def test_two_who_want_one_file_fetch_it_once(
 
 def test_a_server_is_sent_what_concerns_it(cache: PackageCache, mirror: str) -> None:
     """Not the run's key; nor are pages asked for whose links would not lead through the cache."""
-    answer = get(cache, f"{mirror}/headers", **{"X-Own": "1", "TE": "x", "Accept": "a/b"})
+    of_hops = dict.fromkeys({*HOPS} - {"Connection", "Proxy-Authorization"}, "x")
+    answer = get(cache, f"{mirror}/headers", **{"X-Own": "1", "Accept": "a/b", **of_hops})
     sent = {"Host": urlsplit(mirror).netloc, "Accept-Encoding": "identity", "X-Own": "1"}
     assert answer.json().items() >= {**sent, "Accept": "a/b"}.items()
-    assert not answer.json().keys() & {"TE", "Proxy-Authorization"}
+    assert not answer.json().keys() & {*HOPS} - {"Connection"}
+    assert not answer.headers.keys() & {*HOPS}
     assert answer.headers["ETag"] == '"1"'
     assert "," not in answer.headers["Server"], "the cache's own, and not the server's, too"
     listed = json.loads(by_index(cache, f"{mirror}/headers"))
@@ -285,13 +294,15 @@ def test_the_place_of_a_file_has_a_name_that_every_disk_takes(cache: PackageCach
 
 
 def test_a_server_that_is_away_is_said_to_be(cache: PackageCache) -> None:
-    assert get(cache, "http://127.0.0.1:9/a.deb").status_code == 502
+    answer = get(cache, "http://127.0.0.1:9/a.deb")
+    assert (answer.status_code, answer.reason) == (502, "ConnectionError at the server")
 
 
 def test_it_is_a_proxy_and_nothing_else(cache: PackageCache) -> None:
     session = requests.Session()
     session.headers["Proxy-Authorization"] = _basic_auth_str("run", cache.secret)
-    assert session.get(f"{cache.url}/etc/passwd", timeout=10).status_code == 400
+    answer = session.get(f"{cache.url}/etc/passwd", timeout=10)
+    assert (answer.status_code, answer.reason) == (400, "this proxy supports only http:// URLs")
 
 
 def test_a_body_of_known_length_is_passed_on(cache: PackageCache, mirror: str) -> None:
@@ -364,7 +375,8 @@ def test_a_page_that_is_too_long_is_an_error(
     monkeypatch.setattr(upstream, "_MOST_PAGE", 1 << 20)
     assert len(by_index(cache, f"{endless}/{1 << 20}")) == 1 << 20
     url = via(f"{endless}/{(1 << 20) + (1 << 16)}", cache.url)
-    assert client().get(url, timeout=10).status_code == 502
+    answer = client().get(url, timeout=10)
+    assert (answer.status_code, answer.reason) == (502, "the server's page is too long")
 
 
 def test_the_user_s_own_credentials_are_not_added(
@@ -610,7 +622,8 @@ def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Pa
     cache.offline = True
     with pip_configuration(cache, tmp_path, OwnIndex("http://other.example/")) as folder:
         config = (Path(folder) / "pip.conf").read_text()
-    assert config.endswith("/via/http/index.example/simple\n")
+    index = f"{cache.url}/via/http/index.example/simple"
+    assert config == f"[global]\nindex-url = {index}\n"
 
 
 def test_this_machine_s_pip_has_an_index() -> None:
