@@ -81,7 +81,6 @@ def _scratch(parent: Path) -> Iterator[Path]:
     """Create a temporary folder, with a file that is written to disk."""
     with tempfile.TemporaryDirectory(dir=parent, prefix=".trial-") as name:
         scratch = Path(name)
-        scratch.chmod(0o755)
         with (scratch / "file").open("wb") as file:
             file.write(_SAMPLE)
             file.flush()
@@ -93,7 +92,7 @@ def _not_started(scratch: Path, trial: FolderTrial) -> str:
     """Return why no program can start there: the file system may be mounted `noexec`."""
     program = scratch / "program"
     program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    program.chmod(stat.S_IRWXU)
     try:
         trial.processes.capture([program], check=False, timeout_s=_TIMEOUT_S)
     except PermissionError:

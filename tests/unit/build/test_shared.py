@@ -43,6 +43,25 @@ def test_its_programs_come_after_the_users_own(shared: Path) -> None:
     assert (own, theirs) == (str(home.tools), f"{shared}/tools/bin")
 
 
+def test_what_is_where_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Homes are kept for years, and a site without a network copies folders of them by name."""
+    home = Home(path=Path("/home"), shared=Path("/shared"))
+    names = [name for name, value in vars(Home).items() if isinstance(value, property)]
+    assert {name: str(getattr(home, name)) for name in names} == {
+        "temporary": "/home/tmp",
+        "tools": "/home/tools/bin",
+        **{
+            name: f"/home/{name}"
+            for name in "bases native packages sources storage pulls work rehearsals stages "
+            "builders".split()
+        },
+    }
+    assert str(home.source("abc")) == "/home/sources/sha256/abc"
+    monkeypatch.setenv("PATH", "/bin")
+    system = "/usr/local/sbin:/usr/sbin:/sbin"
+    assert home.search_path() == f"/home/tools/bin:/shared/tools/bin:/bin:{system}"
+
+
 def test_a_home_is_not_shared_with_itself(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(shared))
     assert Home.of_environment().shared is None
@@ -50,9 +69,10 @@ def test_a_home_is_not_shared_with_itself(shared: Path, monkeypatch: pytest.Monk
 
 def test_what_others_may_change_is_refused(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its programs would run as whoever builds."""
-    shared.chmod(0o777)
-    with pytest.raises(BadInput, match="users other than root can change its programs"):
-        shared_folder()
+    for mode in (0o777, 0o775, 0o757):
+        shared.chmod(mode)
+        with pytest.raises(BadInput, match="users other than root can change its programs"):
+            shared_folder()
     shared.chmod(0o755)
     assert shared_folder() == shared
     if os.geteuid() == 0:
@@ -66,6 +86,9 @@ def test_what_others_may_change_is_refused(shared: Path, monkeypatch: pytest.Mon
 def test_none_is_shared_where_none_is_named_or_there(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("BUILD_IMAGES_SHARED")
+    monkeypatch.setattr("builder.system.home.SHARED", str(shared))
+    assert shared_folder() == shared
     shutil.rmtree(shared)
     assert shared_folder() is None
     monkeypatch.setenv("BUILD_IMAGES_SHARED", "")

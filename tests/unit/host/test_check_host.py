@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from host_samples import (
     contract,
     contract_like,
     cuda,
+    gpu,
     known,
     recorded,
     with_gpu,
@@ -23,7 +25,7 @@ from host_samples import (
 from samples import ROOT, compare_with_golden
 
 from builder.facts import NO_FACTS, Facts
-from builder.host.records import Host, HostGpus, host_of
+from builder.host.records import Host, HostGpu, HostGpus, host_of
 from builder.host.rules import judge
 from builder.host.verdict import NO, UNKNOWN, YES, HostVerdict, as_text
 from builder.load.document import Faults, parse_bytes
@@ -142,6 +144,36 @@ def test_an_older_cuda_without_code_for_the_gpu_is_no_way_out() -> None:
     verdict = judge(contract(cuda=cuda("11.8")), with_gpu("dgx", driver="418.87.00"), known())
     driver = next(one for one in verdict.rules if one.rule == "driver")
     assert driver.fix.startswith("install NVIDIA's driver")  # CUDA 10.1 has none for an A100
+
+
+@pytest.mark.parametrize(
+    ("devices", "says"),
+    [
+        ((gpu("Tesla V100-SXM2-32GB", None, mig=None),), "yes: 1 x Tesla V100-SXM2-32GB"),
+        ((gpu("", None, mig=None),), "cannot tell: it is not known whether GPU 0 is in MIG mode"),
+        (
+            (gpu("A100", 80, mig=True, mig_instances=2), gpu("", None)),
+            "yes: 1 x A100, 1 x unknown model; 2 MIG instances: a process computes on one",
+        ),
+        (
+            (gpu("A100", 80, mig=True, mig_instances=0), gpu("A100", 80, mig=True)),
+            "cannot tell: it is not known whether GPU 1 is in MIG mode",
+        ),
+    ],
+)
+def test_which_gpus_a_program_sees(devices: tuple[HostGpu, ...], says: str) -> None:
+    verdict = judge(contract(cuda=cuda("11.8")), with_gpu("dgx", devices=devices), known())
+    [found] = [one for one in verdict.rules if one.rule == "GPUs"]
+    assert f"{found.answer}: {found.reason}".startswith(says)
+
+
+def test_no_cuda_has_code_for_the_newest_gpu_on_an_old_driver() -> None:
+    image = contract(cuda=dataclasses.replace(cuda("10.1"), ptx=""))
+    verdict = judge(image, with_gpu("dgx", driver="418.87.00", devices=(gpu("H100", 90),)), known())
+    assert verdict.rules[-1].fix == (
+        "another driver, or a GPU of another generation: no CUDA has code for 9.0 that this driver "
+        "runs"
+    )
 
 
 def test_emulated_is_never_said_to_be_native() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,23 @@ def test_cri_o_brings_gpus_in_by_cdi(version: str, answer: str) -> None:
     where = with_runtime("crio", version=version, gpu=gpus)
     verdict = judge(contract(cuda=cuda("11.8")), where, known())
     assert verdict.runtimes[0].answer == answer
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "answer", "says"),
+    [
+        (True, True, YES, "ch-run --cdi mounts the driver's libraries into the container"),
+        (True, None, UNKNOWN, "not known whether ch-fromhost --nvidia or ch-run --cdi can mount"),
+        (None, False, NO, "none of its options mounts"),
+    ],
+)
+def test_charliecloud_brings_gpus_in_by_cdi(
+    option: bool | None, file: bool | None, answer: str, says: str
+) -> None:
+    gpus = dataclasses.replace(recorded("dgx").gpu, toolkit=False, cdi=file)
+    where = with_runtime("charliecloud", version="0.39", cdi=option, gpu=gpus)
+    [found] = judge(contract(cuda=cuda("11.8")), where, known()).runtimes
+    assert (found.answer, says in found.reason) == (answer, True), found.reason
 
 
 @pytest.mark.parametrize(

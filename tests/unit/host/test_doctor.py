@@ -222,7 +222,9 @@ def test_a_missing_program_takes_its_abilities_away(
     assert lacking(diagnosis, unable) == {name}
     assert "not found" in diagnosis.items[name].text
     assert "build-images setup" in diagnosis.items[name].remedy
-    assert name in refusal(machine)
+    text = refusal(machine)
+    assert text.startswith("this machine lacks 1 thing for this run; nothing was built.\n")
+    assert f"\n  {name}: not found" in text
 
 
 def test_a_program_that_does_not_run_says_why(machine: Machine) -> None:
@@ -423,6 +425,25 @@ def test_root_needs_a_home_that_the_ordinary_user_reaches(machine: Machine) -> N
     assert str(machine.home) in diagnosis.items["reach"].text
     machine.user = "alice"
     assert machine.examine().items["reach"].ok
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(0, "/proc/home"), (1, "/proc is closed to the user alice")]
+)
+def test_modes_do_not_tell_all_of_who_reaches_a_home(code: int, text: str) -> None:
+    """The other user tries it: an access list or a file server may refuse what modes allow."""
+
+    class Trying(Processes):
+        def capture(self, argv: Sequence[Any], **options: Any) -> Completed:
+            if options.pop("user", None) == "alice":
+                assert argv == ["test", "-x", Path("/proc")]
+                argv = ["sh", "-c", f"exit {code}"]
+            return super().capture(argv, **options)
+
+    trial = folders.FolderTrial(processes=Trying(), other="alice")
+    storage = StorageTrial(driver=Driver(name="overlay"))
+    found = folders.folder_items(Path("/proc/home"), trial, storage)[-1]
+    assert (found.text, found.ok) == (text, code == 0)
 
 
 def test_an_ordinary_user_needs_no_other_and_a_range_of_ids(machine: Machine) -> None:

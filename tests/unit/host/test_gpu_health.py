@@ -280,9 +280,9 @@ HOST = NvmlReading(driver="418.87.00", kernel_driver="418.87.00", cuda="10.1", g
             ),
         ),
         (
-            {"pci_gpus": ("0004:04:00.0", "0004:05:00.0")},
+            {"pci_gpus": ("0004:06:00.0", "0004:04:00.0", "0004:05:00.0")},
             WATCH,
-            "on the PCI bus, but not shown by the driver: 0004:05:00.0",
+            "on the PCI bus, but not shown by the driver: 0004:05:00.0 0004:06:00.0",
         ),
         ({"kernel_driver": ""}, SOUND, "driver 418.87.00, for CUDA up to 10.1"),
     ],

@@ -161,6 +161,16 @@ def test_faults_of_labels_name_the_label() -> None:
     assert 'build-images.host.cuda.driver: "newest" is not a version' in text
 
 
+def test_all_faults_of_a_contract_are_told_with_what_would_be_valid() -> None:
+    values = as_document(CONTRACTS[1])
+    parts = ("cpu", "cuda", "mpi")
+    for part in (values, *(values[name] for name in parts)):
+        part.update({key: "?" for key in part if key not in parts})
+    with pytest.raises(BadInput) as caught:
+        contract_from_file(json.dumps(values).encode(), "a file")
+    compare_with_golden(f"{caught.value}\n", "contract/faults.txt")
+
+
 def test_a_need_that_this_version_does_not_know_is_refused() -> None:
     values = {**as_document(CONTRACTS[0]), "memory": "64 GB"}
     with pytest.raises(BadInput, match="memory: unknown key"):

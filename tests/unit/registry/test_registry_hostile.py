@@ -76,6 +76,16 @@ def test_an_address_that_can_be_read_in_two_ways_is_none(given: str) -> None:
         joined("https://registry.example", given)
 
 
+def test_addresses_and_links_may_have_8_kib() -> None:
+    link = '<https://r.example/v2/>; rel="next"'.ljust(8192)
+    address = "https://r.example/".ljust(8192, "x")
+    assert (next_page(link), joined("", address)) == ("https://r.example/v2/", address)
+    with pytest.raises(ValueError, match="a Link header of 8193 characters"):
+        next_page(f"{link} ")
+    with pytest.raises(ValueError, match="a URL of 8193 characters"):
+        joined("", f"{address}x")
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -201,7 +203,13 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
     (tmp_path / "proc/cpuinfo").write_text("processor : 0\ncpu\t\t: POWER9\n")
     (tmp_path / "os-release").write_text('NAME="x"\nPRETTY_NAME="Debian GNU/Linux 13"\n')
     found = host_facts(proc=tmp_path / "proc", etc=tmp_path)
-    assert (found.cpu, found.os, found.driver) == ("POWER9", "Debian GNU/Linux 13", "")
+    assert found == HostFacts(
+        arch=platform.machine(),
+        kernel=platform.release(),
+        cpu="POWER9",
+        cores=os.cpu_count() or 1,
+        os="Debian GNU/Linux 13",
+    )
     (tmp_path / "proc/driver/nvidia/version").write_text("")
     assert host_facts(proc=tmp_path / "proc", etc=tmp_path).driver == "loaded"
     nothing = host_facts(proc=tmp_path / "no", etc=tmp_path / "no")
