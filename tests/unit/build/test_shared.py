@@ -47,14 +47,11 @@ def test_what_is_where_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Homes are kept for years, and a site without a network copies folders of them by name."""
     home = Home(path=Path("/home"), shared=Path("/shared"))
     names = [name for name, value in vars(Home).items() if isinstance(value, property)]
+    alike = ("bases", "native", "packages", "sources", "storage", "pulls", "work", "rehearsals")
     assert {name: str(getattr(home, name)) for name in names} == {
         "temporary": "/home/tmp",
         "tools": "/home/tools/bin",
-        **{
-            name: f"/home/{name}"
-            for name in "bases native packages sources storage pulls work rehearsals stages "
-            "builders".split()
-        },
+        **{name: f"/home/{name}" for name in (*alike, "stages", "builders")},
     }
     assert str(home.source("abc")) == "/home/sources/sha256/abc"
     monkeypatch.setenv("PATH", "/bin")

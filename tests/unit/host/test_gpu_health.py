@@ -16,6 +16,7 @@ import pytest
 import yaml
 from fake_nvml import fake_nvml
 from manifest_samples import CELL, record
+from samples import compare_with_golden
 
 from builder.cli import main
 from builder.facts import cuda_errors
@@ -26,13 +27,15 @@ from builder.host.doctor.gpu_findings import (
     UNKNOWN,
     WATCH,
     GpuFinding,
+    GpuHealth,
     finding_of,
     read_diagnosis,
 )
-from builder.host.doctor.gpus import failed_checks, judged
+from builder.host.doctor.gpus import as_json, as_text, failed_checks, judged
 from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.system.nvml import LIBRARY_NOT_FOUND, Gpu, NvmlFault, NvmlReading
+from builder.system.nvml import LIBRARY_NOT_FOUND, EccErrors, Gpu, GpuLink, NvmlFault, NvmlReading
+from builder.system.process import Processes
 
 RELEASES = read_facts(Path("/nonexistent"), Faults()).cuda
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
@@ -375,26 +378,46 @@ def failed_4(severity: int) -> dict[str, Any]:
     return {"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": [test]}]}}
 
 
+def dcgm(subject: str, verdict: str, text: str) -> GpuFinding:
+    """A finding of DCGM as it should be."""
+    remedy = "to look closer, drain the node and run dcgmi diag -r 3 (15 minutes)"
+    remedy = remedy if verdict in {SICK, WATCH} else ""
+    text = f"DCGM: {text}"
+    return GpuFinding(subject=subject, key="dcgm", verdict=verdict, text=text, remedy=remedy)
+
+
 def test_dcgm_that_passes() -> None:
-    [found] = read_diagnosis("WARNING: something\n" + json.dumps(PASSED_3))
-    assert (found.subject, found.verdict) == ("host", SOUND)
-    assert found.text == "DCGM: its quick diagnosis passed, 2 results"
+    found = read_diagnosis("WARNING: something\n" + json.dumps(PASSED_3))
+    assert found == [dcgm("host", SOUND, "its quick diagnosis passed, 2 results")]
 
 
 @pytest.mark.parametrize(("severity", "verdict"), [(2, SICK), (5, WATCH)])
 def test_dcgm_4_that_fails(severity: int, verdict: str) -> None:
-    [found] = read_diagnosis(json.dumps(failed_4(severity)))
-    assert (found.subject, found.verdict) == ("GPU 0", verdict)
-    assert found.text == "DCGM: software: Persistence mode is disabled."
+    found = read_diagnosis(json.dumps(failed_4(severity)))
+    assert found == [dcgm("GPU 0", verdict, "software: Persistence mode is disabled.")]
 
 
-def test_dcgm_3_that_fails() -> None:
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        (
+            {"gpu_ids": "1", "status": "FAIL", "warnings": ["row remap failed ", "twice"]},
+            dcgm("GPU 1", SICK, "NVML Library: row remap failed twice"),
+        ),
+        (
+            {"gpu_ids": "0,1", "status": "Warn", "info": "slow"},
+            dcgm("GPU 0,1", WATCH, "NVML Library: slow"),
+        ),
+        (
+            {"entity_group": "CPU", "entity_id": 7, "status": "fail"},
+            dcgm("host", SICK, "NVML Library: fail"),
+        ),
+    ],
+)
+def test_dcgm_3_that_fails(result: dict[str, Any], found: GpuFinding) -> None:
     document: Any = json.loads(json.dumps(PASSED_3))
-    tests = document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"]
-    tests[2]["results"] = [{"gpu_ids": "1", "status": "FAIL", "warnings": ["row remap failed"]}]
-    [found] = read_diagnosis(json.dumps(document))
-    assert (found.subject, found.verdict) == ("GPU 1", SICK)
-    assert found.text == "DCGM: NVML Library: row remap failed"
+    document["DCGM GPU Diagnostic"]["test_categories"][0]["tests"][2]["results"] = [result]
+    assert read_diagnosis(json.dumps(document)) == [found]
 
 
 @pytest.mark.parametrize(
@@ -419,11 +442,20 @@ def test_dcgm_that_skips_everything_is_no_pass() -> None:
 
 def test_dcgm_is_asked_where_it_is(doctor: Doctor, tmp_path: Path) -> None:
     program = tmp_path / "dcgmi"
-    program.write_text(f"#!/bin/sh\necho '{json.dumps(failed_4(2))}'\nexit 226\n")
+    begin = '#!/bin/sh\ntest "$*" = "diag -r 1 -j" || exit 1\n'
+    program.write_text(f"{begin}echo '{json.dumps(failed_4(2))}'\nexit 226\n")
     program.chmod(0o755)
     status, found = doctor()
     assert status == 1
     assert said(found, SICK) == ["GPU 0: DCGM: software: Persistence mode is disabled."]
+
+
+def test_dcgm_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_findings, "_TIMEOUT_S", 0.6)
+    (tmp_path / "dcgmi").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "dcgmi").chmod(0o755)
+    found = gpu_findings.diagnose(Processes(), search_path=str(tmp_path))
+    assert found == [dcgm("host", UNKNOWN, "no answer within 1 s")]
 
 
 # ---- A bad image, or a sick GPU? ----
@@ -519,6 +551,74 @@ def test_the_text_of_it(
     assert "  0-2: unknown\n  0-3: PCIe SYS\n  2-3: 3 NVLinks, PCIe NODE\n" in told
     assert "caused by the host: drain the node, look for Xid 79" in told
     assert told.splitlines()[-1].startswith("A fault was found")
+
+
+def test_all_that_is_told_of_gpus_word_for_word() -> None:
+    """Of a host with all that can be read, and of GPUs that tell some of it or nothing."""
+    sound = Gpu(
+        index=0,
+        name="NVIDIA A100-SXM4-40GB",
+        uuid="GPU-0",
+        pci="0000:07:00.0",
+        compute_capability="8.0",
+        memory_bytes=42_949_672_960,
+        memory_used_bytes=0,
+        temperature_c=40,
+        slowdown_c=92,
+        power_w=61.4,
+        power_limit_w=400.0,
+        sm_clock_mhz=210,
+        sm_clock_max_mhz=1410,
+        throttling=0,
+        ecc_enabled=True,
+        ecc=EccErrors(volatile_uncorrected=0),
+        mig_enabled=False,
+        pcie_generation=4,
+        pcie_width=16,
+        nvlinks=12,
+    )
+    fault = NvmlFault(call="nvmlDeviceGetName", number=999, name="NVML_ERROR_UNKNOWN", text="?")
+    gpus = (
+        sound,
+        dataclasses.replace(
+            sound, index=1, pci="0000:0f:00.0", mig_enabled=True, mig_devices=2, nvlinks_down=1
+        ),
+        Gpu(index=2, name="Tesla V100", pci="0004:04:00.0", ecc_enabled=False, power_w=38.0),
+        Gpu(index=3, compute_capability="9.0", fault=fault),
+    )
+    reading = NvmlReading(
+        library="/usr/lib/libnvidia-ml.so.1",
+        driver="450.80.02",
+        kernel_driver="450.80.02",
+        cuda="11.0",
+        gpus=gpus,
+        links=(GpuLink(a=0, b=1, nvlinks=12, pcie="SYS"), GpuLink(a=0, b=2, nvlinks=0, pcie="")),
+        pci_gpus=(*(gpu.pci for gpu in gpus[:3]), "0009:01:00.0"),
+        fault=fault,
+    )
+    findings = judged(reading, RELEASES)
+    findings += failed_checks(record(failing("x: CUDA error 719 (x)")), findings)
+    health = GpuHealth(reading=reading, findings=tuple(findings))
+    told = f"{as_text(health, colour=True)}\n{as_json(health)}\n"
+    compare_with_golden(told, "doctor/gpus.txt")
+
+
+@pytest.mark.parametrize(
+    ("reading", "verdict", "code"),
+    [
+        (NvmlReading(fault=NO_LIBRARY), SOUND, 4),
+        (NvmlReading(fault=NO_LIBRARY, pci_gpus=("x",)), SICK, 1),
+        (NvmlReading(fault=NO_LIBRARY, kernel_driver="1.2"), UNKNOWN, 1),
+        (NvmlReading(fault=dataclasses.replace(NO_LIBRARY, name="x")), WATCH, 0),
+        (HOST, SOUND, 0),
+        (HOST, WATCH, 0),
+    ],
+)
+def test_the_exit_code_of_a_host(reading: NvmlReading, verdict: str, code: int) -> None:
+    finding = GpuFinding(key="driver", verdict=verdict, text="")
+    check = GpuFinding(key="check", verdict=SICK, text="")
+    health = GpuHealth(reading=reading, findings=(check, finding))
+    assert (health.verdict, health.exit_code) == (verdict, code)
 
 
 def test_each_cuda_error_says_whose_matter_it_is_and_what_to_do() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples import compare_with_golden
 
 from builder.host.doctor import SystemRoots
 from builder.host.local_host import cpu_of, this_host, this_machine
@@ -102,6 +103,51 @@ def test_a_bare_machine_has_nothing(machine: Machine) -> None:
     assert host.runtimes == {}
     assert host.user_namespaces is True
     assert host.emulators is None
+
+
+def test_all_that_a_machine_tells_of_itself(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("platform.node", "here"),
+        ("platform.machine", "x86_64"),
+        ("platform.release", "6.1.0"),
+        ("platform.libc_ver", ("glibc", "2.36")),
+        ("os.sysconf", 4096),
+    ):
+        monkeypatch.setattr(name, lambda *_, value=value: value)
+    machine.program("mpirun", OPEN_MPI)
+    machine.program("mpirun.mpich", HYDRA)
+    for name, needs in (
+        ("lib64/libmpi.so.40", "ompi_mpi_comm_world\0GLIBC_2.34\0"),
+        ("lib/x86_64-linux-gnu/libmpich.so.12", "GLIBC_2.3\0"),
+        ("lib/release/libmpi.so.12", ""),
+        ("lib/libmpi_cxx.so.40", "ompi_mpi_comm_world\0"),
+    ):
+        machine.write(name, needs)
+    machine.program("ldd", "")
+    machine.asked("srun", {"--version": "slurm 23.02.4", "--mpi=list": PMI})
+    machine.program("podman", "podman version 4.6.1")
+    machine.asked("docker", {"version": "24.0.7"})
+    machine.asked("crio", {"--version": "crio version 1.24.0"})
+    machine.asked("ch-run", {"--version": "0.39"})
+    machine.write("usr/share/containers/seccomp.json", '{"syscalls": [], "defaultErrnoRet": 38}')
+    machine.write("etc/apparmor.d/podman", f"profile x {machine.root}/bin/podman {{\n  userns,\n}}")
+    machine.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+    machine.write("dev/fuse", "").chmod(0o666)
+    machine.write("proc/sys/fs/binfmt_misc/status", "enabled")
+    machine.write("proc/driver/nvidia/version", DRIVER)
+    for number, (vendor, kind) in enumerate(
+        [("0x10de", "0x0302"), ("0x1002", "0x1200"), ("0x8086", "0x0300"), ("0x8086", "0x0200")]
+    ):
+        machine.write(f"sys/bus/pci/devices/{number}/vendor", vendor)
+        machine.write(f"sys/bus/pci/devices/{number}/class", kind)
+    for release in ("12.4", "11.8"):
+        machine.write(f"usr/local/cuda-{release}/compat/libcuda.so.1", "")
+    machine.write("var/run/cdi/nvidia.json", "")
+    reading = NvmlReading(gpus=(V100, replace(A100, mig_enabled=True, mig_devices=2)))
+    told = as_record(machine.look(reading, variables={})).replace(str(machine.root), "HERE")
+    compare_with_golden(told, "host.json")
 
 
 def test_what_was_found_is_read_again_from_its_record(machine: Machine, tmp_path: Path) -> None:
