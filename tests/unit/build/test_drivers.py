@@ -108,5 +108,20 @@ def test_the_users_own_choice_counts(host: Path, monkeypatch: pytest.MonkeyPatch
     assert driver(host).options == ("--storage-driver=vfs",)
 
 
-def test_vfs_takes_more_room() -> None:
-    assert needed_bytes(Driver(name="vfs")) > 3 * needed_bytes(Driver(name="overlay"))
+@pytest.mark.parametrize(
+    ("one", "options", "title", "size"),
+    [
+        (Driver(name="vfs"), ("--storage-driver=vfs",), "vfs", 12),
+        (Driver(name="overlay"), ("--storage-driver=overlay",), "overlay", 3),
+        (
+            Driver(name="overlay", program="/bin/fuse-overlayfs"),
+            ("--storage-driver=overlay", "--storage-opt=overlay.mount_program=/bin/fuse-overlayfs"),
+            "overlay by fuse-overlayfs",
+            3,
+        ),
+    ],
+)
+def test_each_driver_has_its_options_and_takes_its_room(
+    one: Driver, options: tuple[str, ...], title: str, size: int
+) -> None:
+    assert (one.options, one.title, needed_bytes(one)) == (options, title, size << 30)

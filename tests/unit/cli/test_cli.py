@@ -42,7 +42,7 @@ from builder.model.planned import by_reason
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
-from builder.system.terminal import LiveProgress, Progress
+from builder.system.terminal import Progress
 from builder.verify.main_job import Results
 
 PROJECT = f"--project={ROOT}"
@@ -598,13 +598,6 @@ def test_options_are_parsed(tmp_path: Path) -> None:
     everything = parse(["plan", "--all"])
     assert isinstance(everything, SelectorOptions)
     assert everything.selection.everything
-
-
-def test_a_failure_is_shown_whole_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = LiveProgress()
-    with progress.running(["image"]):
-        progress.finish("image", "failed", "the build failed at: RUN false\n  | its last line")
-    assert "its last line" in capsys.readouterr().err
 
 
 def test_all_is_narrowed_by_selectors(project: Path, run: Run) -> None:

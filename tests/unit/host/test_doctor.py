@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -626,6 +627,34 @@ def test_a_program_that_is_not_started_from_the_home(
     started = Processes.capture
     monkeypatch.setattr(Processes, "capture", capture)
     assert "mounted noexec" in machine.examine().items["home"].text
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "free", "text"),
+    [
+        (errno.EDQUOT, "ext4", 6 << 30, "a quota leaves less than 3.2 GB, which may be needed"),
+        (errno.ENOSPC, "ext4", 6 << 30, "a quota leaves less than 3.2 GB, which may be needed"),
+        (errno.EOPNOTSUPP, "nfs4", 6 << 30, ""),
+        (errno.EDQUOT, "tmpfs", 6 << 30, ""),  # a large file there takes memory
+        (errno.EDQUOT, "ramfs", 6 << 30, ""),
+        (errno.EDQUOT, "ext4", (6 << 30) - 1, ""),  # as a disk that is nearly full
+    ],
+)
+def test_a_quota_is_found_by_a_large_file(
+    number: int, kind: str, free: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Libc:
+        def fallocate(self, _file: int, mode: int, offset: Any, size: Any) -> int:
+            assert (mode, offset.value, size.value) == (0, 0, 3 << 30)
+            ctypes.set_errno(number)
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
+    monkeypatch.setattr(folders, "free_bytes", lambda _: free + 1)
+    monkeypatch.setattr(folders, "type_of", lambda _: kind)
+    trial = folders.FolderTrial(processes=Processes())
+    assert folders.folder_problem(tmp_path, trial, need=3 << 30) == text
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("below", "hint"), [(True, "on a larger disk"), (False, "of your own")])

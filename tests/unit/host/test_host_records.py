@@ -162,7 +162,7 @@ def test_faults_of_labels_name_the_label() -> None:
 
 
 def test_all_faults_of_a_contract_are_told_with_what_would_be_valid() -> None:
-    values = as_document(CONTRACTS[1])
+    values: dict[str, Any] = as_document(CONTRACTS[1])
     parts = ("cpu", "cuda", "mpi")
     for part in (values, *(values[name] for name in parts)):
         part.update({key: "?" for key in part if key not in parts})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import email.utils
 import json
+import math
 import socket
 import time
 from functools import partial
@@ -30,7 +32,7 @@ from builder.registry import (
     connect,
 )
 from builder.sources.base_digests import Registries, RegistryFails
-from builder.system.web import joined, next_page, origin
+from builder.system.web import innermost, joined, next_page, origin, retry_after
 
 CONTENT = b"some bytes"
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -74,6 +76,38 @@ def test_a_challenge_of_another_host_is_not_answered(
 def test_an_address_that_can_be_read_in_two_ways_is_none(given: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         joined("https://registry.example", given)
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("", 0, 0),
+        (" 999999999 ", 999999999, 999999999),
+        ("1000000000", math.inf, math.inf),
+        ("-5", 0, 0),
+        ("soon", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        (email.utils.formatdate(time.time() + 1000), 900, 1000),
+        (email.utils.formatdate(time.time() + 1000).ljust(64, "\t") + "+", 0, 0),
+    ],
+)
+def test_when_a_server_says_to_come_again(header: str, least: float, most: float) -> None:
+    assert least <= retry_after({"Retry-After": header}) <= most
+
+
+@pytest.mark.parametrize(
+    ("inner", "told"),
+    [
+        (OSError(111, "Connection refused"), "Connection refused"),
+        (OSError("no\x1b\nand more"), r"no\x1b"),
+        (ValueError("a" * 150), "a" * 120),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_the_innermost_error_is_told(inner: Exception, told: str) -> None:
+    outer, middle = ValueError("outer"), ValueError("middle")
+    outer.__cause__, middle.__context__ = middle, inner
+    assert innermost(outer) == told
 
 
 def test_addresses_and_links_may_have_8_kib() -> None:

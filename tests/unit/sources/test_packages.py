@@ -630,6 +630,31 @@ def test_this_machine_s_pip_has_an_index() -> None:
     assert own_index(Processes()).startswith("http")
 
 
+@pytest.mark.parametrize(
+    ("config", "usage", "index"),
+    [
+        (":env:.index-url='https://a.example/x'\n", "", "https://a.example/x"),
+        ("global.timeout='9'\nsite.index-url='https://b.example'", "", "https://b.example"),
+        (
+            "wheel.index-url='https://c.example'",
+            "(default\n https://d.example)",
+            "https://d.example",
+        ),
+        ("", "(default d)", ""),
+    ],
+)
+def test_the_index_is_the_one_that_pip_is_configured_for(
+    config: str, usage: str, index: str
+) -> None:
+    class Pip(Processes):
+        def capture(self, argv: Any, **_: object) -> Completed:
+            said = {("config", "list"): config, ("install", "--help"): usage}
+            assert argv[:3] == [sys.executable, "-m", "pip"]
+            return Completed(argv=argv, returncode=0, stdout=said[tuple(argv[3:])])
+
+    assert own_index(Pip()) == index
+
+
 def test_a_page_of_anchors_without_an_end_is_read_in_one_pass() -> None:
     """Of a hostile index; read again from each of them, it would take hours."""
     page = b"<a " * 500_000

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from builder.system.terminal import ByteProgress, Progress
+from builder.system.terminal import ByteProgress, LiveProgress, Progress
 
 FAILED = "✗ a: failed, why"
 OUTCOMES = ["✓ a: verified", FAILED, "= a: unchanged", "✓ a: built", "  a: other"]
@@ -32,6 +32,35 @@ def test_how_much_is_told(level: int, expected: list[str]) -> None:
     lines = stream.getvalue().splitlines()
     assert all(line.startswith("[   0.") for line in lines)
     assert [line.partition(" s] ")[2] for line in lines] == expected
+
+
+def test_a_table_on_a_terminal_shows_the_last_step_of_each_image(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+    progress = LiveProgress()
+    with progress.running(["a[b]", "built", "failed", "odd", "new"]):
+        progress.step("a[b]", "builds\x1b " + "x" * 80)
+        progress.detail("nobody", "is not shown")
+        progress.step("new", "builds")
+        progress.detail("new", "half")
+        progress.detail("new", "all")
+        progress.finish("built", "built", "")
+        progress.finish("odd", "other", "first\nsecond [red]")
+        progress.finish("failed", "failed", "why\n  | its last line")
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rstrip().removesuffix("0:00:00").rstrip() for line in said] == [
+        "  odd: other, first",  # a row is too short for more
+        "second [red]",
+        "✗ failed: failed, why",
+        "  | its last line",
+        rf"a[b]   builds\x1b {'x' * 62}",
+        "built  ✓ built",
+        "failed ✗ failed why",
+        "odd    other first",
+        "new    builds all",
+    ]
 
 
 def test_each_gibibyte_of_an_archive_is_told() -> None:
