@@ -113,7 +113,7 @@ def runnable(
     for version, release in releases.items():
         codes = [int(code) for code in release.capabilities]
         is_compiled = compiled and version_order(compiled) >= version_order(version)
-        ptx = max(codes, default=0) if is_compiled else None
+        ptx = max(codes, default=None) if is_compiled else None
         has_code = all(code_for(number, codes) or (ptx and ptx < number) for number in numbers)
         is_old = driver_version and version_order(driver_version) < version_order(release.driver)
         if release.driver and not is_old and (has_code or not codes):

@@ -192,7 +192,7 @@ def _rows(answers: Iterable[RuleAnswer], width: int, paint: Paint) -> list[str]:
         mark = f"{_MARKS[answer.answer]} {answer.answer:11}"
         indent = 2 + len(mark) + 1 + width + 2
         lines = _wrapped(answer.reason, indent)
-        if answer.fix and answer.answer != YES:
+        if answer.fix:
             lines += _wrapped(f"fix: {answer.fix}", indent)
         mark = paint(mark, _COLOURS[answer.answer])
         rows.append(f"  {mark} {answer.rule:{width}}  {lines[0]}")

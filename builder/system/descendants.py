@@ -138,7 +138,7 @@ def _text(pid: int, name: str) -> str:
 def main() -> NoReturn:
     """Run the command in `sys.argv`; end all that it started when it ends."""
     user, command = sys.argv[1], sys.argv[2:]
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, True)
     # This process ends with the command, so signals to end are sent to all processes below it.
     # Unlike SIG_IGN, a handler is not inherited by the command.
     for request in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -334,6 +334,18 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
         "is not a regular file",
     ),
     "a device": (lambda files: files.add("blobs/x", type=tarfile.CHRTYPE), "is not a regular file"),
+    "a folder that no layout has": (
+        lambda files: files.add("blobs/sha512", type=tarfile.DIRTYPE),
+        '"blobs/sha512" is not a regular file',
+    ),
+    "a folder with content": (
+        lambda files: files.add("blobs", b"x", type=tarfile.DIRTYPE),
+        '"blobs" is not a regular file',
+    ),
+    "a file in place of a folder": (
+        lambda files: files.add("blobs"),
+        'unexpected file in an image layout: "blobs"',
+    ),
     "an extended header": (
         lambda files: files.add("x", b"20 path=oci-layout\n", type=tarfile.XHDTYPE),
         "is not a regular file",
@@ -384,7 +396,8 @@ def test_what_stands_after_the_end_is_refused(
     longer.write_bytes(whole.read_bytes() + after)
     assert loaded(longer, policy, fake) == 5
     assert "data after the end of the archive" in capsys.readouterr().err
-    longer.write_bytes(whole.read_bytes() + bytes(10240))
+    changed(whole, longer, lambda files: files.add("blobs/sha256", type=tarfile.DIRTYPE))
+    longer.write_bytes(longer.read_bytes() + bytes(1_000_000))
     assert loaded(longer, policy, fake, "--dry-run") == 0
 
 

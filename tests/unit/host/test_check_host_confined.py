@@ -175,7 +175,9 @@ OTHER = "profile wide /usr/bin/{w*,podman} {\n  network,\n}\n"
         (STARTER, "/usr/libexec/x86_64-linux-gnu/apptainer/bin/starter-suid", True),
         (OTHER, "/usr/bin/podman", False),
         (OTHER.replace("network", "userns"), "/usr/bin/podman", True),
+        (OTHER.replace("network", "userns"), "/usr/bin/wide", True),
         (OTHER.replace("network", "userns"), "/usr/bin/deep/wide", False),
+        (OTHER.replace("network", "userns"), "/usr/bin/we/wide", False),
         (PROFILE.replace("/bin/", "/**/"), "/usr/local/bin/podman", True),
     ],
 )

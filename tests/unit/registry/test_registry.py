@@ -91,6 +91,8 @@ def test_a_manifest_is_read_to_the_limit_alone(fault: Fault, size: str, fake: Fa
     fake.faults = [fault]
     with pytest.raises(WrongContent, match=f"it has {size} bytes; the limit is 4194304"):
         client(fake).resolve("1.0")
+    fake.faults, fake.manifests["site/a", "1.0"] = [], (b" " * (4 << 20), MANIFEST)
+    assert client(fake).resolve("1.0").size == 4 << 20
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,10 @@ def test_the_ways_between_gpus(library: str, monkeypatch: pytest.MonkeyPatch) ->
         GpuLink(a=1, b=2, nvlinks=0, pcie="SYS"),
     )
     assert [(gpu.nvlinks, gpu.nvlinks_down) for gpu in found.gpus] == [(6, 0), (6, 0), (4, 2)]
+    levels = [f"level{gpu}={level}" for gpu, level in enumerate((0, 10, 20, 30, 40, 50, 60), 1)]
+    found = asked(library, monkeypatch, ",".join(["count=8", *levels]))
+    ways = ["PIX", "PIX", "PXB", "PHB", "NODE", "SYS", ""]
+    assert [link.pcie for link in found.links if link.a == 0] == ways
 
 
 @pytest.mark.parametrize(

@@ -188,13 +188,13 @@ def test_what_a_finished_command_left_running_is_ended() -> None:
 def test_of_100_megabytes_both_ends_are_kept_and_no_more_is_ever_in_memory() -> None:
     tracemalloc.start()
     try:
-        done = Processes().capture(sh("echo begun; head -c 100000000 /dev/zero; echo; echo ended"))
+        done = Processes().capture(sh("printf 'begun\\377\\n'; head -c 100000000 /dev/zero; printf '\\n\\377ended\\n'"))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert done.stdout.startswith("begun\n\0")
-    assert done.stdout.endswith("\0\nended\n")
-    left_out = 100_000_000 + len("begun\n\nended\n") - CAPTURE_LIMIT
+    assert done.stdout.startswith("begun\ufffd\n\0")
+    assert done.stdout.endswith("\0\n\ufffdended\n")
+    left_out = 100_000_000 + len("begun?\n\n?ended\n") - CAPTURE_LIMIT
     assert f"\n[{left_out} bytes left out]\n" in done.stdout
     assert len(done.stdout) < CAPTURE_LIMIT + 100
     assert peak < 8 * CAPTURE_LIMIT
@@ -289,6 +289,13 @@ def test_a_process_whose_name_is_rubbish_is_named_all_the_same() -> None:
     script = sh("exec tail -f /dev/null \"$(printf 'a\\033\\377\\nb')\"")
     waiting = supervised(script, timeout_s=0.5).waiting
     assert [line.partition(" (")[0] for line in waiting] == ["tail -f /dev/null a?\ufffd?b"]
+
+
+def test_an_emulator_is_not_named_but_the_program_that_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "qemu-aarch64").symlink_to(shutil.which("tail") or "/usr/bin/tail")
+    argv = [str(tmp_path / "qemu-aarch64"), "-f", "/dev/null"]
+    waiting = supervised(argv, timeout_s=0.5).waiting
+    assert [line.partition(" (")[0] for line in waiting] == ["-f /dev/null"]
 
 
 @pytest.mark.parametrize(("length", "shown"), [(102, "a" * 102), (103, f"{'a' * 98} ...")])
