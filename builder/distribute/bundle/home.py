@@ -148,7 +148,7 @@ def _sources(repository: BundledRepository, entry: Input, home: Home) -> None:
         if blob.digest != f"sha256:{sha256}":
             raise repository.wrong(blob.digest, "not a source")
         with locked(home.sources, sha256):
-            _bring(repository, blob, home.sources / "sha256" / sha256)
+            _bring(repository, blob, home.source(sha256))
 
 
 def _native(repository: BundledRepository, record: Input, home: Home) -> None:

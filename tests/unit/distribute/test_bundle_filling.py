@@ -7,12 +7,13 @@ import json
 import os
 import shutil
 import stat
+import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from samples import private_file
+from samples import compare_with_golden, private_file
 from test_bundle import (  # noqa: F401 - fixtures
     HOST,
     PROOF,
@@ -30,7 +31,7 @@ from builder.distribute.bundle.inputs import Input, Inputs, add_build, add_nativ
 from builder.distribute.bundle.layout import BundledRepository
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
-from builder.registry.manifests import BASE, NATIVE, PACKAGES, PROJECT, SOURCES
+from builder.registry.manifests import BASE, NATIVE, PACKAGES, PROJECT, REGISTRY_BASE, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
 from builder.trust.proof.attachments import BlobDescriptor
@@ -177,12 +178,15 @@ def test_builds_that_share_a_file_take_turns(
     assert all(journals.is_complete(str(one.about["build"])) for one in builds)
 
 
-def signed_archive(folder: Path) -> Path:
-    """An archive of a project's files, a source and native tools, signed by the policy's key."""
+def some_inputs(folder: Path) -> Inputs:
+    """A project's files, a source, native tools, and the packages of a build."""
     root = folder / "native/root"
     root.mkdir(parents=True)
-    for name in ("matrix.yaml", "source", "native/root/cc"):
+    (folder / "packages/ab").mkdir(parents=True)
+    for name in ("matrix.yaml", "source", "native/root/cc", "packages/ab/x.deb"):
         (folder / name).write_bytes(SIGNED)
+        (folder / name).chmod(0o644)
+    root.chmod(0o755)
     inputs = Inputs(contents=ArchiveContents())
     project = dict.fromkeys(("matrix.yaml", "recipes/x.yaml"), input_file(folder / "matrix.yaml"))
     inputs.add(PROJECT, "", {"files": sorted(project)}, project)
@@ -190,6 +194,32 @@ def signed_archive(folder: Path) -> Path:
     entries = entries_of(root)
     made = NativeTools(root=root, name="trixie-ppc64le", digest=digest_of(entries), made="2026")
     add_native(inputs, made, entries)
+    given = [ServedFile(url="http://mirror/x.deb", file="ab/x.deb")]
+    add_build(inputs, "0" * 32, given, Journals(cache=folder / "packages"))
+    return inputs
+
+
+def test_inputs_are_written_as_other_clients_find_them(tmp_path: Path) -> None:
+    """Of all kinds: docs/air-gap.md."""
+    inputs, name = some_inputs(tmp_path), f"docker.io/library/sample@sha256:{'1' * 64}"
+    file = {"x": input_file(tmp_path / "source")}
+    about = {"key": "k", "digest": f"sha256:{'5' * 64}", "made": "2026", "name": "debian13"}
+    inputs.add(BASE, "", {**about, "arch": "x86_64"}, file)
+    about = {"name": name, "arch": "x86_64", "digest": f"sha256:{'1' * 64}"}
+    inputs.add(REGISTRY_BASE, "", about, file)
+    inputs.add_index()
+    size, _ = write_archive(tmp_path / "site.tar", inputs.contents)
+    assert size == (tmp_path / "site.tar").stat().st_size
+    with tarfile.open(tmp_path / "site.tar") as tar:
+        contents = {one.name: tar.extractfile(one).read() for one in tar}  # type: ignore[union-attr]
+    assert contents.pop(f"blobs/sha256/{SHA256}") == SIGNED
+    documents = [f"{name[-64:]} {content.decode()}\n" for name, content in contents.items()]
+    compare_with_golden("".join(documents), "inputs.txt")
+
+
+def signed_archive(folder: Path) -> Path:
+    """An archive of inputs, signed by the policy's key."""
+    inputs = some_inputs(folder)
     index = inputs.add_index()
     image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
@@ -253,7 +283,7 @@ def test_a_checkout_that_a_killed_one_made_is_taken(
     archive, place = signed_archive(tmp_path), tmp_path / "project"
     assert checked_out(archive, policy, place) == 0
     home = tmp_path / "home"
-    counts = f"0 bases, 1 source, 0 packages, native tools trixie-ppc64le in {home}"
+    counts = f"0 bases, 1 source, 1 package, native tools trixie-ppc64le in {home}"
     assert capsys.readouterr().out == f"{counts}\n2 files of the project in {place}\n"
     [tools] = home.glob("native/trixie-ppc64le-*")
     assert (tools / "root/cc").read_bytes() == SIGNED
@@ -265,8 +295,8 @@ def test_a_checkout_that_a_killed_one_made_is_taken(
         "bases": 0,
         "sources": 1,
         "native": ["trixie-ppc64le"],
-        "builds": 0,
-        "packages": 0,
+        "builds": 1,
+        "packages": 1,
         "project": ["matrix.yaml", "recipes/x.yaml"],
     }
     assert (place / "recipes/x.yaml").read_bytes() == SIGNED

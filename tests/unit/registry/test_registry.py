@@ -95,6 +95,14 @@ def test_a_manifest_is_read_to_the_limit_alone(fault: Fault, size: str, fake: Fa
     assert client(fake).resolve("1.0").size == 4 << 20
 
 
+def test_what_a_registry_says_to_be_packed_is_taken_as_it_is(fake: Fake) -> None:
+    """Unpacked, it had another digest, and any size."""
+    fake.faults = [
+        Fault(pattern="manifests", status=200, body=b"packed", headers={"Content-Encoding": "gzip"})
+    ]
+    assert client(fake).resolve("1.0").size == len(b"packed")
+
+
 @pytest.mark.parametrize(
     "content", [b"[]", b"{", b"null", b"[" * 100_000, b'{"mediaType": "text/html"}']
 )
