@@ -13,7 +13,13 @@ from samples import ROOT
 
 from builder.cli import main, plan
 from builder.cli.os_errors import describe
-from builder.system.terminal import in_colour, printable, printable_lines
+from builder.system.terminal import (
+    LiveProgress,
+    in_colour,
+    printable,
+    printable_lines,
+    progress_for,
+)
 
 PROJECT = f"--project={ROOT}"
 ESCAPE = "\x1b]0;steered\x07"
@@ -183,6 +189,10 @@ def test_when_there_are_colours(
     assert in_colour() is wanted
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     assert not in_colour()
+    for there in (True, False):  # a table that is drawn anew, unless all or nothing is told
+        monkeypatch.setattr(sys.stderr, "isatty", lambda there=there: there)
+        live = [isinstance(progress_for(level), LiveProgress) for level in (0, 1, 2)]
+        assert live == [False, there and variables.get("TERM") == "xterm", False]
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["ci", "github"], ["schema", "recipe"]])

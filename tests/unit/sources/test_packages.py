@@ -481,11 +481,12 @@ def test_a_redirect_of_a_mirror_is_passed_on_whole(cache: PackageCache, leading:
     assert (answer.status_code, answer.content) == (302, b"gone")
 
 
-def test_what_one_client_was_given_for_its_credentials_is_not_kept(
-    cache: PackageCache, mirror: str, asked: list[str]
+@pytest.mark.parametrize("name", ["Authorization", "Cookie", "Range"])
+def test_what_one_client_was_given_for_itself_is_not_kept(
+    name: str, cache: PackageCache, mirror: str, asked: list[str]
 ) -> None:
     for _ in range(2):
-        get(cache, f"{mirror}/a.deb", Authorization="Basic eDp5")
+        get(cache, f"{mirror}/a.deb", **{name: "a=b"})
     assert len(asked) == 2
 
 
@@ -616,9 +617,11 @@ def test_nothing_else_leads_through(path: str, cache: PackageCache) -> None:
 
 def test_without_pip_there_is_no_configuration(cache: PackageCache, tmp_path: Path) -> None:
     """Offline, the index that was used last is as good."""
-    cache.journals.note_index("http://index.example/simple")
     with pip_configuration(cache, tmp_path, OwnIndex("")) as folder:
         assert folder == ""
+    with pip_configuration(cache, tmp_path, OwnIndex("https://token@own.example/simple")):
+        assert cache.logins == {("https", "own.example"): ("token", "")}
+    cache.journals.note_index("http://index.example/simple")
     cache.offline = True
     with pip_configuration(cache, tmp_path, OwnIndex("http://other.example/")) as folder:
         config = (Path(folder) / "pip.conf").read_text()

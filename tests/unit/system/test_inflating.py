@@ -50,7 +50,7 @@ def test_damage_is_found(place: int) -> None:
         list(pieces(bytes(data), 1 << 20))
 
 
-@pytest.mark.parametrize("flags", range(32))
+@pytest.mark.parametrize("flags", range(0, 32, 2))
 @pytest.mark.parametrize("cut", [1, 5, 15, 30, 50])
 def test_a_header_with_any_parts_comes_in_pieces(flags: int, cut: int) -> None:
     """Extra field, name, comment and the header's checksum, wherever a read ends."""
