@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -16,13 +17,16 @@ from typing import Any
 import pytest
 from fake_registry import Fake, fake_registry
 from made_releases import correct_evidence, make_images, make_project
-from samples import ROOT, private_file
+from samples import ROOT, compare_with_golden, private_file
 
 from builder.cli import main
 from builder.distribute.bundle import archive as archives
 from builder.distribute.bundle import contents, layout
+from builder.distribute.bundle.contents import releases_of
 from builder.distribute.bundle.judgements import with_fix
 from builder.model.digests import HashedWriter
+from builder.model.errors import BadInput
+from builder.registry import WrongContent
 from builder.trust.policy.records import refused
 
 Capture = pytest.CaptureFixture[str]
@@ -386,6 +390,23 @@ def test_a_damaged_archive_is_refused_in_one_error(
     words = ["load", str(archive), "--policy", str(policy), "--output", str(tmp_path / "out")]
     assert main([*words, "--format", "oci", "--arch", "x86_64", "--host", HOST]) == 5
     assert not (tmp_path / "out").exists()
+
+
+def test_all_that_is_told_of_damaged_archives(whole: Path, tmp_path: Path) -> None:
+    def read(archive: Path) -> None:
+        bundle = layout.opened(archive)
+        bundle.archive.check_all()
+        releases_of(bundle)
+
+    lines = []
+    for name, (change, _) in FAULTS.items():
+        bad = changed(whole, tmp_path / "bad.tar", change)
+        with pytest.raises((BadInput, WrongContent)) as caught:
+            read(bad)
+        lines.append(f"== {name}: {caught.value.exit_code}\n{caught.value}\n")
+    told = re.sub(r"[0-9a-f]{64}", "DIGEST", "".join(lines).replace(str(tmp_path), "HERE"))
+    told = re.sub(r"expected \d{2,}|\d{2,} bytes", "NUMBER", told)
+    compare_with_golden(told, "refused-archives.txt")
 
 
 @pytest.mark.parametrize("after", [b"x", bytes(5000) + b"x", bytes(2 << 20)])

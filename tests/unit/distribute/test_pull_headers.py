@@ -9,6 +9,7 @@ import time
 from typing import Literal
 
 import pytest
+from samples import compare_with_golden
 
 from builder.distribute.pull.members import BROKEN, members
 from builder.distribute.pull.streams import PlainLayer
@@ -17,6 +18,7 @@ from builder.model.errors import Refused
 
 FIELDS = ("name", "mode", "uid", "gid", "size", "mtime", "type", "linkname")
 Header = dict[str, object]
+TOLD = dict[bytes, str]()  # why data was not read
 
 
 def header_of(archive_format: Literal[0, 1, 2] = tarfile.GNU_FORMAT, **more: object) -> bytes:
@@ -47,6 +49,7 @@ def read(data: bytes) -> list[Header] | str:
         for member, _, _ in members(stream):
             found.append({name: getattr(member, name) for name in FIELDS})
     except (*BROKEN, Refused) as error:
+        TOLD[data] = str(error)
         return type(error).__name__
     return found
 
@@ -175,6 +178,21 @@ def test_what_is_about_all_members_and_counts_nowhere_is_passed_over() -> None:
 def test_what_one_reader_sees_and_another_does_not_is_refused(end: bytes) -> None:
     assert isinstance(read_by_tarfile(header_of(size=0) + end), list)
     assert read(header_of(size=0) + end) == "Refused"
+
+
+def test_all_that_is_told_of_headers_that_are_refused() -> None:
+    wrong = {name: TARS[name] for name in sorted(REFUSED)}
+    wrong["a negative size"] = spoiled(header_of(size=0), 124, b"\xff" * 12)
+    wrong["a number that is none"] = pax(header_of(size=0), uid="x")
+    wrong["a size that is none"] = pax(header_of(size=0), size="-1")
+    wrong["a record without an end"] = extended(tarfile.XHDTYPE, b"9 a=b")
+    wrong["a larger header"] = extended(tarfile.XHDTYPE, b"1" * ((1 << 20) + 1))
+    wrong["no checksum"] = spoiled(header_of(size=0), 0, b"x")[:148] + bytes(364)
+    wrong["half a header"] = header_of(size=0) + header_of(size=0)[:300]
+    lines = [
+        f"{name}: {read(data + END)}: {TOLD.get(data + END)}\n" for name, data in wrong.items()
+    ]
+    compare_with_golden("".join(lines), "refused-headers.txt")
 
 
 def test_damaged_pax_headers() -> None:

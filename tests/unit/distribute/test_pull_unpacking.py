@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import random
+import re
 import stat
 import tarfile
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from samples import compare_with_golden
 
 from builder.artifacts import flatten
 from builder.artifacts.oci import Layout
@@ -198,50 +200,44 @@ def test_random_layers_come_to_the_tree_of_flatten(seed: int, blobs: Path, targe
     assert found.on_disk == tree_on_disk(target)
 
 
-HOSTILE: dict[str, tuple[list[M], str]] = {
-    "a path that goes up": ([M("../x", b"1")], r"\.\. in a layer"),
-    "a path that goes up within": ([d("a"), M("a/../../x", b"1")], r"\.\. in a layer"),
-    "an absolute path": ([M("/etc/x", b"1")], "absolute path"),
-    "through an absolute link": ([M("a", type=LINK, to="/"), M("a/x", b"1")], "is a link"),
-    "through a link that goes up": ([M("a", type=LINK, to=".."), M("a/x", b"1")], "is a link"),
-    "through a link below": ([d("b"), M("a", type=LINK, to="b"), M("a/x", b"1")], "is a link"),
-    "a folder through a link": ([M("a", type=LINK, to="/tmp"), d("a/b")], "is a link"),
-    "a whiteout that goes up": ([M(".wh...", b"")], "whiteout without a name"),
-    "a whiteout without a name": ([M(".wh.", b"")], "whiteout without a name"),
-    "a hard link that goes up": ([M("a", type=HARD, to="../x")], r"\.\. in a layer"),
-    "an absolute hard link": ([M("a", type=HARD, to="/etc/passwd")], "absolute path"),
-    "a hard link to nothing": ([M("a", type=HARD, to="b")], "which is missing or a folder"),
-    "a hard link to itself": ([M("a"), M("a", type=HARD, to="a")], "hard link to itself"),
-    "a hard link to a folder": (
-        [d("b"), M("a", type=HARD, to="b")],
-        "which is missing or a folder",
-    ),
-    "a hard link through a link": (
-        [M("l", type=LINK, to="/etc"), M("a", type=HARD, to="l/passwd")],
-        "which is missing or a folder",
-    ),
-    "a device": ([d("etc"), M("etc/x", type=tarfile.BLKTYPE)], "device outside of /dev"),
-    "a device at the top": ([M("dev", type=tarfile.CHRTYPE)], "device outside of /dev"),
-    "below a file": ([M("a", b"1"), M("a/x", b"1")], "is a file, not a folder"),
-    "a file in the place of a folder with content": (
-        [d("a"), M("a/f"), M("a")],
-        "and also another kind of file",
-    ),
-    "a long name": ([M("x" * 256)], "too long"),
-    "a long path": ([M("/".join(["x" * 200] * 20 + ["x" * 76]))], "too long"),
-    "a deep path": ([M("/".join("x" * 201))], "levels"),
-    "a null byte": ([M("é\0b", b"1")], "null byte"),
-    "an unknown kind": ([M("a", type=b"D")], "unsupported kind|the tar is incomplete"),
+HOSTILE: dict[str, list[M]] = {
+    "a path that goes up": [M("../x", b"1")],
+    "a path that goes up within": [d("a"), M("a/../../x", b"1")],
+    "an absolute path": [M("/etc/x", b"1")],
+    "through an absolute link": [M("a", type=LINK, to="/"), M("a/x", b"1")],
+    "through a link that goes up": [M("a", type=LINK, to=".."), M("a/x", b"1")],
+    "through a link below": [d("b"), M("a", type=LINK, to="b"), M("a/x", b"1")],
+    "a folder through a link": [M("a", type=LINK, to="/tmp"), d("a/b")],
+    "a whiteout that goes up": [M(".wh...", b"")],
+    "a whiteout of itself": [M("a/.wh..", b"")],
+    "a whiteout without a name": [M(".wh.", b"")],
+    "a hard link that goes up": [M("a", type=HARD, to="../x")],
+    "an absolute hard link": [M("a", type=HARD, to="/etc/passwd")],
+    "a hard link to nothing": [M("a", type=HARD, to="b")],
+    "a hard link to itself": [M("a"), M("a", type=HARD, to="a")],
+    "a hard link to a folder": [d("b"), M("a", type=HARD, to="b")],
+    "a hard link through a link": [
+        M("l", type=LINK, to="/etc"),
+        M("a", type=HARD, to="l/passwd"),
+    ],
+    "a device": [d("etc"), M("etc/x", type=tarfile.BLKTYPE)],
+    "a device at the top": [M("dev", type=tarfile.CHRTYPE)],
+    "below a file": [M("a", b"1"), M("a/x", b"1")],
+    "a file in the place of a folder with content": [d("a"), M("a/f"), M("a")],
+    "a long name": [M("x" * 256)],
+    "a long path": [M("/".join(["x" * 200] * 20 + ["x" * 76]))],
+    "a deep path": [M("/".join("x" * 201))],
+    "a null byte": [M("é\0b", b"1")],
+    "an unknown kind": [M("a", type=b"D")],
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("writes", [True, False])
 def test_a_hostile_layer_is_refused(name: str, writes: bool, blobs: Path, target: Path) -> None:
-    members, reason = HOSTILE[name]
-    made = layer(blobs, members)
+    made = layer(blobs, HOSTILE[name])
     before = snapshot(target)
-    assert made[1][:19] in refused(reason, made, target=target if writes else None)
+    assert made[1][:19] in refused("", made, target=target if writes else None)
     assert snapshot(target) == before
 
 
@@ -254,9 +250,13 @@ def test_what_is_on_disk_is_said(blobs: Path, target: Path) -> None:
     members = [d("b", 0o2755), M("b/su", b"1", mode=0o6755), M("shadow", mode=0o000)]
     devices = [d("dev"), M("dev/null", type=tarfile.CHRTYPE), M("dev/a/b", type=tarfile.BLKTYPE)]
     layers = [[M("dev/null", b"1")], [*members, *devices]]
-    changes = unpack([layer(blobs, one) for one in layers], target).changes.values()
-    assert sorted(change.count for change in changes) == [1, 2, 2]
-    assert Changes(count=2, paths=("/b", "/b/su")) in changes
+    assert unpack([layer(blobs, one) for one in layers], target).changes == {
+        "setuid and setgid bits that were dropped": Changes(count=2, paths=("/b", "/b/su")),
+        "paths that were made readable for their owner": Changes(count=1, paths=("/shadow",)),
+        "devices that were left out, which runtimes make": Changes(
+            count=2, paths=("/dev/null", "/dev/a/b")
+        ),
+    }
     assert stat.S_IMODE((target / "b/su").stat().st_mode) == 0o755
     assert stat.S_IMODE((target / "b").stat().st_mode) == 0o755
     assert stat.S_IMODE((target / "shadow").stat().st_mode) == 0o400
@@ -295,27 +295,36 @@ PLAIN_TAR = tarfile.TarInfo("f").tobuf(tarfile.PAX_FORMAT) + bytes(1024)
 PACKED = gzip.compress(PLAIN_TAR, 1, mtime=0)
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    {
-        "no checksum": (PACKED[:-8], "is truncated"),
-        "half a checksum": (PACKED[:-3], "is truncated"),
-        "another checksum": (PACKED[:-8] + b"1234" + PACKED[-4:], "damaged"),
-        "another length": (PACKED[:-4] + b"1234", "damaged"),
-        "bytes after it": (PACKED + b"rest", "damaged"),
-        "zeros after it": (PACKED + bytes(512), "damaged"),
-        "the beginning of a member": (PACKED + PACKED[:10], "is truncated"),
-        "a second tar": (PACKED + gzip.compress(PLAIN_TAR), "after the end of the tar"),
-        "zstd": (b"\x28\xb5\x2f\xfd" + PACKED, "compression zstd is not supported"),
-        "xz": (b"\xfd7zXZ\0" + PACKED, "compression xz is not"),
-        "bzip2": (b"BZh9" + PACKED, "compression bzip2 is not"),
-    }.values(),
-)
-def test_what_other_readers_refuse(data: bytes, reason: str, blobs: Path) -> None:
+SPARSE = M("x", type=tarfile.GNUTYPE_SPARSE).info().tobuf(tarfile.GNU_FORMAT)
+UNREAD = {
+    "no checksum": PACKED[:-8],
+    "half a checksum": PACKED[:-3],
+    "another checksum": PACKED[:-8] + b"1234" + PACKED[-4:],
+    "another length": PACKED[:-4] + b"1234",
+    "bytes after it": PACKED + b"rest",
+    "zeros after it": PACKED + bytes(512),
+    "the beginning of a member": PACKED + PACKED[:10],
+    "a second tar": PACKED + gzip.compress(PLAIN_TAR),
+    "zstd": b"\x28\xb5\x2f\xfd" + PACKED,
+    "xz": b"\xfd7zXZ\0" + PACKED,
+    "bzip2": b"BZh9" + PACKED,
+    "no tar": b"x" * 600,
+    "half a tar": bytes(511),
+    "a sparse file": SPARSE + bytes(1024),
+}
+
+
+def test_all_that_is_told_of_layers_that_are_refused(blobs: Path) -> None:
+    """Also of those that other readers refuse."""
     assert unpack([blob(blobs, PACKED)], None).paths == 1
     for one in (PACKED + gzip.compress(bytes(512)), PACKED + gzip.compress(b"")):
         assert unpack([blob(blobs, one)], None).paths == 1
-    refused(reason, blob(blobs, data))
+    layers = {name: layer(blobs, members) for name, members in HOSTILE.items()}
+    layers |= {name: blob(blobs, data) for name, data in UNREAD.items()}
+    lines = [f"== {name}\n{refused('', made)}\n" for name, made in layers.items()]
+    told = re.sub(r"sha256:[0-9a-f]+", "DIGEST", "".join(lines))
+    told = re.sub(r"damaged \(.*\)", "damaged (WHY)", told)  # in the words of zlib or isal
+    compare_with_golden(told.replace("x" * 100, "..."), "refused-layers.txt")
 
 
 @pytest.mark.parametrize(
@@ -400,8 +409,6 @@ def test_an_extended_header_of_a_gigabyte_is_refused(blobs: Path) -> None:
 
 
 def test_a_sparse_file_is_refused(blobs: Path) -> None:
-    header = M("x", type=tarfile.GNUTYPE_SPARSE).info()
-    refused("sparse", blob(blobs, header.tobuf(tarfile.GNU_FORMAT) + bytes(1024)))
     pax = M("x", b"1\n0\n1\n").info()
     pax.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x"}
     refused("sparse", blob(blobs, pax.tobuf(tarfile.PAX_FORMAT) + bytes(1024)))

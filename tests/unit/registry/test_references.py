@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from samples import compare_with_golden
 
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, BuildImagesError
 from builder.registry import Descriptor, Reference
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -34,33 +35,38 @@ def test_a_reference_in_parts(text: str, parts: tuple[str, str, str, str]) -> No
     assert Reference.parse(str(found)) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "not a repository"),
-        ("Debian", "not a repository"),
-        ("a//b", "not a repository"),
-        ("a/b-", "not a repository"),
-        ("../etc", "not a host|not a repository"),
-        ("quay.io/" + "a" * 248, "a name has at most 255 characters"),
-        ("a:b:c", "not a tag"),
-        ("a:", "not a tag"),
-        ("a:-x", "not a tag"),
-        ("a@sha256:00", "^a@sha256:00: not an image reference: a digest is sha256"),
-        ("a@md5:00", "^a: not an image reference: a digest is sha256"),
-        ("a@", "a digest is sha256"),
-        ("quay .io/a", "not a host|not a repository"),
-        ("https://quay.io/a", "no scheme"),
-        ("localhost:0/a", "is not a host"),
-        ("localhost:65536/a", "a port up to 65535"),
-        (f"[::1]:{'9' * 200}/a", "a port up to 65535"),
-    ],
+NO_REFERENCES = (
+    *("", "Debian", "a//b", "a/b-", "../etc", "quay.io/" + "a" * 248, "a:b:c", "a:", "a:-x"),
+    *("a@sha256:00", "a@md5:00", "a@", "quay .io/a", "https://quay.io/a", "localhost:0/a"),
+    *("localhost:65536/a", f"[::1]:{'9' * 200}/a"),
 )
-def test_what_is_no_reference(text: str, why: str) -> None:
-    with pytest.raises(BadInput, match=why) as caught:
-        Reference.parse(text)
-    assert caught.value.exit_code == 2
-    assert caught.value.hint == ("write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:...")
+NO_DESCRIPTORS: dict[str, object] = {
+    "none": None,
+    "no digest": {},
+    "another digest": {"digest": "sha512:0"},
+    "no size": {"digest": DIGEST},
+    "a size below zero": {"digest": DIGEST, "size": -1},
+    "a size in words": {"digest": DIGEST, "size": "1"},
+    "a size that is true": {"digest": DIGEST, "size": True},
+    "no media type": {"digest": DIGEST, "size": 1},
+    "another media type": {"digest": DIGEST, "size": 1, "mediaType": 1},
+}
+
+
+def test_what_is_no_reference_or_descriptor() -> None:
+    """All that is told of it: one hint is for all references."""
+    lines = []
+    for text in NO_REFERENCES:
+        with pytest.raises(BadInput) as caught:
+            Reference.parse(text)
+        message, _, hint = str(caught.value).partition("\n")
+        assert hint == "  hint: write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:..."
+        lines.append(f"{caught.value.exit_code} {message}\n")
+    for name, entry in NO_DESCRIPTORS.items():
+        with pytest.raises(BuildImagesError) as wrong:
+            Descriptor.read(entry, "it")
+        lines.append(f"{wrong.value.exit_code} {name}: {wrong.value}\n")
+    compare_with_golden("".join(lines), "no-references.txt")
 
 
 @pytest.mark.parametrize(
