@@ -187,11 +187,7 @@ def test_all_that_is_told_of_headers_that_are_refused() -> None:
     wrong["a size that is none"] = pax(header_of(size=0), size="-1")
     wrong["a record without an end"] = extended(tarfile.XHDTYPE, b"9 a=b")
     wrong["a larger header"] = extended(tarfile.XHDTYPE, b"1" * ((1 << 20) + 1))
-    wrong["no checksum"] = spoiled(header_of(size=0), 0, b"x")[:148] + bytes(364)
-    wrong["half a header"] = header_of(size=0) + header_of(size=0)[:300]
-    lines = [
-        f"{name}: {read(data + END)}: {TOLD.get(data + END)}\n" for name, data in wrong.items()
-    ]
+    lines = [f"{name}: {read(data)}: {TOLD.get(data)}\n" for name, data in wrong.items()]
     compare_with_golden("".join(lines), "refused-headers.txt")
 
 

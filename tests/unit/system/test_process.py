@@ -188,9 +188,8 @@ def test_what_a_finished_command_left_running_is_ended() -> None:
 def test_of_100_megabytes_both_ends_are_kept_and_no_more_is_ever_in_memory() -> None:
     tracemalloc.start()
     try:
-        done = Processes().capture(
-            sh("printf 'begun\\377\\n'; head -c 100000000 /dev/zero; printf '\\n\\377ended\\n'")
-        )
+        zeros, rubbish = "head -c 100000000 /dev/zero", r"printf '\n\377ended\n'"
+        done = Processes().capture(sh(rf"printf 'begun\377\n'; {zeros}; {rubbish}"))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
