@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import ROOT
+from projects import copy_of_project
+from samples import ROOT, compare_with_golden
 
 from builder.cli import main, plan
 from builder.cli.os_errors import describe
@@ -65,6 +66,72 @@ def test_what_may_have_been_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean" not in error_of(capsys, "plan", "--qqq")
     assert "did you mean plan?" in error_of(capsys, "plann")
     assert "the command comes first: build-images plan ..." in error_of(capsys, PROJECT, "plan")
+
+
+# Of PROJECT, of NONE (a project without images), or of no project.
+WRONG = """\
+nonsense
+plan --qqq
+plan --all plan
+plan --project=absent
+load x.tar --home --format sif
+load x.tar --home --arch x86_64
+load x.tar --output out
+load x.tar --output out --format sif --checkout there
+load x.tar --home --policy=absent.yaml
+load x.tar --to a/b --jobs 0
+load x.tar --to a/b --jobs many
+bundle --output x.tar --from a/b --key x
+bundle --output x.tar NONE
+publish --to a/b --from c/d --key x
+publish --to quay.io PROJECT
+publish --to a/b NONE
+gc --unused-for long
+verify absent
+verify . --repeats 3
+verify . --prometheus x
+verify . --ranks 2 --timeout 9
+verify . --bind-mpi auto --launcher-option=x
+verify . --launcher mpirun --bench
+verify . --launcher mpirun --runner buildah
+verify . --launcher srun --ranks 2 --nodes 3
+reproduce absent NONE
+check-host
+check-host absent
+check-host absent --output=none
+check-host x --record
+check-host /dev/null
+doctor x
+doctor --gpu absent
+keys generate --output ..
+catalog NONE
+catalog --registry Quay.io NONE
+site-files --registry Quay NONE
+site-files --registry quay.io/site --folder a:b NONE
+ci gitlab --native-runner sparc=x NONE
+ci gitlab --native-runner x NONE
+pull quay.io/site/a:1 --format sif --policy absent.yaml
+policy test absent
+setup host --user=
+"""
+
+
+def test_all_that_is_told_of_wrong_command_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, empty = [], f"--project={copy_of_project(tmp_path / 'project')}"
+    for line in WRONG.splitlines():
+        argv = [{"PROJECT": PROJECT, "NONE": empty}.get(word, word) for word in line.split()]
+        try:
+            code: object = main(argv)
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        said = err[err.index("\nbuild-images") + 1 :] if err.startswith("usage: ") else err
+        assert out == ""
+        lines.append(f"$ {line}: {code}\n{said}")
+    told = "".join(lines).replace(str(tmp_path), "HERE").replace(str(ROOT), "ROOT")
+    compare_with_golden(told, "wrong.txt")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -95,10 +97,31 @@ def test_a_signal_is_named(log: Path) -> None:
 
 
 def test_missing_program_is_a_missing_prerequisite(log: Path) -> None:
-    with pytest.raises(MissingPrerequisite, match="no-such-program: no such program") as caught:
+    with pytest.raises(MissingPrerequisite) as caught:
         Processes().logged(["no-such-program"], log=log)
     assert caught.value.exit_code == 4
-    assert "build-images doctor" in caught.value.hint
+    assert str(caught.value).splitlines() == [
+        "no-such-program: no such program on this machine",
+        "  hint: 'build-images doctor' lists what is missing and how to get it",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs as another user")
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_command_runs_as_another_user(supervised: bool) -> None:
+    entry, script = pwd.getpwnam("nobody"), sh("echo $USER $LOGNAME $HOME $(id -u) $(id -G)")
+    done = Processes().capture(script, user="nobody", supervised=supervised)
+    ids = [str(entry.pw_uid), str(entry.pw_gid)]
+    assert done.stdout.split() == ["nobody", "nobody", entry.pw_dir, *ids]
+
+
+def test_a_user_that_is_missing_is_a_missing_prerequisite() -> None:
+    with pytest.raises(MissingPrerequisite) as caught:
+        Processes().capture(["true"], user="nobody-of-that-name")
+    assert str(caught.value).splitlines() == [
+        "user nobody-of-that-name is missing: root runs Apptainer and Charliecloud as this user",
+        "  hint: build-images setup creates it",
+    ]
 
 
 def test_lines_are_told_as_they_come(log: Path) -> None:
@@ -144,6 +167,9 @@ def test_capture_quotes_what_was_said_on_failure() -> None:
         Processes().capture(sh("echo why >&2; exit 7"), hint="look")
     assert caught.value.tail == ("why",)
     assert caught.value.hint == "look"
+    with pytest.raises(StepFailed, match="exit status 7") as caught:
+        Processes().capture(sh("echo why; exit 7"))
+    assert caught.value.tail == ("why",)
 
 
 def test_unchecked_capture_returns_the_failure() -> None:

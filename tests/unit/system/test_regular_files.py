@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from builder.distribute.pull.receipts import Last, read_receipt
-from builder.model.errors import Refused
-from builder.system.files import irregular, read_regular
+from builder.model.errors import BadInput, Refused
+from builder.system.files import irregular, read_bound, read_regular
 
 
 def a_pipe(path: Path) -> None:
@@ -40,8 +44,30 @@ OTHERS = [a_pipe, an_endless_device, a_link, a_folder, a_large_file]
 def test_a_regular_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"1234")
     assert read_regular(tmp_path / "file", 4) == b"1234"
-    with pytest.raises(OSError, match="large"):
+    with pytest.raises(OSError, match="large") as caught:
         read_regular(tmp_path / "file", 3)
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "file"))
+
+
+def test_a_file_of_an_image_is_the_one_that_its_manifest_names(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    digest = f"sha256:{hashlib.sha256(b'1234').hexdigest()}"
+    manifest: Any = SimpleNamespace(digests={"file": digest, "gone": digest})
+    assert read_bound(tmp_path, manifest, "file") == b"1234"
+    manifest.digests["file"] = digest[::-1]
+    (tmp_path / "new").touch()
+    why = {
+        "gone": "cannot be read (No such file or directory)",
+        "new": "manifest.json has no digest for it",
+        "file": "its digest differs from manifest.json",
+    }
+    for name, problem in why.items():
+        with pytest.raises(BadInput) as caught:
+            read_bound(tmp_path, manifest, name)
+        assert str(caught.value).splitlines() == [
+            f"{tmp_path / name}: {problem}",
+            "  hint: build the image again; build-images verify renews only evidence",
+        ]
 
 
 @pytest.mark.parametrize("made", OTHERS)
