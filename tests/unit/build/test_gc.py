@@ -365,4 +365,7 @@ def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -
     with together(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")
     assert (code, out) == (1, "")
-    assert "another build-images is using the store" in err
+    assert err.splitlines() == [
+        f"build-images: another build-images is using the store ({home.path}); nothing was removed",
+        "  hint: run build-images gc after it has finished",
+    ]

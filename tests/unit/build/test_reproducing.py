@@ -63,7 +63,11 @@ def content_key(capsys: Capture) -> str:
     ("name", "changes", "texts"),
     [
         (IMAGE.replace("hpc", "hcp"), {}, ["no such image at this path", f"did you mean {IMAGE}?"]),
-        (IMAGE, {"inputs": {}}, ["images cannot be reproduced"]),
+        (
+            IMAGE,
+            {"inputs": {}},
+            ["reproduced\n  hint: build it again: build-images --no-cache --image"],
+        ),
         (IMAGE, {"image": "gone-1.0-x86_64"}, ["has no such image any more"]),
         (IMAGE, {}, ["changed since it was built", "use the project as it was then"]),
     ],

@@ -506,7 +506,7 @@ def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr("builder.host.doctor.examine", interrupted)
     done = run(f"--project={project}")
     assert (done.code, done.out) == (130, "")
-    assert "run the same command again" in done.err
+    assert done.err.endswith("\ninterrupted; run the same command again to continue\n")
 
 
 def test_verify_needs_an_image(tmp_path: Path, run: Run) -> None:

@@ -206,7 +206,9 @@ def test_a_full_disk_leaves_nothing(
     target = tmp_path / "full.tar"
     monkeypatch.setattr(HashedWriter, "write", _full)
     assert bundled(made, target) == 4
-    assert "not enough disk space" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert ": not enough disk space for 0.00 GB; no archive was written\n" in error
+    assert "  hint: name another disk with --output, or select fewer images\n" in error
     assert [one.name for one in tmp_path.iterdir() if "full.tar" in one.name] == []
 
 
@@ -474,7 +476,10 @@ def test_another_layout_is_no_bundle(
 ) -> None:
     other = on_index(lambda index: index.pop("artifactType"))
     assert loaded(changed(whole, tmp_path / "x.tar", other), policy, fake) == 2
-    assert "not a bundle" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith(
+        ": not a bundle, but another image layout\n"
+        "  hint: build-images bundle writes bundles; for other archives, use skopeo\n"
+    )
     version = b'{"imageLayoutVersion": "2.0.0"}'
     newer = changed(whole, tmp_path / "y.tar", lambda files: files.replace("oci-layout", version))
     assert loaded(newer, policy, fake) == 2
@@ -486,7 +491,10 @@ def test_another_layout_is_no_bundle(
     spoilt[at] ^= 1  # in the second header
     (tmp_path / "spoilt.tar").write_bytes(spoilt)
     assert loaded(tmp_path / "spoilt.tar", policy, fake) == 5
-    assert f"invalid tar header at byte {at}\n  hint: copy it again" in capsys.readouterr().err
+    assert (
+        f"invalid tar header at byte {at}\n  hint: copy it again from its origin, and"
+        in capsys.readouterr().err
+    )
 
 
 def test_options_that_do_not_go_together(policy: Path) -> None:

@@ -198,7 +198,8 @@ def test_without_a_key_it_is_said_that_nobody_counts_it(
     digest = fail(project, "charliecloud")
     count = len(repository(fake).referrers(digest, STATEMENT))
     assert publish(fake, project) == 5
-    assert "evidence/charliecloud.json; it is not signed" in capsys.readouterr().err
+    note = "it is not signed, so policies ignore it: name a key with --key"
+    assert f"evidence/charliecloud.json; {note}" in capsys.readouterr().err
     assert len(repository(fake).referrers(digest, STATEMENT)) == count + 1
 
 

@@ -81,8 +81,13 @@ def edit(output: Path, **more: Any) -> None:
 
 
 def refused(words: str, output: Path, expected: Judged) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Refused, match=f" {words}") as caught:
         existing_output(output, expected)
+    again = "move it away, and pull again"
+    hint = (
+        again if "changed" in words else "name another folder with --output, or move this one away"
+    )
+    assert str(caught.value).endswith(f"\n  hint: {hint}")
 
 
 @pytest.mark.parametrize("form", ["sif", "directory"])
@@ -120,13 +125,13 @@ def test_what_others_own_or_may_write_is_refused(
     expected = pulled(output)
     for one in (output, output / "receipt.json", output / "image.sif"):
         one.chmod(0o775)
-        refused("writable by other users", output, expected)
+        refused("is writable by other users, who can change it at any time", output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
     (output / "image.sif").symlink_to(tmp_path / "elsewhere")
     refused("is a link", output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    refused("owned by another user", output, expected)
+    refused("is owned by another user, who can change it at any time", output, expected)
 
 
 def test_the_environment_is_read_again(tmp_path: Path) -> None:

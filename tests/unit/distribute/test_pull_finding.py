@@ -157,7 +157,8 @@ def test_an_index_without_an_image_says_which_there_are(
     with pytest.raises(BadInput) as refused:
         find(shelf, "1.0", "ppc64le")
     expected = f"shelf/tools@{index.digest}: no image for ppc64le; {there}"
-    assert str(refused.value).splitlines()[0] == expected
+    hint = "name another architecture with --arch, or ask for the image to be built"
+    assert str(refused.value).splitlines() == [expected, f"  hint: {hint}"]
 
 
 def test_two_images_for_one_architecture_are_refused(shelf: Shelf) -> None:

@@ -42,9 +42,21 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"format": "directory"}, "pulled as a directory cannot be verified"),
+        (
+            {"format": "directory"},
+            (
+                "pulled as a directory cannot be verified\n"
+                "  hint: pull it as one of oci, sif, charliecloud; or ch-run --set-env "
+            ),
+        ),
         ({"format": ["sif"]}, "cannot be verified"),
-        ({"run": None}, "pull the image again with this version"),
+        (
+            {"run": None},
+            (
+                "(ValueError('name, digest, architecture or run is missing'))\n"
+                "  hint: move the folder away, and pull the image again with this version\n"
+            ),
+        ),
         ({"run": {"environment": ["A"], "directory": "/"}}, "the receipt is incomplete ("),
         ({"run": {"environment": [3], "directory": "/"}}, "the receipt is incomplete ("),
         ({"image": []}, "the receipt is incomplete ("),
@@ -78,5 +90,9 @@ def test_the_checks_of_an_image_are_its_scripts_in_order() -> None:
         ("mpi", (), f"/{here}/20-mpi", 900),
         ("pytorch-gpu", ("gpu",), f"/{here}/30-pytorch-gpu", 900),
     ]
-    with pytest.raises(BadInput, match="it: the image has no checks"):
+    with pytest.raises(BadInput) as caught:
         checks_in(tree_of(*others), "it")
+    assert str(caught.value).splitlines() == [
+        "it: the image has no checks (/opt/build-images/checks)",
+        "  hint: only images of this project can be verified: they contain their checks",
+    ]

@@ -37,6 +37,24 @@ def test_a_glob_leaves_no_architecture_out_and_an_option_does(project: Project) 
     assert [one.cell.arch for one in release.images] == ["x86_64"]
 
 
+def test_a_floating_tag_means_an_image_that_runs_anywhere(project: Project) -> None:
+    for selection, end, archs in (
+        (Selection(flavours=("development",)), "development", ["ppc64le", "x86_64"]),
+        (Selection(cpu_targets=("power9le",)), "power9le", ["ppc64le"]),
+    ):
+        [release] = declared_releases(project, selection)
+        assert release.tags == (f"1.0-debian13-openmpi5.0-{end}",)
+        assert [one.cell.arch for one in release.images] == archs
+
+
+def test_the_nearest_ancestor_comes_first(project: Project) -> None:
+    selection = Selection(patterns={"recipe": ("hpc-bench-osu",)})
+    releases = declared_releases(project, selection)
+    assert {tuple(name for name, _ in one.relatives) for one in releases} == {
+        ("hpc-bench", "hpc-base")
+    }
+
+
 def test_every_floating_tag_of_the_shipped_matrix_means_a_cell(project: Project) -> None:
     recipes = tuple({one.recipe for one in project.matrix.tags})
     bases = tuple({one.base for one in project.matrix.tags})

@@ -603,6 +603,22 @@ def test_all_that_is_told_of_gpus_word_for_word() -> None:
     compare_with_golden(told, "doctor/gpus.txt")
 
 
+def test_what_the_findings_come_to_and_why_a_check_failed() -> None:
+    some = NvmlReading(gpus=(Gpu(index=0),))
+    lines = []
+    for verdict in (SOUND, WATCH, SICK, UNKNOWN):
+        finding = GpuFinding(key="x", verdict=verdict, text="it")
+        health = GpuHealth(reading=some, findings=(finding,))
+        lines.append(f"{verdict}: {as_text(health, colour=False).splitlines()[-1]}\n")
+    none = GpuHealth(reading=NvmlReading(), findings=())
+    lines.append(f"none: {as_text(none, colour=False).splitlines()[-1]}\n")
+    for reason in ("no error", "CUDA error 100 (x)", "CUDA error 209", "CUDA error 4711"):
+        for host in ([], [ECC]):
+            [failed] = failed_checks(record(failing(reason)), host)
+            lines.append(f"{reason}, {len(host)} sick: {dataclasses.asdict(failed)}\n")
+    compare_with_golden("".join(lines), "doctor/failed-gpu-checks.txt")
+
+
 @pytest.mark.parametrize(
     ("reading", "verdict", "code"),
     [

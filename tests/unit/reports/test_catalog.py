@@ -299,7 +299,9 @@ def test_a_folder_with_other_things_is_left_alone(
     (tmp_path / "site/images").mkdir(parents=True)
     (tmp_path / "site/images/mine.html").write_text("mine")
     code, errors = refused(tmp_path, capsys)
-    assert (code, "has files that do not belong to a catalogue" in errors) == (2, True)
+    hint = "name a folder that is new, empty, or contains an earlier catalogue"
+    wrong = f"has files that do not belong to a catalogue\n  hint: {hint}\n"
+    assert (code, wrong in errors) == (2, True)
     assert (tmp_path / "site/images/mine.html").read_text() == "mine"
     code, errors = refused(tmp_path, capsys, f"--output={tmp_path / 'out'}")
     assert (code, "contains images" in errors) == (2, True)
@@ -337,7 +339,9 @@ def test_every_manifest_of_another_shape_is_named(
         write(folder / "manifest.json", {**manifest, **change})
     code, errors = refused(tmp_path, capsys)
     assert code == 2
-    assert all(f"{each.name}/manifest.json:1: its format differs" in errors for each in bad)
+    problem = "manifest.json:1: its format differs from the one that this version writes"
+    assert all(f"{each.name}/{problem}" in errors for each in bad)
+    assert "; no catalog was written." in errors
     assert not (tmp_path / "site").exists()
 
 

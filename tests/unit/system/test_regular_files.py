@@ -86,8 +86,10 @@ def test_a_record_of_the_last_pull_is_one_or_refuses(made: object, tmp_path: Pat
     last.folder.parent.mkdir(mode=0o700)
     last.folder.mkdir(mode=0o700)
     made(last._file("registry.example/a:1", "x86_64"))
-    with pytest.raises(Refused, match="the record of the last pull cannot be read"):
+    with pytest.raises(Refused, match="the record of the last pull cannot be read") as caught:
         last.read("registry.example/a:1", "x86_64")
+    hint = "remove the file to pull again; then the next pull accepts an older image"
+    assert str(caught.value).endswith(f"\n  hint: {hint}")
 
 
 @pytest.mark.parametrize("made", OTHERS)

@@ -66,11 +66,18 @@ def test_on_a_terminal_the_password_is_asked_for_twice(
 ) -> None:
     monkeypatch.delenv("COSIGN_PASSWORD")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    answers = iter(["one", "two", "one", "one"])
-    monkeypatch.setattr(getpass, "getpass", lambda _: next(answers))
+    asked, answers = list[str](), iter(["one", "two", "one", "one"])
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr(getpass, "getpass", answer)
     assert generate(prefix) == 2
-    assert "the two passwords differ" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == "build-images: the two passwords differ; no key was created\n"
     assert generate(prefix) == 0
+    assert asked == ["password for the private key: ", "repeat the password: "] * 2
     assert private_key(str(prefix.with_suffix(".key")), {"COSIGN_PASSWORD": "one"})
 
 
@@ -87,7 +94,7 @@ def test_a_folder_that_is_not_there(
     ("is_terminal", "words"),
     [
         (False, "COSIGN_PASSWORD is not set, and there is no terminal"),
-        (True, "no password was entered"),  # it ends
+        (True, "build-images: no password was entered; no key was created\n"),  # it ends
     ],
 )
 def test_without_a_password_no_key_is_made(
