@@ -361,6 +361,11 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
     assert "target is busy" in err
 
 
+def test_nothing_to_free() -> None:
+    text = "nothing to free: everything in the store is in use or was used recently"
+    assert gc.as_text([], freed=False) == text
+
+
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:
     with together(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")

@@ -158,7 +158,8 @@ def test_what_lint_calls_an_error_is_refused(
     assert main([*command, f"--project={careless}", "--all", f"--output={out}"]) == 1
     said = capsys.readouterr().err
     assert "http://example.org/lib-1.0.tar.gz" in said
-    assert "found by lint in the specs; see above" in said
+    hint = "docs/lint.md explains each rule; --no-lint continues without these checks"
+    assert f"found by lint in the specs; see above\n  hint: {hint}\n" in said
     assert not (out / "core-1.0-debian13-x86_64/manifest.json").exists()
 
 

@@ -17,6 +17,7 @@ from fake_registry import Fake, Fault, digest, fake_registry
 from made_releases import make_images, make_project
 from samples import private_file
 
+from builder.cli import main
 from builder.distribute.publish import proof
 from builder.distribute.publish.proof import Prove, prove_with, unsigned
 from builder.distribute.publish.publisher import Publisher, index_of
@@ -100,6 +101,22 @@ def test_tags_come_after_everything_else(listed: bool, made: Path, fake: Fake) -
     to = namespace(f"{fake.host}/site", ())
     kinds = [one.artifact_type for one in to("app").referrers(image)]
     assert sorted(kinds) == sorted([SIF, TARBALL, CYCLONEDX, STATEMENT, STATEMENT, STATEMENT])
+
+
+def test_a_tag_loses_no_architecture(
+    made: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(fake, releases_of(made))
+    before = dict(fake.manifests)
+    words = ["publish", "--project", str(made), "--to", f"{fake.host}/site", "--recipe", "tools"]
+    assert main([*words, "--arch", "x86_64"]) == 5
+    assert capsys.readouterr().err.replace(fake.host, "HOST").splitlines() == [
+        "build-images: 1 release selected; nothing was published:",
+        f"HOST/site/tools:{TAG}: the registry also has it for ppc64le",
+        "HOST/site/tools:latest: the registry also has it for ppc64le",
+        "  hint: publish these architectures, too, or remove the tag from the registry",
+    ]
+    assert fake.manifests == before
 
 
 def test_an_index_has_the_annotations_that_all_its_images_have(made: Path) -> None:

@@ -264,6 +264,16 @@ def test_what_is_on_disk_is_said(blobs: Path, target: Path) -> None:
     assert (target / "b/su").stat().st_mtime == (target / "b").stat().st_mtime == 1_000_000_000
 
 
+def test_of_many_changes_twenty_are_named_and_folders_of_no_layer_are_usual(
+    blobs: Path, target: Path
+) -> None:
+    many = [M(f"a/{number:02}", mode=0o4755) for number in range(21)]
+    [change] = unpack([layer(blobs, many)], target).changes.values()
+    assert change == Changes(count=21, paths=tuple(f"/a/{number:02}" for number in range(20)))
+    status = (target / "a").stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o755, 0)
+
+
 def test_names_that_would_steer_a_terminal_are_shown_harmless(blobs: Path, target: Path) -> None:
     odd = [M("a\x1b[2J\n\udcff", mode=0o4755)]
     found = unpack([layer(blobs, odd)], target)

@@ -69,6 +69,18 @@ def test_a_receipt_that_will_not_do(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--bench", "--launcher=mpirun"])
+def test_one_format_is_not_measured_and_starts_no_ranks(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, name = put(tmp_path), option.partition("=")[0]
+    assert main(["verify", str(folder), option]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"build-images: {name}: {folder} has one pulled format, but this option needs all formats",
+        "  hint: name the folder in which it was built, or run the checks without this option",
+    ]
+
+
 def test_an_artifact_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(put(tmp_path))]) == 2
     assert "image.sif" in capsys.readouterr().err

@@ -80,11 +80,13 @@ def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) 
 
 
 def test_what_is_not_built_is_said_for_each_architecture(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "hpc-base-1.0-debian13-openmpi5.0-x86_64"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
     _, reasons = ready_releases(declared_releases(project, Selection()), tmp_path, ROOT)
-    assert reasons == [
-        f"hpc-base:1.0-debian13-openmpi5.0: {arch}: "
-        "it is not built: its folder has no manifest.json"
-        for arch in ("ppc64le", "x86_64")
+    assert [reason.removeprefix("hpc-base:1.0-debian13-openmpi5.0: ") for reason in reasons] == [
+        "ppc64le: it is not built: its folder has no manifest.json",
+        "x86_64: its manifest.json is damaged, or another version wrote it",
     ]
 
 

@@ -75,9 +75,10 @@ def test_no_is_5_with_reason_and_fix(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_cannot_tell_is_4(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "host.json").write_text(as_record(host("satori", kernel=None)))
+    (tmp_path / "host.json").write_text(as_record(host("satori", kernel=None, name="")))
     said = Said(capsys, written(V100), "--host=host.json")
     assert said.code == 4
+    assert said.out.startswith("sample-1.0-debian12-ppc64le on a host without a name\n")
     assert said.out.endswith("cannot tell whether it runs here: kernel\n")
 
 

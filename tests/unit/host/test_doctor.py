@@ -552,7 +552,8 @@ def test_a_refusal_names_all_that_is_missing_with_the_way_out(machine: Machine) 
     assert "apt-get install mmdebstrap, or build-images setup" in text
     assert "ppc64le: no handler" in text
     assert "GB free, but " in text
-    assert "build-images doctor" in text
+    assert "\n      make room, or choose another one with BUILD_IMAGES_HOME\n" in text
+    assert text.endswith("\n  hint: 'build-images doctor' shows all that this machine has")
 
 
 def test_only_what_the_run_needs_is_asked_for(machine: Machine) -> None:
