@@ -309,71 +309,33 @@ def _as_proof(index: dict[str, Any]) -> dict[str, Any]:
     return {**release, "annotations": notes}
 
 
-FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
-    "a wrong byte": (lambda files: files.spoil(files.blob()), "has the digest sha256:"),
-    "a blob is missing": (lambda files: files.drop(files.blob()), "blob sha256:"),
-    "a name twice": (lambda files: files.add(files.blob(), b"other"), ": duplicate file: blobs/"),
-    "a manifest twice": (
-        on_index(lambda index: index["manifests"].extend(index["manifests"])),
-        ": duplicate entry: ",
+FAULTS: dict[str, Callable[[Files], object]] = {
+    "a wrong byte": lambda files: files.spoil(files.blob()),
+    "a blob is missing": lambda files: files.drop(files.blob()),
+    "a name twice": lambda files: files.add(files.blob(), b"other"),
+    "a manifest twice": on_index(lambda index: index["manifests"].extend(index["manifests"])),
+    "a hundred tags": _tagged_often,
+    "a shorter blob": lambda files: files.shorten(files.blob()),
+    "a path that leads out": lambda files: files.add("../../etc/cron.d/x", b"x"),
+    "an absolute path": lambda files: files.add("/etc/passwd", b"x"),
+    "a blob below another folder": lambda files: files.add(f"blobs/sha256/../{'0' * 64}", b"x"),
+    "a link": lambda files: files.add("blobs/x", type=tarfile.SYMTYPE, linkname="/etc"),
+    "a hard link": lambda files: files.add("blobs/x", type=tarfile.LNKTYPE, linkname="index.json"),
+    "a device": lambda files: files.add("blobs/x", type=tarfile.CHRTYPE),
+    "a folder that no layout has": lambda files: files.add("blobs/sha512", type=tarfile.DIRTYPE),
+    "a folder with content": lambda files: files.add("blobs", b"x", type=tarfile.DIRTYPE),
+    "a file in place of a folder": lambda files: files.add("blobs"),
+    "an extended header": lambda files: files.add(
+        "x", b"20 path=oci-layout\n", type=tarfile.XHDTYPE
     ),
-    "a hundred tags": (_tagged_often, "has more than 100 tags"),
-    "a shorter blob": (lambda files: files.shorten(files.blob()), "bytes, expected"),
-    "a path that leads out": (
-        lambda files: files.add("../../etc/cron.d/x", b"x"),
-        'unexpected file in an image layout: "../../etc/cron.d/x"',
+    "rubbish for an index": lambda files: files.replace("index.json", b"{"),
+    "an image of another size": on_index(lambda index: index["manifests"][0].update(size=1)),
+    "an index below the tag of proof": on_index(
+        lambda index: index["manifests"].append(_as_proof(index))
     ),
-    "an absolute path": (
-        lambda files: files.add("/etc/passwd", b"x"),
-        "unexpected file in an image layout",
-    ),
-    "a blob below another folder": (
-        lambda files: files.add(f"blobs/sha256/../{'0' * 64}", b"x"),
-        "unexpected file in an image layout",
-    ),
-    "a link": (
-        lambda files: files.add("blobs/x", type=tarfile.SYMTYPE, linkname="/etc"),
-        "is not a regular file",
-    ),
-    "a hard link": (
-        lambda files: files.add("blobs/x", type=tarfile.LNKTYPE, linkname="index.json"),
-        "is not a regular file",
-    ),
-    "a device": (lambda files: files.add("blobs/x", type=tarfile.CHRTYPE), "is not a regular file"),
-    "a folder that no layout has": (
-        lambda files: files.add("blobs/sha512", type=tarfile.DIRTYPE),
-        '"blobs/sha512" is not a regular file',
-    ),
-    "a folder with content": (
-        lambda files: files.add("blobs", b"x", type=tarfile.DIRTYPE),
-        '"blobs" is not a regular file',
-    ),
-    "a file in place of a folder": (
-        lambda files: files.add("blobs"),
-        'unexpected file in an image layout: "blobs"',
-    ),
-    "an extended header": (
-        lambda files: files.add("x", b"20 path=oci-layout\n", type=tarfile.XHDTYPE),
-        "is not a regular file",
-    ),
-    "rubbish for an index": (
-        lambda files: files.replace("index.json", b"{"),
-        "it is not valid JSON",
-    ),
-    "an image of another size": (
-        on_index(lambda index: index["manifests"][0].update(size=1)),
-        " bytes, expected 1",
-    ),
-    "an index below the tag of proof": (
-        on_index(lambda index: index["manifests"].append(_as_proof(index))),
-        ": sha256-x.sig is a tag for proof, but this is an image index",
-    ),
-    "no list": (on_index(lambda index: index.update(manifests={})), "list of manifests missing"),
-    "a manifest of no repository": (
-        on_index(lambda index: index["manifests"][0].pop("annotations")),
-        ": missing or invalid repository name",
-    ),
-    "a deep index": (lambda files: files.replace("index.json", b"[" * 100_000), "not valid JSON"),
+    "no list": on_index(lambda index: index.update(manifests={})),
+    "a manifest of no repository": on_index(lambda index: index["manifests"][0].pop("annotations")),
+    "a deep index": lambda files: files.replace("index.json", b"[" * 100_000),
 }
 
 
@@ -381,12 +343,9 @@ FAULTS: dict[str, tuple[Callable[[Files], object], str]] = {
 def test_a_damaged_archive_is_refused_in_one_error(
     name: str, whole: Path, policy: Path, fake: Fake, tmp_path: Path, capsys: Capture
 ) -> None:
-    change, expected = FAULTS[name]
-    archive = changed(whole, tmp_path / "bad.tar", change)
+    archive = changed(whole, tmp_path / "bad.tar", FAULTS[name])
     assert loaded(archive, policy, fake, "--jobs", "1") == 5
-    error = capsys.readouterr().err
-    assert expected in error
-    assert error.count("build-images: ") == 1
+    assert capsys.readouterr().err.count("build-images: ") == 1
     assert fake.tags("site/tools") == set()
     assert loaded(archive, policy, fake, "--dry-run") == 5
     words = ["load", str(archive), "--policy", str(policy), "--output", str(tmp_path / "out")]
@@ -401,7 +360,7 @@ def test_all_that_is_told_of_damaged_archives(whole: Path, tmp_path: Path) -> No
         releases_of(bundle)
 
     lines = []
-    for name, (change, _) in FAULTS.items():
+    for name, change in FAULTS.items():
         bad = changed(whole, tmp_path / "bad.tar", change)
         with pytest.raises((BadInput, WrongContent)) as caught:
             read(bad)

@@ -268,10 +268,20 @@ def test_of_many_changes_twenty_are_named_and_folders_of_no_layer_are_usual(
     blobs: Path, target: Path
 ) -> None:
     many = [M(f"a/{number:02}", mode=0o4755) for number in range(21)]
-    [change] = unpack([layer(blobs, many)], target).changes.values()
+    link = M("l", type=LINK, to="a", mode=0o6000)  # whose mode is none
+    [change] = unpack([layer(blobs, [*many, link])], target).changes.values()
     assert change == Changes(count=21, paths=tuple(f"/a/{number:02}" for number in range(20)))
     status = (target / "a").stat()
     assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o755, 0)
+
+
+def test_attributes_are_in_the_tree_and_not_on_disk(target: Path) -> None:
+    info = M("a").info()
+    info.pax_headers = {"SCHILY.xattr.user.x": "y"}
+    found = laying.unpack([("sha256:0", [(info, "a", [])])], target)
+    left_out = {"extended attributes that were left out": Changes(count=1, paths=("/a",))}
+    assert found.changes == left_out
+    assert found.on_disk == tree_on_disk(target) != found.tree
 
 
 def test_names_that_would_steer_a_terminal_are_shown_harmless(blobs: Path, target: Path) -> None:

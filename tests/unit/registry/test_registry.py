@@ -413,8 +413,8 @@ def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPa
     assert str(caught.value).splitlines() == [
         "SSL_CERT_FILE: /nowhere/ca.pem: cannot read certificates",
         (
-            "  hint: for a site's own certificate authority, set SSL_CERT_FILE or REQUESTS_CA_BUNDLE; "
-            "for a registry without TLS, use --plain-http HOST"
+            "  hint: for a site's own certificate authority, set SSL_CERT_FILE or "
+            "REQUESTS_CA_BUNDLE; for a registry without TLS, use --plain-http HOST"
         ),
     ]
 
