@@ -203,6 +203,9 @@ def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -
     assert site.built() == []
     site.job(cache=False)
     assert site.built() == ALL
+    shutil.rmtree(site.home.stages / "two-development-debian13-x86_64")
+    two = site.states()["two-1.0-debian13-x86_64"]
+    assert two[1] == "two-development: to build: never built here"
 
 
 def test_a_base_names_no_indices_of_the_base_before_it(
