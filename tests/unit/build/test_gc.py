@@ -128,10 +128,11 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(folder / ("0" * 16) / "steps.json")
     put(home.work / "verify-x" / "image.sif", old=False)
     put(home.work / "layers-x" / "packed", old=False)
+    put(home.work / "stages" / "core" / "Dockerfile", old=False)
     put(home.path.parent / "scratch" / "file")
     for link in (folder / ("1" * 16), home.work / "verify-y"):  # somebody's, and no work of ours
         link.symlink_to(home.path.parent / "scratch")
-    names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
+    names = [f"{folder.name} {'0' * 12}", "layers-x", "stages", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 
 
@@ -174,7 +175,9 @@ def test_sources_that_no_lock_names(
     assert "source" not in found(capsys, project)
 
 
-def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+def test_what_was_used_long_ago(
+    home: Home, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(home.packages / "ab" / "abc-old.deb")
     put(home.packages / "cd" / "cde-older.deb")
     put(home.packages / "ef" / "efg-new.deb", old=False)
@@ -196,6 +199,10 @@ def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> N
         ("rehearsal", "1 record", "it is old"),
         ("native", "bookworm-ppc64le-0123", "no build used it recently"),
     ]
+    with_processes(monkeypatch, FakeProcesses)
+    assert "5 parts removed" in said(capsys, f"--project={project}", "--free")[1]
+    left = sorted(path.name for path in home.path.rglob("[!.]*") if path.is_file())
+    assert left == [f"{'b' * 64}.json", "c" * 64, "efg-new.deb", "native.json", "record.json"]
 
 
 IMAGES = [
