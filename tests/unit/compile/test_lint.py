@@ -402,7 +402,10 @@ def test_spython_reads_what_we_read(
 @pytest.mark.parametrize(
     ("command", "lost"),
     [
-        *((f"{pip} install a==1", "/usr/lib/python3") for pip in ("pip", "/usr/bin/pip3", "/bin/pip")),
+        *(
+            (f"{pip} install a==1", "/usr/lib/python3")
+            for pip in ("pip", "/usr/bin/pip3", "/bin/pip")
+        ),
         ("/opt/venv/bin/pip install a==1", "/opt/venv"),
         ("pip3 install --target /opt/a a==1", "/opt/a"),
         ("cd /var/tmp/x && make install", "/usr/local"),
