@@ -63,6 +63,13 @@ def test_what_is_locked_is_copied_in_and_verified(tmp_path: Path) -> None:
     assert [one.url for one in spec.sources] == [UCX]
 
 
+def test_labels_name_a_download_whether_it_is_locked_or_not(tmp_path: Path) -> None:
+    noted = block("ucx", version="1.18.1", cuda=False, annotate=True)
+    for lock in (Lock(), locked(UCX, "ucx-1.18.1.tar.gz")):
+        for text in texts(planned(tmp_path, lock, development=(noted,))):
+            assert re.search(rf"hpccm\.ucx\.url[= ]\"?{re.escape(UCX)}", text)
+
+
 def test_a_source_of_the_recipe_is_given_to_a_block(tmp_path: Path) -> None:
     use = block(
         "generic_autotools",

@@ -319,13 +319,13 @@ def test_a_check_of_the_gpu_is_for_cells_with_cuda_alone(tmp_path: Path) -> None
     assert [one.stages[0].checks for one in plan.images if not one.cuda] == [("hello",)]
 
 
-def test_debians_mpich_is_no_twin_of_intel_mpi(tmp_path: Path) -> None:
+@pytest.mark.parametrize("distribution", ["debian", "ubuntu"])
+def test_debians_mpich_is_no_twin_of_intel_mpi(distribution: str, tmp_path: Path) -> None:
+    mpich = PackagedMpi(family="mpich", version="4.2.1", development=(), runtime=())
     [left] = planned(
         tmp_path,
         recipes=[recipe(development=(block("mpi", routes=["host"]),))],
-        bases=[
-            base(mpi=(PackagedMpi(family="mpich", version="4.2.1", development=(), runtime=()),))
-        ],
+        bases=[base(distribution=distribution, mpi=(mpich,))],
         mpi=("intelmpi2021.10",),
     ).left_out
     assert "do not find Intel MPI's libmpi.so.12" in left.reasons[0].text
