@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from samples import ROOT
 
-from builder.build import garbage
+from builder.build import at_work, garbage
 from builder.build.base_store import base_key
+from builder.build.engines import Tools
 from builder.build.engines.storage import Storage, StoredImage, read_storage
 from builder.build.mirror import DebianMirror
 from builder.build.planning import load_plan
@@ -297,6 +298,7 @@ class FakeProcesses(Processes):
 
 
 def with_processes(monkeypatch: pytest.MonkeyPatch, kind: type[Processes]) -> None:
+    FakeProcesses.asked = []
     monkeypatch.setattr(gc, "Processes", kind)
     monkeypatch.setattr(gc, "clean", lambda _: None)
     monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
@@ -307,7 +309,6 @@ def test_only_free_removes_anything(
 ) -> None:
     del storage
     base = put_base(home, "base").parent
-    FakeProcesses.asked = []
     with_processes(monkeypatch, FakeProcesses)
     _, out, _ = said(capsys, f"--project={project}")
     assert "gc --free' removes them" in out
@@ -412,6 +413,26 @@ def test_entries_of_a_sites_store_go_once_nobody_used_them(
     assert place.tags() == ["stage-5", "stage-8"]
     assert said(capsys, *asked, "--free") == (0, f"{entry}\n1 part removed, 0.0 MB freed\n", "")
     assert place.tags() == ["stage-5"]
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_what_killed_builders_left_is_removed_unless_it_is_mounted(
+    is_mounted: bool, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = put(home.temporary / "storage-x/overlay/file")
+    with_processes(monkeypatch, FakeProcesses)
+    monkeypatch.setattr(at_work, "mounted_below", lambda _: [left.parent] if is_mounted else [])
+    unmounted: list[Path] = []
+    monkeypatch.setattr(at_work, "unmount_below", lambda path, _: unmounted.append(path))
+    at_work.clean(Tools(processes=FakeProcesses(), home=home))
+    assert (unmounted, left.exists()) == ([home.temporary / "storage-x"], is_mounted)
+
+
+def test_each_project_that_uses_a_store_is_remembered(home: Home, tmp_path: Path) -> None:
+    for name in ("b", "a", "b"):
+        with at_work.using(home, tmp_path / name, print):
+            pass
+    assert at_work.projects(home) == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:
