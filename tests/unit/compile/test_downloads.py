@@ -77,13 +77,18 @@ def test_a_source_of_the_recipe_is_given_to_a_block(tmp_path: Path) -> None:
         directory="openmpi-5.0.7",
         prefix="/usr/local/openmpi",
     )
-    parts = {"development": (use,), "sources": {"openmpi": (OTHER, DEBIAN)}}
+    parts: dict[str, Any] = {
+        "development": (use,),
+        "sources": {"unused": (UCX,), "openmpi": (OTHER, DEBIAN)},
+    }
     for text in texts(planned(tmp_path, DEBIAN_LOCK, **parts)):
         assert "mv /opt/build-images/sources/core/openmpi_5.0.7.orig.tar.xz /var/tmp/" in text
         assert "tar -x -f /var/tmp/openmpi_5.0.7.orig.tar.xz -C /var/tmp -J" in text
         assert "cd /var/tmp/openmpi-5.0.7" in text
     for text in texts(planned(tmp_path, Lock(), **parts)):
         assert f"wget -q -nc -P /var/tmp {OTHER}" in text
+    asked = downloads_of([planned(tmp_path, Lock(), **parts)]).asked
+    assert list(asked) == [Asked(recipe="core", urls=(OTHER, DEBIAN))]
 
 
 def test_a_source_of_the_recipe_is_there_for_commands(tmp_path: Path) -> None:
