@@ -72,7 +72,7 @@ FINE = (
     "wget https://example.org/$(uname -m)/x.tar",
     "wget http://a.org/x.tar && echo abc x.tar | sha256sum -c -",
     "wget -O /src/y.tar http://a.org/x.tar && sha512sum --check y.tar.sha512",
-    "wget http://a.org/x.tar?a=b/c && echo abc x.tar | sha256sum -c",
+    "wget http://a.org/x.tar?a=b && echo abc x.tar | sha256sum -c",
     "make API_KEY=abc",
     "echo 'deb [signed-by=/k.gpg] http://a.org/ x main' > /etc/apt/sources.list.d/x.list",
     "sed -i s,http://a.org,http://b.org, /etc/yum.repos.d/x.repo",
@@ -151,6 +151,7 @@ def test_secrets(name: str, sample: Callable[..., Spec]) -> None:
     assert rules(with_value(name, '""')) == []
     assert rules(with_value("TOKENIZERS_PARALLELISM", "false")) == []
     assert rules(sample(end=f"export {name}=x1")) == ["secret"]
+    assert rules(sample(end=f'export {name}=""')) == []
 
 
 @pytest.mark.parametrize("url", ["https://example.org/x.tar", "git@example.org:x.git"])
