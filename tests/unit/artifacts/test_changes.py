@@ -158,6 +158,15 @@ def test_what_is_emptied_has_no_size(tmp_path: Path) -> None:
     assert (change.member.size, change.read()) == (0, b"")
 
 
+def test_what_only_begins_like_compiled_python_stays_as_it_is(tmp_path: Path) -> None:
+    text = "ab\r\n\xff\xff\xff\xff and more"
+    found = changes(tmp_path, [a_file("etc/dos", text), a_link("etc/machine-id", "x")])
+    assert [(one.path, one.read() if one.member.isreg() else "") for one in found] == [
+        ("etc/dos", text.encode()),
+        ("etc/machine-id", ""),
+    ]
+
+
 def test_of_several_roots_the_last_counts(tmp_path: Path) -> None:
     [change] = changes(tmp_path, [a_folder("./", 0o700), a_folder("./", 0o711)])
     assert (change.member.name, change.member.mode) == (".", 0o711)

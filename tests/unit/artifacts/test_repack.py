@@ -22,7 +22,7 @@ from samples import a_file, a_folder, a_hard_link, a_link, member, tar_bytes
 from builder.artifacts.flatten import entries, entries_of_layout, flattened
 from builder.artifacts.oci import LayerBlob, blob_path, read_layout
 from builder.artifacts.repack import PlainLayout, SharedLayers, repack, unpack
-from builder.artifacts.tars import APART, PART, Gzip
+from builder.artifacts.tars import APART, PART, Gzip, GzippedTar
 from builder.artifacts.tree import comparable
 from builder.build.engines import charliecloud
 from builder.model import EPOCH
@@ -394,4 +394,8 @@ def test_parts_are_used_again(tmp_path: Path) -> None:
         for part, place in zip([LONG[:PART], LONG[PART:]] * 2, made.places[6] * 2, strict=True):
             again.write_again(part, place, file)
         again.close()
+        member, tar = tarfile.TarInfo("x"), GzippedTar(Gzip(io.BytesIO(), pool))
+        member.size = len(LONG)
+        with pytest.raises(ValueError, match=r"longer|shorter"):
+            tar.add_again(member, io.BytesIO(LONG), made.places[6][:1], file)
     assert gzip.decompress(second.read_bytes()) == b"elsewhere" + LONG + LONG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,8 +10,16 @@ from typing import Any
 
 import pytest
 from made_formats import SifPart, write_sif
+from samples import a_file, tar_bytes
 
-from builder.artifacts.oci import finish_layout, start_layout
+from builder.artifacts.oci import (
+    Layout,
+    blob_path,
+    finish_layout,
+    plain_layers,
+    read_layout,
+    start_layout,
+)
 from builder.artifacts.sif import (
     LAUNCH,
     architecture_of,
@@ -107,5 +116,41 @@ def test_the_definition_in_a_sif_does_not_name_the_home(tmp_path: Path) -> None:
     tools = Tools(processes=processes, home=Home(path=tmp_path / "home"))
     log = work / "log"
     pack(work / "layout", work / "image.sif", ["%help\n  x"], arch="x86_64", tools=tools, log=log)
-    assert "From: layout\n" in processes.definition
-    assert str(tmp_path) not in processes.definition
+    assert processes.definition == "Bootstrap: oci\nFrom: layout\n\n%help\n  x\n"
+
+
+def test_variables_that_apptainer_would_spoil_are_set_by_the_definition(tmp_path: Path) -> None:
+    """The layout that it packs is without them, and is otherwise the same."""
+    program = tmp_path / "home/tools/bin/apptainer"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    start_layout(tmp_path / "layout")
+    layer = tar_bytes(a_file("x", "y"))
+    digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    blob_path(tmp_path / "layout", digest).write_bytes(layer)
+    variables = ["PATH=/bin", 'A=it\'s "x"', "B=`a`", "C=a\\b", "D=a b", "E=\n", "F-=`"]
+    config = {"architecture": "amd64", "config": {"Env": variables, "User": "u"}}
+    config |= {"rootfs": {"type": "layers", "diff_ids": [digest]}}
+    finish_layout(tmp_path / "layout", config, plain_layers(tmp_path / "layout", [digest]))
+    seen: list[Layout] = []
+
+    class Reads(_Noted):
+        def logged(self, argv: Sequence[Any], **named: Any) -> Completed:
+            seen.append(read_layout(tmp_path / "image.pack.oci"))
+            return super().logged(argv, **named)
+
+    processes = Reads()
+    tools = Tools(processes=processes, home=Home(path=tmp_path / "home"))
+    pack(tmp_path / "layout", tmp_path / "image.sif", [], arch="x86_64", tools=tools, log=tmp_path)
+    [packed] = seen
+    settings = {"Env": ["PATH=/bin", "D=a b", "F-=`"], "User": "u"}
+    assert packed.config == {**config, "config": settings}
+    assert [one.name for one in packed.layers] == [digest.removeprefix("sha256:")]
+    set_there = {"A": "'it'\\''s \"x\"'", "B": "'`a`'", "C": "'a\\b'", "E": "'\n'"}
+    lines = [
+        f'\n    [ -n "${{{name}:-}}" ] || {name}={value}\n    export {name}'
+        for name, value in set_there.items()
+    ]
+    begin = "Bootstrap: oci\nFrom: image.pack.oci\n\n%environment"
+    assert processes.definition == f"{begin}{''.join(lines)}\n"
+    assert not list(tmp_path.glob("image.pack*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from samples import ROOT
 
-from builder.build import garbage
+from builder.build import at_work, garbage
 from builder.build.base_store import base_key
+from builder.build.engines import Tools
 from builder.build.engines.storage import Storage, StoredImage, read_storage
 from builder.build.mirror import DebianMirror
 from builder.build.planning import load_plan
@@ -22,6 +24,8 @@ from builder.cli import gc, main
 from builder.compile.spec import COMPILER
 from builder.model import Selection
 from builder.plan.keys import declared_stages
+from builder.sources.site_store import SiteStore
+from builder.sources.site_store.folder import FolderStore
 from builder.system import files
 from builder.system.home import Home
 from builder.system.locks import together
@@ -125,10 +129,11 @@ def test_work_of_other_keys(home: Home, project: Path, capsys: Capture) -> None:
     put(folder / ("0" * 16) / "steps.json")
     put(home.work / "verify-x" / "image.sif", old=False)
     put(home.work / "layers-x" / "packed", old=False)
+    put(home.work / "stages" / "core" / "Dockerfile", old=False)
     put(home.path.parent / "scratch" / "file")
     for link in (folder / ("1" * 16), home.work / "verify-y"):  # somebody's, and no work of ours
         link.symlink_to(home.path.parent / "scratch")
-    names = [f"{folder.name} {'0' * 12}", "layers-x", "verify-x"]
+    names = [f"{folder.name} {'0' * 12}", "layers-x", "stages", "verify-x"]
     assert sorted(found(capsys, project)["work"]) == sorted(names)
 
 
@@ -171,7 +176,9 @@ def test_sources_that_no_lock_names(
     assert "source" not in found(capsys, project)
 
 
-def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> None:
+def test_what_was_used_long_ago(
+    home: Home, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(home.packages / "ab" / "abc-old.deb")
     put(home.packages / "cd" / "cde-older.deb")
     put(home.packages / "ef" / "efg-new.deb", old=False)
@@ -184,12 +191,19 @@ def test_what_was_used_long_ago(home: Home, project: Path, capsys: Capture) -> N
     put(home.pulls / "last" / "record.json")
     put(home.rehearsals / f"{'a' * 64}.json")
     put(home.rehearsals / f"{'b' * 64}.json", old=False)
-    assert found(capsys, project) == {
-        "package": ["2 packages"],
-        "pull": ["2 blobs"],  # and not the record of the last pulls
-        "rehearsal": ["1 record"],
-        "native": ["bookworm-ppc64le-0123"],
-    }
+    put(home.pulls / "layers" / ("a" * 64))
+    _, out, _ = said(capsys, f"--project={project}", "--json")
+    assert [(one["kind"], one["name"], one["why"]) for one in json.loads(out)["garbage"]] == [
+        ("package", "2 packages", "no build downloaded it recently"),
+        ("pull", "2 blobs", "no pull used it recently"),  # and not the record of the last pulls
+        ("pull", "1 note", "no pull used it recently"),
+        ("rehearsal", "1 record", "it is old"),
+        ("native", "bookworm-ppc64le-0123", "no build used it recently"),
+    ]
+    with_processes(monkeypatch, FakeProcesses)
+    assert "5 parts removed" in said(capsys, f"--project={project}", "--free")[1]
+    left = sorted(path.name for path in home.path.rglob("[!.]*") if path.is_file())
+    assert left == [f"{'b' * 64}.json", "c" * 64, "efg-new.deb", "native.json", "record.json"]
 
 
 IMAGES = [
@@ -267,7 +281,7 @@ def test_what_vfs_left_goes_where_overlay_is_in_use(
     assert "storage" not in out, "it may be in use on another host today"
     os.utime(home.storage / "vfs-images", (OLD, OLD))
     _, out, _ = said(capsys, f"--project={project}")
-    assert "the driver in use is overlay" in out
+    assert re.search(r"^storage vfs +0\.0 MB  the driver in use is overlay$", out, re.MULTILINE)
     monkeypatch.setenv("STORAGE_DRIVER", "vfs")
     _, out, _ = said(capsys, f"--project={project}")
     assert "storage" not in out
@@ -284,6 +298,7 @@ class FakeProcesses(Processes):
 
 
 def with_processes(monkeypatch: pytest.MonkeyPatch, kind: type[Processes]) -> None:
+    FakeProcesses.asked = []
     monkeypatch.setattr(gc, "Processes", kind)
     monkeypatch.setattr(gc, "clean", lambda _: None)
     monkeypatch.setattr("builder.build.engines.protocol.shutil.which", lambda name, **_: name)
@@ -294,7 +309,6 @@ def test_only_free_removes_anything(
 ) -> None:
     del storage
     base = put_base(home, "base").parent
-    FakeProcesses.asked = []
     with_processes(monkeypatch, FakeProcesses)
     _, out, _ = said(capsys, f"--project={project}")
     assert "gc --free' removes them" in out
@@ -364,6 +378,66 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
 def test_nothing_to_free() -> None:
     text = "nothing to free: everything in the store is in use or was used recently"
     assert gc.as_text([], freed=False) == text
+
+
+@pytest.mark.parametrize(
+    ("named", "problem"),
+    [
+        ("", "this project has no site's store"),
+        (
+            "registry.site.example/team/cache",
+            "registry.site.example/team/cache: a registry does not record when entries are used",
+        ),
+    ],
+)
+def test_entries_of_a_sites_store_that_cannot_be_named(
+    named: str, problem: str, project: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_STORE", named)
+    code, out, err = said(capsys, f"--project={project}", "--store")
+    assert (code, out, err.splitlines()[0]) == (2, "", f"build-images: {problem}")
+
+
+def test_entries_of_a_sites_store_go_once_nobody_used_them(
+    project: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_STORE", str(tmp_path / "store"))
+    place = FolderStore(tmp_path / "store")
+    (tmp_path / "store").mkdir()
+    for number in (5, 8):
+        record = put(tmp_path / f"entry-{number}/record.json", f"{number}")
+        SiteStore(place, tmp_path).put(f"stage-{number}", record.parent, f"stage of {number} days")
+    for path in (tmp_path / "store").rglob("*"):
+        used = time.time() - (5 if path.name == "stage-5" else 8) * 86400
+        os.utime(path, (used, used))
+    asked = (f"--project={project}", "--store")
+    entry = "stage   of 8 days        0.0 MB  no builder used it recently"
+    told = f"{entry}\n1 part, 0.0 MB; 'build-images gc --store --free' removes them\n"
+    assert said(capsys, *asked, "--unused-for=9")[1].startswith("nothing to free")
+    assert said(capsys, *asked) == (0, told, "")
+    assert place.tags() == ["stage-5", "stage-8"]
+    assert said(capsys, *asked, "--free") == (0, f"{entry}\n1 part removed, 0.0 MB freed\n", "")
+    assert place.tags() == ["stage-5"]
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_what_killed_builders_left_is_removed_unless_it_is_mounted(
+    is_mounted: bool, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = put(home.temporary / "storage-x/overlay/file")
+    with_processes(monkeypatch, FakeProcesses)
+    monkeypatch.setattr(at_work, "mounted_below", lambda _: [left.parent] if is_mounted else [])
+    unmounted: list[Path] = []
+    monkeypatch.setattr(at_work, "unmount_below", lambda path, _: unmounted.append(path))
+    at_work.clean(Tools(processes=FakeProcesses(), home=home))
+    assert (unmounted, left.exists()) == ([home.temporary / "storage-x"], is_mounted)
+
+
+def test_each_project_that_uses_a_store_is_remembered(home: Home, tmp_path: Path) -> None:
+    for name in ("b", "a", "b"):
+        with at_work.using(home, tmp_path / name, print):
+            pass
+    assert at_work.projects(home) == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:

@@ -44,6 +44,8 @@ FILES = {
     f"./usr/{TRIPLET}/include/c++/14/vector": b"",
     f"./usr/{TRIPLET}/bin/ld": NATIVE,
     "./bin/sh": NATIVE,
+    "./sbin/ldconfig": NATIVE,
+    "./lib/apt/methods/mirror": NATIVE,
     "./etc/passwd": b"root",
     "./tmp/x": b"",
 }

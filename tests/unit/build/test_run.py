@@ -225,12 +225,13 @@ def test_packages_are_downloaded_through_the_cache(
     assert len(machine.said.getvalue().splitlines()) == 2
 
 
+@pytest.mark.parametrize("age", ["a week", "7d", "-1"])
 def test_an_age_that_is_no_number_is_refused(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    age: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BUILD_IMAGES_MAX_INDEX_AGE", "a week")
+    monkeypatch.setenv("BUILD_IMAGES_MAX_INDEX_AGE", age)
     run = machine.run()
-    text = "BUILD_IMAGES_MAX_INDEX_AGE is not a number of days: a week"
+    text = f"BUILD_IMAGES_MAX_INDEX_AGE is not a number of days: {age}"
     with (
         pytest.raises(BadInput, match=text),
         downloading(run.tools, run.tools.home, [], run.progress, run.settings),

@@ -187,6 +187,7 @@ ALL = [
 
 
 def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -> None:
+    site.versions["fake"] = "1.0"
     states, no_base = site.states(), "to build: its base is not in the store"
     core, two = states["core-1.0-debian13-x86_64"], states["two-1.0-debian13-x86_64"]
     assert core == [f"core-development: {no_base}", f"runtime: {no_base}"]
@@ -201,8 +202,26 @@ def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -
     assert "fake image one-1.0-debian13-x86_64" in known
     assert site.job().exit_code == 0
     assert site.built() == []
+    [path] = site.home.stages.glob("one-development-*/*.json")
+    record = json.loads(path.read_text())
+    declared = declared_stages(site.plan().images[1], COMPILER)
+    [_, stage, _] = declared.keyed(base="sha256:1", engine="fake 1.0, none that matter")
+    made, took_s, text = (record.pop(name) for name in ("made", "duration_s", "text"))
+    assert (len(made), took_s < 60, len(text)) == (len("2026-01-01T00:00:00+00:00"), True, 64)
+    assert record == {
+        "name": path.parent.name,
+        "target": "one-development",
+        "parts": dict(stage.parts),
+        "key": stage.key,
+        "tag": stage.tag,
+        "tools": {"fake": "1.0"},
+        "indices": [],
+    }
     site.job(cache=False)
     assert site.built() == ALL
+    shutil.rmtree(site.home.stages / "two-development-debian13-x86_64")
+    two = site.states()["two-1.0-debian13-x86_64"]
+    assert two[1] == "two-development: to build: never built here"
 
 
 def test_a_base_names_no_indices_of_the_base_before_it(

@@ -63,6 +63,13 @@ def test_what_is_locked_is_copied_in_and_verified(tmp_path: Path) -> None:
     assert [one.url for one in spec.sources] == [UCX]
 
 
+def test_labels_name_a_download_whether_it_is_locked_or_not(tmp_path: Path) -> None:
+    noted = block("ucx", version="1.18.1", cuda=False, annotate=True)
+    for lock in (Lock(), locked(UCX, "ucx-1.18.1.tar.gz")):
+        for text in texts(planned(tmp_path, lock, development=(noted,))):
+            assert re.search(rf"hpccm\.ucx\.url[= ]\"?{re.escape(UCX)}", text)
+
+
 def test_a_source_of_the_recipe_is_given_to_a_block(tmp_path: Path) -> None:
     use = block(
         "generic_autotools",
@@ -70,13 +77,18 @@ def test_a_source_of_the_recipe_is_given_to_a_block(tmp_path: Path) -> None:
         directory="openmpi-5.0.7",
         prefix="/usr/local/openmpi",
     )
-    parts = {"development": (use,), "sources": {"openmpi": (OTHER, DEBIAN)}}
+    parts: dict[str, Any] = {
+        "development": (use,),
+        "sources": {"unused": (UCX,), "openmpi": (OTHER, DEBIAN)},
+    }
     for text in texts(planned(tmp_path, DEBIAN_LOCK, **parts)):
         assert "mv /opt/build-images/sources/core/openmpi_5.0.7.orig.tar.xz /var/tmp/" in text
         assert "tar -x -f /var/tmp/openmpi_5.0.7.orig.tar.xz -C /var/tmp -J" in text
         assert "cd /var/tmp/openmpi-5.0.7" in text
     for text in texts(planned(tmp_path, Lock(), **parts)):
         assert f"wget -q -nc -P /var/tmp {OTHER}" in text
+    asked = downloads_of([planned(tmp_path, Lock(), **parts)]).asked
+    assert list(asked) == [Asked(recipe="core", urls=(OTHER, DEBIAN))]
 
 
 def test_a_source_of_the_recipe_is_there_for_commands(tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ FINE = (
     "cc -L/usr/lib/x86_64-linux-gnu a.c",
     "wget https://example.org/$(uname -m)/x.tar",
     "wget http://a.org/x.tar && echo abc x.tar | sha256sum -c -",
-    "wget -O y.tar http://a.org/x.tar && sha512sum --check y.tar.sha512",
+    "wget -O /src/y.tar http://a.org/x.tar && sha512sum --check y.tar.sha512",
+    "wget http://a.org/x.tar?a=b && echo abc x.tar | sha256sum -c",
+    "make API_KEY=abc",
     "echo 'deb [signed-by=/k.gpg] http://a.org/ x main' > /etc/apt/sources.list.d/x.list",
     "sed -i s,http://a.org,http://b.org, /etc/yum.repos.d/x.repo",
     "curl http://localhost:8080/x",
@@ -146,7 +148,10 @@ def test_secrets(name: str, sample: Callable[..., Spec]) -> None:
 
     assert rules(with_value(name, "x1")) == ["secret"] * 2
     assert rules(with_value(name, "$FROM_OUTSIDE")) == []
+    assert rules(with_value(name, '""')) == []
     assert rules(with_value("TOKENIZERS_PARALLELISM", "false")) == []
+    assert rules(sample(end=f"export {name}=x1")) == ["secret"]
+    assert rules(sample(end=f'export {name}=""')) == []
 
 
 @pytest.mark.parametrize("url", ["https://example.org/x.tar", "git@example.org:x.git"])
@@ -180,6 +185,9 @@ def test_a_base_is_pinned_once_there_is_a_lock(sample: Callable[..., Spec]) -> N
 
 def test_what_is_copied_is_there(sample: Callable[..., Spec]) -> None:
     assert rules(sample(files={"files/src/a.c": ""})) == ["missing-file"] * 2
+    folder = {"files/src/a.c \\\n    files/src/b.c": "files/src/"}
+    both = {"files/src/a.c": "files/src/", "    files/src/b.c /src/\n": ""}
+    assert rules(sample(changes={"dockerfile": folder, "singularity": both})) == []
     source = LockedSource(url="https://a.org/x.tar", file="x.tar", sha256="0" * 64, size=1)
     path = {"files/src/b.c": source.in_context}
     spec = sample(changes={"dockerfile": path, "singularity": path})
@@ -395,18 +403,24 @@ def test_spython_reads_what_we_read(
 @pytest.mark.parametrize(
     ("command", "lost"),
     [
-        ("pip3 install a==1", "/usr/lib/python3"),
+        *(
+            (f"{pip} install a==1", "/usr/lib/python3")
+            for pip in ("pip", "/usr/bin/pip3", "/bin/pip")
+        ),
         ("/opt/venv/bin/pip install a==1", "/opt/venv"),
         ("pip3 install --target /opt/a a==1", "/opt/a"),
         ("cd /var/tmp/x && make install", "/usr/local"),
         ("cd /var/tmp/x && ./configure --prefix=/opt/x && make -j4 install", "/opt/x"),
         ("/opt/scif/bin/scif install /src/a.scif", "/scif"),
         *((f"{word} a /usr/b", "/usr/b") for word in ("cp -r", "cp", "mv", "ln", "install")),
+        ("A=1 cp a /usr/b=c", "/usr/b=c"),
+        ("cp -r a /srcs", "/srcs"),
+        ("cp -r a /", ""),
         ("cp -r build /src/more", ""),
         ("pip3 install --target /src/python a==1", ""),
         ("cd /var/tmp/x && make", ""),
-        ("cp -r a /var/tmp/b", ""),
-        ("mv a b", ""),
+        *((f"cp a {path}", "") for path in ("/var/tmp/b", "/tmp/b", "/root/b", "/etc/b")),
+        *((f"mv a {path}", "") for path in ("b", "/opt/build-images/b", "/usr/share/keyrings/b")),
     ],
 )
 def test_what_no_copy_takes_over_is_lost(

@@ -305,27 +305,27 @@ def test_a_cell_where_a_block_does_not_work_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_check_of_the_gpu_is_for_cells_with_cuda_alone(tmp_path: Path) -> None:
-    checks = [check(needs=()), check("gpu", needs=("gpu",))]
+    checks = [check(needs=()), check("gpu", needs=("gpu",)), check("nvcc", needs=("cuda",))]
     own = dataclasses.replace(block("cuda"), when={"cuda": ("12.4",)})
     plan = planned(
         tmp_path,
-        recipes=[recipe(development=(own,), checks=("hello", "gpu"))],
+        recipes=[recipe(development=(own,), checks=("hello", "gpu", "nvcc"))],
         bases=[base(cuda=EVERY_WAY)],
         cuda=("none", "12.4"),
         checks=checks,
     )
     found = {one.cell.cuda: [c.name for c in one.checks] for one in plan.images}
-    assert found == {"none": ["hello"], "12.4": ["hello", "gpu"]}
+    assert found == {"none": ["hello"], "12.4": ["hello", "gpu", "nvcc"]}
     assert [one.stages[0].checks for one in plan.images if not one.cuda] == [("hello",)]
 
 
-def test_debians_mpich_is_no_twin_of_intel_mpi(tmp_path: Path) -> None:
+@pytest.mark.parametrize("distribution", ["debian", "ubuntu"])
+def test_debians_mpich_is_no_twin_of_intel_mpi(distribution: str, tmp_path: Path) -> None:
+    mpich = PackagedMpi(family="mpich", version="4.2.1", development=(), runtime=())
     [left] = planned(
         tmp_path,
         recipes=[recipe(development=(block("mpi", routes=["host"]),))],
-        bases=[
-            base(mpi=(PackagedMpi(family="mpich", version="4.2.1", development=(), runtime=()),))
-        ],
+        bases=[base(distribution=distribution, mpi=(mpich,))],
         mpi=("intelmpi2021.10",),
     ).left_out
     assert "do not find Intel MPI's libmpi.so.12" in left.reasons[0].text
