@@ -88,15 +88,10 @@ class StoredBase:
         """Raise `StepFailed` if the store has another base in its place now."""
         record = json.loads((self.archive.parent / RECORD).read_text())
         if record["digest"] != self.digest:
-            raise self.changed()
-
-    def changed(self, log: Path | None = None) -> StepFailed:
-        """Return the error for a base that was replaced by another."""
-        return StepFailed(
-            f"{self.archive}: not the base that this run began with ({self.digest})",
-            log=log,
-            hint="another build-images has replaced it: run the same command again",
-        )
+            raise StepFailed(
+                f"{self.archive}: not the base that this run began with ({self.digest})",
+                hint="another build-images has replaced it: run the same command again",
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -62,15 +62,11 @@ class Buildah:
         with locked(self._tools.home.path, "buildah-base"):
             if self.has(base.tag):
                 return
-            self._logged("pull", "--quiet", f"oci-archive:{base.archive}", log=log)
-            listed = self._tools.processes.capture(
-                self.command("images", "--all", "--no-trunc", "--format", "{{.Digest}} {{.ID}}")
-            )
-            pairs = (line.partition(" ") for line in listed.stdout.splitlines())
-            ids = {digest: number.strip() for digest, _, number in pairs}
-            if base.digest not in ids:
-                raise base.changed(log)
-            argv = self.command("tag", ids[base.digest], *base.names)
+            # Not the image with the base's digest: a stage that adds nothing to the base may be
+            # there, which has the base's configuration, and then a digest of its own.
+            number = self._pulled(f"oci-archive:{base.archive}")
+            base.check()
+            argv = self.command("tag", number, *base.names)
             self._tools.logged(argv, log=log, what="buildah tag")
 
     def build(self, build: DockerfileBuild) -> None:
@@ -107,11 +103,15 @@ class Buildah:
         self._logged("push", "--quiet", "--disable-compression", name, f"dir:{target}", log=log)
 
     def load(self, folder: Path, name: str, *, log: Path) -> None:
-        argv = self.command("pull", "--quiet", f"dir:{folder}")
+        self._logged("tag", self._pulled(f"dir:{folder}"), name, log=log)
+
+    def _pulled(self, source: str) -> str:
+        """Add an image to the storage; return its ID."""
+        argv = self.command("pull", "--quiet", source)
         done = self._tools.processes.capture(argv, env=self.environment)
         if not (number := done.stdout.strip().rpartition("\n")[2]):
             raise StepFailed("buildah pull printed no image")
-        self._logged("tag", number, name, log=log)
+        return number
 
     def _logged(self, command: str, *arguments: str, log: Path) -> None:
         self._tools.logged(

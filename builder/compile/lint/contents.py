@@ -240,7 +240,7 @@ def unverified_download(reading: Reading) -> Iterator[Hit]:
 
 def _is_verified(command: SpecCommand, url: str, following: list[SpecCommand]) -> bool:
     """Return whether a later command of the layer checks the file of a download."""
-    names = [url.split("?")[0].rstrip("/").rsplit("/", 1)[-1]]
+    names = [url.split("?", maxsplit=1)[0].rstrip("/").rsplit("/", 1)[-1]]
     if saved := _SAVED_AS.search(command.text):
         names.append(saved[1].rsplit("/", 1)[-1])
     return any(

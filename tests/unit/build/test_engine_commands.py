@@ -27,7 +27,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     commands.failing.update(["inspect"])
     commands.output.update(
         {
-            "{{.Digest}}": f"{BASE_DIGEST} 9a9a\n<none> other\n",
+            "oci-archive:": "9a9a\n",
             "docker version": "27.3.1\n",
             "--layers": "[1/2] STEP 1/3: FROM debian13:1\n[1/2] STEP 2/3: RUN make\n",
             "--platform": "#1 [auth] token\n#12 [core 2/3] RUN make\nStep 3/8 : RUN make\n",
@@ -39,14 +39,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return commands
 
 
-BASE = StoredBase(
-    name="debian13:1",
-    arch="x86_64",
-    key="k",
-    archive=Path("base.tar"),
-    digest=BASE_DIGEST,
-    made="2026-01-01T00:00:00Z",
-)
+def stored_base(folder: Path, *, recorded: str = BASE_DIGEST) -> StoredBase:
+    """A base in a folder, whose record has a digest."""
+    (folder / "base.json").write_text(json.dumps({"digest": recorded}))
+    return StoredBase(
+        name="debian13:1",
+        arch="x86_64",
+        key="k",
+        archive=folder / "base.tar",
+        digest=BASE_DIGEST,
+        made="2026-01-01T00:00:00Z",
+    )
 
 
 def planned(machine: Commands) -> DockerfileBuild:
@@ -63,7 +66,7 @@ def planned(machine: Commands) -> DockerfileBuild:
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_image_is_built_and_handed_over(name: str, machine: Commands) -> None:
     build = planned(machine)
-    base = dataclasses.replace(BASE, archive=machine.folder / "base.tar")
+    base = stored_base(machine.folder)
     engine = ENGINES[name](machine.tools)
     machine.note(f"version {engine.version()}")
     engine.provide_base(base, log=build.log)
@@ -119,9 +122,9 @@ def test_docker_builds_with_buildkit_where_it_is(machine: Commands) -> None:
 
 
 def test_a_base_that_changed_meanwhile_is_no_base(machine: Commands) -> None:
-    machine.output["{{.Digest}}"] = "sha256:other 9a9a\n"
+    base = stored_base(machine.folder, recorded="sha256:other")
     with pytest.raises(StepFailed, match="not the base that this run began with"):
-        ENGINES["buildah"](machine.tools).provide_base(BASE, log=machine.folder / "build.log")
+        ENGINES["buildah"](machine.tools).provide_base(base, log=machine.folder / "build.log")
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
