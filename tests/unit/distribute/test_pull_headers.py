@@ -222,6 +222,12 @@ def test_extended_headers_take_a_time_in_proportion_to_their_length(name: str) -
     assert time.process_time() - start < 2
 
 
+def test_an_extended_header_may_have_a_mebibyte() -> None:
+    plain = header_of(size=0) + END
+    assert read(digits((1 << 20) - 17) + plain) == read(plain)
+    assert read(digits((1 << 20) - 16) + plain) == "Refused"
+
+
 def test_a_chain_of_extended_headers_is_not_kept() -> None:
     name = extended(tarfile.GNUTYPE_LONGNAME, b"a" * (1 << 20))
     assert read(name * 3 + header_of(size=0) + END) == "Refused"

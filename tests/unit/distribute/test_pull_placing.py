@@ -6,6 +6,7 @@ import datetime as dt
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ import pytest
 
 from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.receipts import Last, last_pulls
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
 from builder.trust.policy.records import Gathered, Image
@@ -47,6 +48,7 @@ def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
         assert folder is not None
         (folder / "file").write_text("x")
         assert not target.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
     assert [one.name for one in target.parent.iterdir()] == ["b"]
     assert target.stat().st_mode & 0o777 == 0o755
 
@@ -231,8 +233,12 @@ def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == DATA
 
 
-def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
-    last = Last(folder=tmp_path / "last")
+def test_the_last_pull_of_each_reference_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    last = last_pulls()
+    assert last == Last(folder=tmp_path / "pulls/last")
     assert last.read("x:1", "x86_64") is None
     last.write("x:1", pulled("sha256:1", NOW), POLICY)
     found = last.read("x:1", "x86_64")
@@ -241,6 +247,8 @@ def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     assert last.read("x:1", "ppc64le") is last.read("x:2", "x86_64") is None
     [file] = [one for one in last.folder.iterdir() if one.suffix == ".json"]
     text = file.read_text()
+    times = {"created": "2026-11-21T00:00:00+00:00"}
+    assert json.loads(text) == {"reference": "x:1", "digest": "sha256:1", "times": times}
     file.write_text(text.ljust(64 << 10))
     assert last.read("x:1", "x86_64") == found
     for odd in ('{"digest": 1}', text.ljust((64 << 10) + 1)):
