@@ -66,7 +66,7 @@ DIGEST = f"sha256:{'0123456789ab' * 5}0123"
 )
 def test_what_an_image_is_called_on_disk(reference: str, identifier: str, remembered: str) -> None:
     """By its digest, a later pull cannot get an older image."""
-    parts: dict[str, Any] = {"host": None, "policy": None, "trusted": (), "now": None, "emulated": False}
+    parts: dict[str, Any] = {**dict.fromkeys(("host", "policy", "now", "emulated")), "trusted": ()}
     parsed = Reference.parse(reference)
     asked = PullRequest(reference=parsed, format="sif", arch="x86_64", **parts)
     assert (asked.identifier, asked.folder_name) == (identifier, f"{identifier}-sif")

@@ -313,6 +313,9 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
         ("java.home", "/a", "java.home=/a", PASSED),
         ("java.home", "/a", "java.home=/b", FAILED),
         *(("HOME", "", f"{name}=x", PASSED) for name in ("PWD", "OLDPWD", "SHLVL", "_")),
+        ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/.singularity.d/libs", PASSED),
+        ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/b", FAILED),
+        ("OTHER", "/a", "OTHER=/a:/.singularity.d/libs", FAILED),
     ],
 )
 def test_variables_that_may_be_others(

@@ -40,7 +40,7 @@ def sif(file: Path, objects: Mapping[str, bytes]) -> Path:
 
 
 def tarball(file: Path, *, prefix: str = "", text: str | None = None, packed: bool = True) -> Path:
-    members = [a_folder(f"{prefix}bin")]
+    members = [a_folder(f"{prefix}bin"), a_file(f"{prefix}bin/tool", "{}")]
     if text is not None:
         members.append(a_file(f"{prefix}opt/build-images/host-contract.json", text))
     data = tar_bytes(*members)

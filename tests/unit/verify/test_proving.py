@@ -314,10 +314,13 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: HOST)
     check = dataclasses.replace(HELLO, needs=("gpu",))
     target = dataclasses.replace(TARGET, checks=(check,))
-    machine.results["apptainer"] = {**RIGHT, SCRIPT: done("no GPU is left\n", 77)}
+    given = env("PATH=/bin", "MODE=fast", "NVIDIA_VISIBLE_DEVICES=void", directory="/srv")
+    found = {"sh": done(given), SCRIPT: done("no GPU is left\n", 77)}
+    machine.results["apptainer"] = found
     proof = machine.prove("apptainer", target=target)
-    [outcome] = [one for one in proof.record.checks["sif"] if one.check == "hello"]
-    assert outcome.outcome == "failed"
+    environment, outcome = proof.record.checks["sif"][1:]
+    assert (environment.check, environment.outcome) == ("environment", "passed")
+    assert (outcome.check, outcome.outcome) == ("hello", "failed")
     assert "a GPU disappeared during the run: V100, V100 before, none after" in outcome.reason
     assert [container.gpu for container in machine.opened] == [True]
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: gpu)

@@ -21,6 +21,7 @@ from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
+from builder.verify.container_output import end_of
 from builder.verify.evidence import StartedBy
 from builder.verify.launched import PROGRAM, Ranks, verify_ranks
 from builder.verify.ranks import launchers, library, outcomes
@@ -405,7 +406,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     outcome, started_by = judge()
     assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", PASSED)
     assert outcome.reason == f"{FINDING}; started by mpirun of Open MPI 4.1.4"
-    assert outcome.data["ranks"] == 4
+    assert (outcome.data["ranks"], outcome.output) == (4, "")
     assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}
     assert str(started_by) == "mpirun of Open MPI 4.1.4"
     assert (started_by.ranks, started_by.nodes) == (4, 2)
@@ -471,6 +472,7 @@ def test_ranks_that_are_not_fail(done: dict[str, Any], reason: str | None, judge
     outcome, started_by = judge(**done)
     assert outcome.outcome == FAILED
     assert started_by.version == "4.1.4"
+    assert outcome.output == end_of(done.get("stdout", report()), done.get("stderr", ""))
     if reason:
         assert outcome.reason == reason
 

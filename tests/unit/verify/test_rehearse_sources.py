@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -288,6 +289,8 @@ def test_a_commit_of_a_clone_is_checked_out(
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
     before = (repository / "index").read_bytes()
+    shutil.copytree(repository / "hooks", tmp_path / "template/hooks")
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(tmp_path / "template"))
     monkeypatch.setenv(settings, str(tmp_path / "settings"))
     clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
     assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""

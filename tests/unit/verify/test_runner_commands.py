@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from recorded import Commands
 
+from builder.system.process import Completed
 from builder.verify.launched import LAUNCHED
 from builder.verify.measure.bare import bare_kind
 from builder.verify.ranks.launchers import Launcher, cancel
@@ -50,9 +51,9 @@ def container(machine: Commands, kind: Kind) -> Container:
     )
 
 
-def run_in(kind: Kind, image: Container) -> None:
+def run_in(kind: Kind, image: Container) -> Completed:
     with kind.open(image) as runner:
-        runner.run(["python3", "-c", "print(1)"], timeout_s=12.5)
+        return runner.run(["python3", "-c", "print(1)"], timeout_s=12.5)
 
 
 @pytest.mark.parametrize("is_root", [True, False], ids=["root", "user"])
@@ -93,6 +94,15 @@ def test_a_container_of_an_interrupted_command_is_removed(machine: Commands) -> 
         run_in(kind, container(machine, kind))
     [removal] = [line for line in machine.lines if " rm --force " in line]
     assert removal.endswith("rm --force build-images-<random>")
+
+
+def test_what_hangs_in_dockers_daemon_is_told(machine: Commands) -> None:
+    """The daemon may be on another machine, whose processes are not here."""
+    kind = RUNNERS["docker"]
+    machine.hanging.add("print(1)")
+    machine.output[" top "] = f"PID\n{os.getpid()}\n{1 << 30}\n"
+    [waiting] = run_in(kind, container(machine, kind)).waiting
+    assert "pytest" in waiting
 
 
 @contextmanager
