@@ -84,9 +84,9 @@ class RunEvidence:
     started: str
     finished: str
     scripts: Mapping[str, str] = field(default_factory=dict)
-    emulator: str = ""
+    emulator: str
     launcher: StartedBy = StartedBy()
-    no_gpu: str = ""
+    no_gpu: str
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
 

@@ -34,7 +34,7 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
     found = receipt_in(put(tmp_path))
     assert found is not None
     unknown = dict.fromkeys(("build-images", "reference", "pulled", "path", "tree", "on_disk"), "")
-    nothing = {"evidence": [], "rules": [], "changes": {}, "case": {}}
+    nothing: dict[str, Any] = {"evidence": [], "rules": [], "changes": {}, "case": {}}
     image = {"digest": "", "index": "", "architecture": "x86_64"}
     assert write(found) == {**RECEIPT, **unknown, **nothing, "image": image}
     assert variables_of(found) == {"A": "b=c", "EMPTY": ""}

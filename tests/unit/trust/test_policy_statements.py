@@ -70,6 +70,7 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
         host=HOST,
         started="2026-11-20T10:00:00+00:00",
         finished="2026-11-20T10:05:00+00:00",
+        emulator="",
         no_gpu="" if gpu else "none",
     ).statement()
     read: dict[str, Any] = json.loads(json.dumps(written))

@@ -87,7 +87,8 @@ def environment_in(
 ) -> Outcome:
     """The outcome of looking at a container's variables, of which a runner sets its `own`."""
     target = a_target(environment=environment, directory=directory)
-    return environment_of(target, dataclasses.replace(RUNNERS["docker"], own=own), runner)
+    kind = dataclasses.replace(RUNNERS["docker"], own=own)
+    return environment_of(target, kind, runner, gpu=False)
 
 
 Verify = Callable[..., tuple[Outcome, ...]]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from made_formats import ENV, SifPart, sif_scripts, write_sif
-from samples import a_file, tar_bytes
+from samples import a_file, compare_with_golden, tar_bytes
 from test_sif import TREE
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
-from builder.model.planned import RUNSCRIPT, environment_text
+from builder.model.planned import OWN_RUNSCRIPT, RUNSCRIPT, environment_text
 from builder.verify.formats import FormatTree, ReadFormats, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`', "of.no-shell": "x"}
@@ -115,6 +115,35 @@ def test_formats_that_say_the_same_have_no_fault(tmp_path: Path) -> None:
     made.sif[".singularity.d/labels.json"] = made.inspected[".singularity.d/labels.json"] = text
     assert made.sif[f"{ENV}/10-docker2singularity.sh"] == SCRIPT
     assert metadata_faults(made.described(tmp_path)) == []
+    unasked = metadata_faults(made.described(tmp_path), has_checks=False)
+    assert unasked == ["sif: unexpected test script: /opt/build-images/run-checks"]
+    for name in ("runscript", "test"):
+        made.sif[f".singularity.d/{name}"] = made.inspected[f".singularity.d/{name}"] = ""
+    assert metadata_faults(made.described(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_own"),
+    [
+        ({}, False),
+        ({"Cmd": None}, False),
+        ({"Cmd": []}, False),
+        ({"Cmd": ["/bin/bash", "-l"]}, True),
+        ({"Entrypoint": ["/bin/tool"]}, True),
+        ({"Entrypoint": [], "Cmd": ["/bin/tool"]}, True),
+    ],
+)
+def test_an_image_that_starts_a_program_has_a_runscript_of_its_own(
+    settings: dict[str, Any], is_own: bool, tmp_path: Path
+) -> None:
+    for script in (RUNSCRIPT, OWN_RUNSCRIPT):
+        made = Made.sound()
+        made.config["config"].update(settings)
+        made.settings.update(settings)
+        with_sif(".singularity.d/runscript", f"#!/bin/sh\n{script}")(made)
+        is_right = (script == OWN_RUNSCRIPT) is is_own
+        faults = [] if is_right else [f"sif: unexpected runscript: {script}"]
+        assert metadata_faults(made.described(tmp_path / script.replace("/", "_"))) == faults
 
 
 def with_settings(**settings: Any) -> Callable[[Made], None]:
@@ -250,6 +279,15 @@ def test_what_a_format_says_alone_is_a_fault(name: str, tmp_path: Path) -> None:
     spoil(made)
     found = metadata_faults(made.described(tmp_path))
     assert any(fault in one for one in found), found
+
+
+def test_all_faults_of_what_formats_say(tmp_path: Path) -> None:
+    lines = []
+    for number, (name, (spoil, _)) in enumerate(CASES.items()):
+        made = Made.sound()
+        spoil(made)
+        lines += [f"# {name}", *metadata_faults(made.described(tmp_path / str(number)))]
+    compare_with_golden("\n".join([*lines, ""]), "verify/metadata.txt")
 
 
 @pytest.mark.parametrize(("text", "version"), [("", "None"), ('{"imageLayoutVersion": "9"}', "9")])

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -218,6 +219,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         "x",
     ]
     assert str(found) == "srun of Slurm 22.05.8"
+    assert re.fullmatch("build-images-[0-9a-f]{8}", found.job)
     alone = launchers.find(start("srun", timeout_s=120), OPEN_MPI, tools)
     assert words(alone)[3:5] == ["--kill-on-bad-exit=1", "--time=4"]
 
@@ -365,10 +367,14 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
     """The outcome of ranks that end in a given way, in an allocation of two nodes."""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
 
+    cancelled: list[Launcher] = []
+    monkeypatch.setattr(launchers, "cancel", lambda launcher, _home: cancelled.append(launcher))
+
     def run(
         *, image: Mapping[str, Any] | None = None, bind: str = "", **done: Any
     ) -> tuple[Outcome, StartedBy]:
         runners: list[Said] = []
+        cancelled.clear()
 
         @contextlib.contextmanager
         def opened(container: Container) -> Iterator[Said]:
@@ -389,6 +395,8 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
             **(image or {}),
         }
         found = verify_ranks(Ranks(**given), work=tmp_path, tools=host(mpirun=ORTE))
+        ended_badly = {"error", "timed_out"} & done.keys() or done.get("returncode")
+        assert len(cancelled) == bool(runners and ended_badly)
         if runners and "error" not in done:
             ran = runners[0].ran
             before = ran[: ran.index("CONTAINER")]
@@ -777,6 +785,32 @@ def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     [(name, found)] = machines(alone, tools).items()
     assert found == dataclasses.replace(host_facts(), cores=found.cores)
     assert name == platform.node()
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_told"),
+    [({}, True), ({"returncode": 1}, False), ({"timed_out": True, "returncode": 0}, False)],
+)
+def test_machines_are_told_by_a_launcher_that_ends_well(
+    ended: dict[str, Any],
+    is_told: bool,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What remains of a job that told nothing in time is cancelled."""
+    cancelled, tools = list[object](), host()
+    line = "build-images-machine\tn1\tx86_64\t6.1\tcpu\t8\tos\t\t\n"
+
+    def capture(_: object, argv: Sequence[str], **options: Any) -> Completed:
+        assert argv[:5] == ("srun", "env", "--unset=SLURM_JWT", "sh", "-c")
+        assert (options["timeout_s"], options["check"]) == (60, False)
+        return Completed(**{"argv": (), "returncode": 0, "stdout": line, **ended})
+
+    monkeypatch.setattr(Answers, "capture", capture)
+    monkeypatch.setattr(launchers, "cancel", lambda *_: cancelled.append(1))
+    launcher = Launcher(name="srun", product="Slurm", version="", command=("srun",), job="x")
+    assert [*machines(launcher, tools)] == ["n1"] * is_told
+    assert len(cancelled) == ("timed_out" in ended)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import hashlib
 import lzma
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -396,11 +397,38 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
         rpm_names(read_url, f"file://{tmp_path}", "x86_64")
 
 
-def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [("sha", "sha1"), ("sha1", "sha1"), ("sha256", "sha256"), ("sha512", "sha512"), ("md5", "")],
+)
+def test_the_kind_of_a_checksum_is_the_one_that_the_index_names(kind: str, algorithm: str) -> None:
+    primary = b"<metadata><package><name>a</name><arch>noarch</arch></package></metadata>"
+    checksum = hashlib.new(algorithm or kind, primary).hexdigest()
+    data = f'<location href="p.xml"/><checksum type="{kind}">{checksum}</checksum></data>'
+    other = '<data type="other"><location href="o.xml"/></data>'
+    index = f'<repomd>{other}<data type="primary">{data}</repomd>'.encode()
+    read = {"r/repodata/repomd.xml": index, "r/p.xml": primary}.__getitem__
+    if algorithm:
+        assert rpm_names(read, "r", "x86_64") == {"a"}
+    else:
+        with pytest.raises(Unavailable, match=r"^repodata/repomd.xml names no usable list of"):
+            rpm_names(read, "r", "x86_64")
+    without = {"r/repodata/repomd.xml": f"<repomd>{other}</repomd>".encode()}.__getitem__
+    with pytest.raises(Unavailable, match=r"^repodata/repomd.xml names no list of packages$"):
+        rpm_names(without, "r", "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("length", "depth", "problem"), [(100, 16, ""), (101, 16, "too long"), (100, 17, "deep")]
+)
+def test_a_long_text_and_a_deep_element_are_refused(
+    length: int, depth: int, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(repositories, "_LONGEST", 100)
-    primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
-    with pytest.raises(Unavailable, match="too long"):
-        rpm_names(read_url, repository(tmp_path, primary), "x86_64")
+    deep = "<a>" * (depth - 1) + "</a>" * (depth - 1)
+    primary = f"<metadata><package><name>{'x' * length}</name></package>{deep}</metadata>"
+    with pytest.raises(Unavailable, match=problem) if problem else nullcontext():
+        rpm_names(read_url, repository(tmp_path, primary.encode()), "x86_64")
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
@@ -413,3 +441,4 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
     with pytest.raises(Unavailable, match="larger than 1 MiB"):
         sizes.extend(len(piece) for piece in unpacked(bomb))
     assert sum(sizes) <= 1 << 20
+    assert sum(map(len, unpacked(packed(bytes(1 << 20))))) == 1 << 20

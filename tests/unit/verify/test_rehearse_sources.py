@@ -218,17 +218,17 @@ def test_a_step_that_applies_none(command: str) -> None:
 
 def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: Path) -> None:
     space = workspace(tmp_path, code={"a": "text"})
-    for number, words in enumerate(("", "--branch v1", "--branch=v2", "--depth 1")):
+    for number, words in enumerate(("", "--branch v1", "--branch=v2", "-b v3 --depth 1")):
         command = f"git clone {words} https://git.example/o/code code{number}"
         space.follow(step(command, folder="/var/tmp"))
     clones = space.cloned.values()
-    assert [clone.ref for clone in clones] == ["HEAD", "v1", "v2", "HEAD"]
+    assert [clone.ref for clone in clones] == ["HEAD", "v1", "v2", "v3"]
     assert {clone.url for clone in clones} == {"https://git.example/o/code"}
     assert space.read("/var/tmp/code0/a") == "text"
     assert space.files_below("/var/tmp/code0") == ["a"]
     assert space.copied() == ()
     space.follow(step("git checkout abc", folder="/var/tmp/code0"))
-    assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "HEAD"]
+    assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "v3"]
     assert len(space.trials) == 4
     assert space.trials[0].subject == "git clone https://git.example/o/code abc"
     for target in ("/opt/code", "/tmp/code"):
@@ -314,6 +314,7 @@ def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_files_of_an_archive(tmp_path: Path) -> None:
     members = {"./a-1.0/x": "text", "a-1.0/y": "more", "../z": "out", "a-1.0/x/z": "below a file"}
+    members[f"{tmp_path}/w"] = "absolute"
     tar_of(tmp_path / "a.tar.gz", members)
     assert unpack(tmp_path / "a.tar.gz", tmp_path / "out") == {"a-1.0"}
     files = {
