@@ -157,7 +157,7 @@ class RunEvidence:
             "annotations": {
                 "outcome": outcome.outcome,
                 "reason": outcome.reason,
-                "duration_s": round(outcome.duration_s, 3),
+                "duration_s": outcome.duration_s,
                 "data": dict(outcome.data),
             },
         }

@@ -119,6 +119,18 @@ def test_rubbish_in_a_receipt_is_refused(tmp_path: Path, key: str, rubbish: Any)
         existing_output(tmp_path / "out", expected)
 
 
+@pytest.mark.parametrize(
+    ("form", "shown"), [("", "unknown"), ("\x1b[2J", "unknown"), ("oci", "oci")]
+)
+def test_another_format_is_told(tmp_path: Path, form: str, shown: str) -> None:
+    expected = pulled(tmp_path / "out")
+    edit(tmp_path / "out", format=form)
+    with pytest.raises(BadInput) as raised:
+        existing_output(tmp_path / "out", expected)
+    told = f"{tmp_path}/out exists: the format is {shown}, not sif"
+    assert str(raised.value).splitlines()[0] == told
+
+
 def test_what_others_own_or_may_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +141,7 @@ def test_what_others_own_or_may_write_is_refused(
         refused("writable by other users", output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
+    refused("was removed", output, expected)
     (output / "image.sif").symlink_to(tmp_path / "elsewhere")
     refused("is a link", output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

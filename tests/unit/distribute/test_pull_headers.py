@@ -90,6 +90,8 @@ def gnu(name: str, link: str = "") -> bytes:
 END = bytes(1024)
 LONG = "usr/share/" + "a-long-name/" * 20 + "file"
 TARS = {
+    "nothing": b"",
+    "the longest path": pax(header_of(size=0), path="/".join(["x" * 200] * 20 + ["x" * 75])),
     "a long name": pax(header_of(size=0), path=LONG),
     "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
     "a long link": pax(header_of(type=tarfile.SYMTYPE, size=0), linkpath=LONG),

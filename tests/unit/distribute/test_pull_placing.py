@@ -17,7 +17,7 @@ from typing import cast
 
 import pytest
 
-from builder.distribute.pull.cache import BlobStore
+from builder.distribute.pull.cache import BlobStore, place
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last, last_pulls
 from builder.model.errors import BadInput, Refused
@@ -216,6 +216,23 @@ def test_what_broke_off_is_kept_and_what_found_no_space_is_not(tmp_path: Path) -
         with pytest.raises(type(error)):
             get(store, FakeRegistry(error))
         assert blobs(store) == left
+
+
+def test_where_no_link_can_be_made_a_blob_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    blob, link, copy = (tmp_path / name for name in ("blob", "link", "copy"))
+    blob.write_bytes(DATA)
+    blob.chmod(0o600)
+    place(blob, link)
+    assert link.samefile(blob)
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    place(blob, copy)
+    assert (copy.read_bytes(), copy.stat().st_mode & 0o777) == (DATA, 0o644)
+    assert not copy.samefile(blob)
 
 
 def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
