@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from samples import ROOT, compare_with_golden
 
+from builder.model.errors import BadInput
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
 from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
@@ -23,6 +24,7 @@ from builder.trust.policy.records import (
     Gathered,
     Image,
     Previous,
+    PulledFor,
     Ruling,
     as_lines,
     refused,
@@ -64,6 +66,42 @@ def test_what_was_gathered_can_be_tried_again(case: PolicyCase, tmp_path: Path) 
     [again] = read_cases(tmp_path)
     assert again.gathered == case.gathered
     assert again.expected == case.expected
+
+
+def test_what_a_case_need_not_say(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no case"):
+        read_cases(tmp_path)
+    with pytest.raises(BadInput, match="not a folder of cases"):
+        read_cases(tmp_path / "lost")
+    case = {
+        "schema": "build-images/policy-case/v1",
+        "format": "sif",
+        "now": "2026-11-20T10:00:00Z",
+        "image": {"digest": "sha256:1", "architecture": "ppc64le"},
+        "proofs": [{"kind": "signature"}],
+        "expected": {},
+    }
+    (tmp_path / "least.json").write_text(json.dumps(case))
+    (tmp_path / "notes.txt").write_text("no case")
+    [found] = read_cases(tmp_path)
+    claim = Claim(kind=SIGNATURE, subjects=(), key="", signer="", fault="", digest="", content=None)
+    image = Image(
+        digest="sha256:1", architecture="ppc64le", asked="ppc64le", index="", created=None
+    )
+    gathered = Gathered(
+        reference="registry.example/image:tag",
+        format="sif",
+        now=FINISHED,
+        image=image,
+        artifact="",
+        proofs=(claim,),
+        host=PulledFor(capabilities=None, driver=None),
+        contract=None,
+        previous=None,
+    )
+    assert found == PolicyCase(name="least", about="", policy=None, expected={}, gathered=gathered)
+    with pytest.raises(BadInput, match="least: no policy in this case"):
+        try_case(found, None)
 
 
 def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
