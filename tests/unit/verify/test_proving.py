@@ -43,7 +43,7 @@ from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
 from builder.verify import machine_faults
-from builder.verify.finished_images import prove_again
+from builder.verify.finished_images import opened, prove_again
 from builder.verify.proof import Verified, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
@@ -403,6 +403,8 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert not verified.has_failed
     written = (machine.folder / "manifest.json").read_text()
     assert json.loads(written) == as_json(verified.record)
+    with opened(machine.folder, machine.run.tools) as image:
+        assert image.manifest == json.loads(written)
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
     for name, digest in verified.record.digests.items():

@@ -111,6 +111,8 @@ def test_an_edit_of_a_clone_is_tried_on_its_files(tmp_path: Path) -> None:
         "sed -i s/not-there/x/ /opt/code/setup.py",
         "sed -i s/a/b/ /opt/code/lost.py",
         "sed -i s/a/b/ /etc/hosts",
+        "sed s/O2/O3/ /opt/code/setup.py",  # prints
+        "grep -i O2 /opt/code/setup.py",
     )
     assert [(each.kind, each.outcome) for each in space.trials] == [
         ("clones", PASSED),
@@ -559,6 +561,22 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     assert cell.content_key == planned.content_key
     printed = "\n".join(as_text([cell], with_passed=True)) + "\n"
     compare_with_golden(printed, f"rehearsals/{identifier}.txt")
+
+
+@pytest.mark.parametrize(("stage", "outcome"), [(1, FAILED), (2, PASSED)])
+def test_libraries_of_wheels_come_with_packages_of_the_last_stage(stage: int, outcome: str) -> None:
+    commands = ["", "make", "ldconfig"]
+    commands[stage] = "apt-get install libsm6"
+    text = f"FROM a AS dev\nRUN {commands[1]} && pip3 install cffi==1.15.1\n"
+    sample = Spec(
+        image=shipped("hpc-base-1.0-ubuntu18.04-openmpi2.1-x86_64"),
+        dockerfile=f"{text}FROM a\nRUN {commands[2]}\n",
+        singularity="",
+        files={},
+    )
+    needy = dataclasses.replace(sample_rehearsal(), libraries=LibraryTrials(lambda _: NEEDY))
+    [trial] = [trial for trial in needy.of(sample).trials if trial.kind == "libraries"]
+    assert (trial.outcome, trial.line) == (outcome, 2)
 
 
 def test_a_bare_with_cuda_is_found_in_a_cell() -> None:

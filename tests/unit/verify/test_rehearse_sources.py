@@ -235,6 +235,9 @@ def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: P
         space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
+    for words in ("cp -r /var/tmp/. /srv", "cp /var/tmp/code0/a /opt/file", "cp -r /opt/code"):
+        space.follow(step(words))
+    assert (space.copied(), space.read("/opt/file")) == (("/opt/code",), None)
     space.follow(step("cp -r /opt/code/. /opt/code/sub/deep"))
     space.follow(step("cp -r /opt/code /opt"))
     space.follow(step("rm -rf /opt/code/a /opt/code/a/b /opt/lost"))
