@@ -88,6 +88,7 @@ def test_what_is_pulled_for_no_architecture_or_by_no_policy(
         "build-images: unknown architecture: sparc",
         "  hint: use --arch with one of x86_64, ppc64le, aarch64",
     ]
+    assert Path("/etc/build-images/policy.yaml") == request.POLICY
     monkeypatch.setattr(request, "POLICY", tmp_path / "lost.yaml")
     assert main(["pull", "127.0.0.1:1/site/tool:1", "--format", "sif"]) == 2
     assert f"no policy: {tmp_path}/lost.yaml is missing" in capsys.readouterr().err

@@ -152,6 +152,8 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
     assert trial.text == "on debian12 in place of ubuntu22.04: a.c:1: error: x"
     assert trial.hint == "complete output: the.log"
     assert only("cc a.c").outcome == PASSED
+    [silent] = tried(RecordedStandIn({"make": ()}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
+    assert silent.text == "on debian12 in place of ubuntu22.04: it printed nothing"
     assert only("test -e a", "STEP 2/2: RUN test -e a").text.endswith("22.04: exit status 1")
 
 
