@@ -51,6 +51,8 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().err
     assert "Not A Reference" in said
     assert "sha256:1" in said
+    with pytest.raises(BadInput, match=r"Not A Reference(?s:.*)sha256:1"):
+        references_of(["Not A Reference", "quay.io/site/tool@sha256:1"])
 
 
 DIGEST = f"sha256:{'0123456789ab' * 5}0123"

@@ -99,7 +99,7 @@ TARS = {
     "a time that is none": pax(header_of(size=0), mtime="yesterday"),
     "names of other letters": pax(header_of(size=0), path="usr/ä/ö", uname="ü", gname="ß"),
     "what is asked for nowhere": pax(header_of(size=0), path=LONG, atime="1", ctime="2"),
-    "a size": pax(header_of(size=0), size="0"),
+    "a size": pax(header_of(size=5), size="0"),
     "the largest number": pax(header_of(size=0), uid="1" * 20),
     "a larger number": pax(header_of(size=0), uid="1" * 21),
     "an owner": pax(header_of(size=0), uid="70000", gid="5"),

@@ -167,13 +167,14 @@ class FakeRegistry:
     """Gives blobs; `fails` is raised after some bytes of one."""
 
     def __init__(self, fails: BaseException | None = None) -> None:
-        self.asked, self.fails = 0, fails
+        self.asked, self.fails, self.begun = 0, fails, b""
 
     def check(self) -> None:
         """Nothing stops it."""
 
     def read_blob(self, wanted: Descriptor, path: Path) -> None:
         self.asked += 1
+        self.begun = path.read_bytes() if path.exists() else b""
         path.write_bytes(DATA[:3])
         if self.fails:
             raise self.fails
@@ -216,6 +217,18 @@ def test_what_broke_off_is_kept_and_what_found_no_space_is_not(tmp_path: Path) -
         with pytest.raises(type(error)):
             get(store, FakeRegistry(error))
         assert blobs(store) == left
+
+
+@pytest.mark.parametrize(("mode", "begun"), [(0o600, b"a b"), (0o660, b"")])
+def test_what_others_could_have_begun_is_not_continued(
+    mode: int, begun: bytes, tmp_path: Path
+) -> None:
+    store, registry = BlobStore(folder=tmp_path / "blobs"), FakeRegistry()
+    store.folder.mkdir(mode=0o700)
+    (store.folder / f"{NAME}.partial").write_bytes(b"a b")
+    (store.folder / f"{NAME}.partial").chmod(mode)
+    assert get(store, registry).read_bytes() == DATA
+    assert registry.begun == begun
 
 
 def test_where_no_link_can_be_made_a_blob_is_copied(

@@ -140,6 +140,10 @@ GOOD: dict[str, list[list[M]]] = {
         [M("f", b"1")],
         [M("g", type=HARD, to="./f"), M("f", b"2")],
     ],
+    "a hard link instead of a folder": [
+        [M("f", b"1"), d("a"), M("a/b")],
+        [M("a", type=HARD, to="f")],
+    ],
     "folders that nobody declares": [[M("a/b/c/f", b"1")], [M("a/b/.wh.c")]],
     "odd names": [[M("./-n", b"1"), M("a b", b"2"), M("é\udcff", b"3"), M("y/" + "x" * 255)]],
     "the deepest path": [[M("/".join("x" * 200))]],

@@ -18,19 +18,21 @@ from builder.trust.policy.records import (
     NOT_ASKED,
     OTHER,
     PASSED,
+    PROVENANCE,
     REFUSED,
     SIGNATURE,
     Claim,
     Gathered,
     Image,
     Previous,
+    Provenance,
     PulledFor,
     Ruling,
     as_lines,
     refused,
 )
 from builder.trust.policy.rules import tree
-from builder.trust.policy.site_policy import Policy
+from builder.trust.policy.site_policy import Policy, RequiredHosts, RequiredProvenance
 
 CASES = read_cases(ROOT / "tests/data/policy/cases")
 
@@ -218,6 +220,43 @@ def test_with_a_signature_each_rule_says_what_it_lacks() -> None:
 def test_without_a_rule_for_bills_none_is_asked_for() -> None:
     fixes = fixes_of(policy=Policy(keys=(), bill=None, provenance=None))
     assert fixes.keys() == set(OF_PROOF) - {"sbom", "provenance"}
+
+
+@pytest.mark.parametrize(
+    ("architectures", "result"), [((), PASSED), (("x86_64",), PASSED), (("aarch64",), REFUSED)]
+)
+def test_evidence_is_of_the_architectures_that_a_site_asks_for(
+    architectures: tuple[str, ...], result: str
+) -> None:
+    policy = {"hosts": RequiredHosts(architectures=architectures)}
+    ruling = ruled("proven", "evidence", policy=policy)
+    assert ruling.result == result
+    other = "no evidence for sif on this class of hosts: 1 is from a host of another architecture"
+    assert ruling.reason == f"{other} (x86_64)" or result == PASSED
+
+
+def test_all_builders_and_sources_that_are_not_accepted_are_told() -> None:
+    builds = [("ci", ("a", "b")), ("desk", ())]
+    proofs = [
+        Claim(
+            kind=PROVENANCE,
+            subjects=(ABOUT.digest,),
+            key="site.pub",
+            content=Provenance(builder=builder, sources=sources, recipe=f"of-{builder}", tag="1"),
+        )
+        for builder, sources in builds
+    ]
+    policy = Policy(keys=(), provenance=RequiredProvenance(builders=("other",)))
+    gathered = Gathered(
+        reference="registry.example/tool",
+        format="oci",
+        now=FINISHED,
+        image=ABOUT,
+        proofs=tuple(proofs),
+    )
+    reasons = {one.rule: one.reason for one in judge(policy, gathered).rulings}
+    assert reasons["provenance"] == "built by ci from a, b; desk from no source"
+    assert reasons["identity"] == "requested tool, but this is of-ci 1, of-desk 1"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
     launcher = {"name": "srun", "product": "Slurm", "version": "22.05.8", "ranks": 4, "nodes": 2}
     read = read_after(lambda document: run_in(document)["launcher"].update(launcher))
     assert read.launcher == "srun"
+    read = read_after(lambda document: run_in(document)["runner"].update(name="ch-run"))
+    assert read.runner == "charliecloud"
 
 
 def test_of_each_suite_the_oldest_index_counts_and_of_suites_the_newest() -> None:

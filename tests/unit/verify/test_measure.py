@@ -214,6 +214,9 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
         *("bare", "oci", "sif"),
     ]
     assert [each.round for each in runs] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    script = PROGRAM_BY_NAME["memory-speed"].script(Sizes(), "")
+    for _, runner in places:
+        assert {*getattr(runner, "asked")} == {("sh", "-c", script)}  # noqa: B009 - of a fake
     assert all(each.use.seconds >= 0 and each.use.memory_bytes > 0 for each in runs)
 
 

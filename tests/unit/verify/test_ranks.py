@@ -111,6 +111,7 @@ def test_mpirun_of_the_images_family_is_taken(
     monkeypatch.setenv("SLURM_NNODES", "3")
     other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools)
     assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
+    assert str(other) == "mpirun of Hydra 4.0.2"
 
 
 @pytest.mark.parametrize(
@@ -321,6 +322,8 @@ def test_ranks_that_their_launcher_ends_do_not_hang() -> None:
          "srun: error: n1: tasks 0-2: Exited with exit code 1"),
         ("=   BAD TERMINATION\n=   KILLED BY SIGNAL: 9 (Killed)\n",
          "=   KILLED BY SIGNAL: 9 (Killed)"),
+        ("x\nmpi: error while loading shared libraries: libz.so.1\n",
+         "mpi: error while loading shared libraries: libz.so.1"),
         ("x\nmpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)\n",
          "mpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)"),
     ],
@@ -630,7 +633,7 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
     tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
-    with bound("auto", ldconfig=known) as found:
+    with bound("auto", **{"ldconfig -p": known}) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
         assert found.inode == copy.stat().st_ino

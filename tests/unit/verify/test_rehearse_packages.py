@@ -176,9 +176,12 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
 ) -> None:
     """A repository has its list in one of three forms at least."""
 
+    read = list[str]()
+
     def read_list(url: str) -> bytes:
         if not url.endswith(f"/Packages{ending}"):
             raise NotOnServer(f"it has no {url}")
+        read.append(url)
         return packed(b"Package: make\nProvides: maker (= 1), tool\n")
 
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
@@ -191,6 +194,10 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
     results = [*trials.of(steps, planned)]
     assert outcomes(results) == [PASSED, FAILED]
     assert results[1].text == "debian13 for ppc64le has no package nothing"
+    assert read == [
+        f"mirror/dists/trixie/{component}/binary-ppc64el/Packages{ending}"
+        for component in ("main", "contrib", "non-free")
+    ]
 
 
 @pytest.mark.parametrize(

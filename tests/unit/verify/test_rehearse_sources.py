@@ -52,7 +52,7 @@ OF_SECTIONS = (
 
 
 def archive(files: dict[str, str], *, zipped: bool) -> bytes:
-    named = {f"a-1.0/{path}": text for path, text in files.items()}
+    named = {f"{'' if zipped else './'}a-1.0/{path}": text for path, text in files.items()}
     if not zipped:
         return tar_bytes(*(a_file(path, text) for path, text in named.items()))
     buffer = io.BytesIO()

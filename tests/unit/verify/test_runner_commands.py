@@ -71,6 +71,13 @@ def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Command
     machine.compare(f"runners/{name}-{'root' if is_root else 'user'}")
 
 
+def test_a_root_that_is_entered_has_the_folders_to_mount_on(machine: Commands) -> None:
+    kind = KINDS["bare"]
+    with machine.user(is_root=True), kind.open(container(machine, kind)):
+        [root] = machine.folder.glob("work/run-*/image")
+        assert {path.name for path in root.iterdir()} == {"proc", "sys", "dev", "mnt"}
+
+
 def command(machine: Commands, *, gpu: bool) -> list[str]:
     """The words by which Charliecloud runs a command in an image."""
     kind = RUNNERS["charliecloud"]
