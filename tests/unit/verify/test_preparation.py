@@ -38,6 +38,7 @@ def prepared(
     engine: str = "buildah",
     native_tools: bool = True,
     offline: bool = False,
+    verbose: bool = False,
     todo: int = 1,
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
@@ -52,11 +53,15 @@ def prepared(
         formats=("oci",),
         native_tools=native_tools,
         offline=offline,
+        verbose=verbose,
     )
     said = io.StringIO()
     with ExitStack() as held:
         plan = Plan(images=(planned,), left_out=())
-        run = preparation.prepare(options, Progress(stream=said), plan, todo=todo, held=held)
+        progress = Progress(stream=said, level=2)
+        run = preparation.prepare(options, progress, plan, todo=todo, held=held)
+        if not todo:
+            run.tools.processes.logged(["echo", "from a program"], log=machine.root / "log")
     return run, said.getvalue()
 
 
@@ -91,6 +96,7 @@ def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> No
     run, said = prepared(machine, todo=0)
     assert (run.versions, run.declared, run.mirror, said) == ({}, {}, None, "")
     assert not run.settings.out.exists()
+    assert "from a program" in prepared(machine, todo=0, verbose=True)[1]
 
 
 @pytest.mark.parametrize("offline", [False, True])
