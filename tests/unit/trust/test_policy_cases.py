@@ -15,6 +15,7 @@ from builder.model.errors import BadInput
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
 from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
+    NO,
     NOT_ASKED,
     OTHER,
     PASSED,
@@ -22,6 +23,7 @@ from builder.trust.policy.records import (
     REFUSED,
     SIGNATURE,
     Claim,
+    Contract,
     Gathered,
     Image,
     Previous,
@@ -254,7 +256,9 @@ def test_all_builders_and_sources_that_are_not_accepted_are_told() -> None:
         image=ABOUT,
         proofs=tuple(proofs),
     )
+    gathered = replace(gathered, contract=Contract(answer=NO, reasons=("old", "small")))
     reasons = {one.rule: one.reason for one in judge(policy, gathered).rulings}
+    assert reasons["host contract"] == "no: old; small"
     assert reasons["provenance"] == "built by ci from a, b; desk from no source"
     assert reasons["identity"] == "requested tool, but this is of-ci 1, of-desk 1"
 

@@ -15,6 +15,7 @@ from test_sif import TREE
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
+from builder.artifacts.tree import TreeEntry
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
 from builder.model.planned import OWN_RUNSCRIPT, RUNSCRIPT, environment_text
@@ -365,4 +366,15 @@ def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None
     made.sif[".singularity.d/runscript"] = "exec /bin/evil"
     outcome = compared(made.described(tmp_path), has_checks=True)
     assert outcome.outcome == FAILED
-    assert outcome.reason.startswith("sif: unexpected runscript: exec /bin/evil")
+    inspected = "runscript in `apptainer inspect` differs from that in the image"
+    faults = ["sif: unexpected runscript: exec /bin/evil", f"sif: {inspected}"]
+    assert (outcome.reason, outcome.output) == ("; ".join(faults), "\n".join(faults))
+    image = made.described(tmp_path)
+    entries = {"f": TreeEntry(path="f", kind="file", mode=0o644)}
+    other = dataclasses.replace(image.trees["oci"], entries=entries)
+    image = dataclasses.replace(image, trees={**image.trees, "oci": other})
+    unequal = [f"oci and {name}: /f: only in the first" for name in ("sif", "charliecloud")]
+    both = compared(image, has_checks=True)
+    assert both.reason.startswith("; ".join([*unequal, *faults][:2]))
+    assert both.reason.endswith("; ".join(["", *faults]))
+    assert both.output.splitlines()[-2:] == faults

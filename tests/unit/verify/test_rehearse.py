@@ -447,10 +447,13 @@ def test_what_is_not_known_of_a_wheel_is_said() -> None:
 
 # Conda.
 
-CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "packages.conda": {}}
+CHANNEL = {
+    "packages": {"a": {"name": "tensorflow", "version": "2.12.0"}, "b": {"name": "x"}},
+    "packages.conda": {"c": {"name": "tensorflow", "version": "2.11.0"}},
+}
 
 
-LACKS = "the channels have 2.12.0 for linux-ppc64le"
+LACKS = "the channels have 2.11.0, 2.12.0 for linux-ppc64le"
 VALUES = "-n lost=1 --name lost=1 -p lost=1 --prefix lost=1 -f lost=1 --file lost=1"
 
 

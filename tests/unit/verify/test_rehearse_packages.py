@@ -147,6 +147,9 @@ def test_why_lists_do_not_tell(name: str, reason: str) -> None:
 
 
 def test_a_name_like_no_other_may_be_in_another_repository() -> None:
+    trials = PackageTrials(read_url, Archives(named=NAMED))
+    [trial] = trials.of([step("yum install -y qqqq make xxxx")], shipped(UBI))
+    assert trial.text == "ubi8 for x86_64 has no package qqqq, xxxx"
     [trial] = [each for each in trials_of(misspelt(UBI, "qqqq")) if each.outcome == FAILED]
     assert trial.hint == "if another repository has it, add that one to packages in site.yaml"
 
@@ -282,11 +285,13 @@ def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
 
     def read_failing(url: str) -> bytes:
         asked.append(url)
-        raise Unavailable("no route")
+        raise Unavailable(f"no route to {url.partition('/')[0]}")
 
-    trials = PackageTrials(read_failing, Archives(ubuntu=("mirror",)))
-    assert trials._known(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
-    assert len(asked) == 1
+    trials = PackageTrials(read_failing, Archives(ubuntu=("mirror", "other")))
+    known = trials._known(shipped(UBUNTU))
+    begin = "the mirror's list of bionic/universe: no route to"
+    assert known == f"{begin} mirror; {begin} other"
+    assert len(asked) == 2
 
 
 def test_the_repositories_are_the_sites_and_this_machines(
