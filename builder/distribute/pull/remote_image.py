@@ -42,7 +42,7 @@ class RemoteImage:
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
     diff_ids: Mapping[str, str] = field(default_factory=dict)
-    directory: str = "/"
+    directory: str
 
 
 def find(source: Source, target: str, arch: str) -> RemoteImage:

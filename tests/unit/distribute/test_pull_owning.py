@@ -63,6 +63,7 @@ def found() -> RemoteImage:
         config=b"{}",
         config_descriptor=CONFIG,
         layers=(layer,),
+        directory="/",
         image=Image(digest=manifest.digest, architecture="x86_64", asked="x86_64"),
     )
 

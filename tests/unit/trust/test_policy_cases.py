@@ -15,6 +15,8 @@ from builder.model.errors import BadInput
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
 from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
+    BILL,
+    EVIDENCE,
     NO,
     NOT_ASKED,
     OTHER,
@@ -22,10 +24,14 @@ from builder.trust.policy.records import (
     PROVENANCE,
     REFUSED,
     SIGNATURE,
+    Bill,
     Claim,
     Contract,
+    Evidence,
     Gathered,
     Image,
+    Package,
+    PackageIndices,
     Previous,
     Provenance,
     PulledFor,
@@ -77,18 +83,51 @@ def test_what_a_case_need_not_say(tmp_path: Path) -> None:
         read_cases(tmp_path)
     with pytest.raises(BadInput, match="not a folder of cases"):
         read_cases(tmp_path / "lost")
+    run = {
+        "finished": "2026-11-20T10:00:00Z",
+        "format": "sif",
+        "architecture": "ppc64le",
+        "outcomes": {"mpi": "passed"},
+    }
     case = {
         "schema": "build-images/policy-case/v1",
         "format": "sif",
         "now": "2026-11-20T10:00:00Z",
         "image": {"digest": "sha256:1", "architecture": "ppc64le"},
-        "proofs": [{"kind": "signature"}],
+        "proofs": [
+            {"kind": "signature"},
+            {"kind": "evidence", "evidence": {**run, "packages": {"date": run["finished"]}}},
+            {"kind": "provenance", "provenance": {"builder": "ci"}},
+            {"kind": "sbom", "sbom": {"packages": [{"name": "libc"}]}},
+        ],
         "expected": {},
     }
     (tmp_path / "least.json").write_text(json.dumps(case))
     (tmp_path / "notes.txt").write_text("no case")
     [found] = read_cases(tmp_path)
-    claim = Claim(kind=SIGNATURE, subjects=(), key="", signer="", fault="", digest="", content=None)
+    contents: dict[str, Any] = {
+        SIGNATURE: None,
+        EVIDENCE: Evidence(
+            started=None,
+            finished=FINISHED,
+            format="sif",
+            runner="",
+            launcher="",
+            emulated=False,
+            architecture="ppc64le",
+            outcomes={"mpi": "passed"},
+            driver="",
+            capabilities=(),
+            tree="",
+            packages=PackageIndices(date=FINISHED, behind_days=0),
+        ),
+        PROVENANCE: Provenance(builder="ci", sources=(), finished=None, recipe="", tag=""),
+        BILL: Bill(packages=(Package(name="libc", version="", licences=()),), complete=True),
+    }
+    claims = tuple(
+        Claim(kind=kind, subjects=(), key="", signer="", fault="", digest="", content=content)
+        for kind, content in contents.items()
+    )
     image = Image(
         digest="sha256:1", architecture="ppc64le", asked="ppc64le", index="", created=None
     )
@@ -98,7 +137,7 @@ def test_what_a_case_need_not_say(tmp_path: Path) -> None:
         now=FINISHED,
         image=image,
         artifact="",
-        proofs=(claim,),
+        proofs=claims,
         host=PulledFor(capabilities=None, driver=None),
         contract=None,
         previous=None,
