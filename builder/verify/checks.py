@@ -36,7 +36,7 @@ _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
 def outcomes_in(
-    target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool = False
+    target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool
 ) -> tuple[Outcome, ...]:
     """Run every check in a running container.
 
@@ -214,9 +214,7 @@ _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
 _APPENDED = {"LD_LIBRARY_PATH": ":/.singularity.d/libs"}
 
 
-def environment_of(
-    target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool = False
-) -> Outcome:
+def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool) -> Outcome:
     """Compare a container's variables and working directory with the image's configuration.
 
     All formats are compared with it, so they are equal if none fails. Other variables are faults.

@@ -84,9 +84,9 @@ class RunEvidence:
     started: str
     finished: str
     scripts: Mapping[str, str] = field(default_factory=dict)
-    emulator: str = ""
+    emulator: str
     launcher: StartedBy = StartedBy()
-    no_gpu: str = ""
+    no_gpu: str
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
 
@@ -157,7 +157,7 @@ class RunEvidence:
             "annotations": {
                 "outcome": outcome.outcome,
                 "reason": outcome.reason,
-                "duration_s": round(outcome.duration_s, 3),
+                "duration_s": outcome.duration_s,
                 "data": dict(outcome.data),
             },
         }

@@ -19,6 +19,10 @@ from builder.system.process import Processes
 _INSIDE = IN_IMAGE.lstrip("/")
 _TEXTS = (".json", ".yaml", ".yml")
 _LARGEST = 1 << 20  # bytes of a contract
+_LABELS_IN = {
+    "oci-config.json": ("Labels",),
+    "inspect-metadata.json": ("data", "attributes", "labels"),
+}
 _BROKEN = (
     *(tarfile.TarError, *DAMAGED, EOFError, OSError),
     *(ValueError, KeyError, TypeError, AttributeError),  # of an OCI layout's JSON
@@ -79,10 +83,7 @@ def _in_folder(folder: Path) -> HostContract | None:
 def _in_sif(image: Path, processes: Processes) -> HostContract | None:
     """Read the labels, which Apptainer also stores beside the file system, or else the file."""
     objects = sif.json_objects(image)
-    for name, path in (
-        ("oci-config.json", ("Labels",)),
-        ("inspect-metadata.json", ("data", "attributes", "labels")),
-    ):
+    for name, path in _LABELS_IN.items():
         try:
             labels = part(json.loads(objects.get(name, b"")), *path)
         except (ValueError, RecursionError):

@@ -222,7 +222,7 @@ class StepTrials:
 
     def __init__(self, spec: Spec, stand_in: StandIn, ask: Ask) -> None:
         self._image, self._stand_in, self._ask = spec.image, stand_in, ask
-        self._reading = read(spec, locked=False)
+        self._reading = read(spec)
         self._steps = steps_of(self._reading)
         self._missing = [source for source in spec.sources if source.url not in stand_in.sources]
         self._stages: dict[str, _Stage] = {}

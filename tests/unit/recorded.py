@@ -90,13 +90,12 @@ class Commands:
         if not self.interrupted.isdisjoint(words):
             raise KeyboardInterrupt
         hangs = not self.hanging.isdisjoint(words)
-        if hangs and look:
-            look(os.getpid())
         return Completed(
             argv=words,
             returncode=0 if self.failing.isdisjoint(words) else 1,
             stdout=self._printed(words),
             timed_out=hangs,
+            waiting=look(os.getpid()) if hangs and look else (),
         )
 
     def _logged(self, argv: Sequence[Any], **options: Any) -> Completed:

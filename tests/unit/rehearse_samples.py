@@ -170,6 +170,7 @@ def step(command: str, *, folder: str = "/", line: int = 1, final: bool = False)
         line=line,
         layer=line,
         final=final,
+        has_fallback=False,
     )
 
 

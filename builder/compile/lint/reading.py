@@ -147,7 +147,7 @@ class Reading:
         return list(layers.values())
 
 
-def read(spec: Spec, *, locked: bool) -> Reading:
+def read(spec: Spec, *, locked: bool = False) -> Reading:
     """Read both texts of a spec."""
     docker, definition = read_dockerfile(spec.dockerfile), read_definition(spec.singularity)
     commands = (*_commands(docker, DOCKERFILE), *_commands(definition, DEFINITION))

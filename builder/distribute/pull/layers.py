@@ -156,8 +156,7 @@ class _Laying:
             self._changes["devices that were left out, which runtimes make"].append(path)
             self._hide(path, itself=True)
             return
-        if self._kind(folder) != "directory":
-            self._make_parents(path)
+        self._make_parents(path)
         if member.islnk():
             target = checked_path(member.linkname)
             if target == path:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from builder.artifacts.tars import PAX, as_headers
-from builder.distribute.pull.streams import LIMITS, PlainLayer
+from builder.distribute.pull.streams import LIMITS, PIECE, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
@@ -83,7 +83,7 @@ def sha256_of_content(content: Content) -> str:
 
 def _check_end(stream: PlainLayer) -> None:
     """Refuse data after the end marker: some tar readers read a second tar there."""
-    while piece := stream.read_ready(1 << 18):
+    while piece := stream.read_ready(PIECE):
         if bytes(piece).strip(b"\0"):
             raise Refused("data after the end of the tar")
 
@@ -192,7 +192,7 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """
     begin = 0
     while begin < len(content):
-        length, _, rest = content[begin : begin + 8].partition(b" ")
+        length, _, rest = content[begin : begin + 9].partition(b" ")
         if not (rest and length.isdigit() and length[0] != ord("0")):
             raise Refused("invalid extended tar header")
         end = begin + int(length)

@@ -42,7 +42,7 @@ class RemoteImage:
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[str, ...] = ()
     diff_ids: Mapping[str, str] = field(default_factory=dict)
-    directory: str = "/"
+    directory: str
 
 
 def find(source: Source, target: str, arch: str) -> RemoteImage:
@@ -96,8 +96,8 @@ def _diff_ids(rootfs: Mapping[str, object], layers: Sequence[Descriptor]) -> dic
     named = rootfs["diff_ids"] if rootfs else []
     if not isinstance(named, list) or len(named) != len(layers) or not all(map(is_digest, named)):
         raise ValueError(f"its diff_ids do not match its {len(layers)} layers")
-    diff_ids = {layer.digest: diff_id for layer, diff_id in zip(layers, named, strict=True)}
-    if any(diff_ids[layer.digest] != diff_id for layer, diff_id in zip(layers, named, strict=True)):
+    pairs = [(layer.digest, diff_id) for layer, diff_id in zip(layers, named, strict=True)]
+    if len({*pairs}) != len(diff_ids := dict(pairs)):
         raise ValueError("it has two diff_ids for one layer")
     return diff_ids
 

@@ -47,7 +47,7 @@ class PullRequest:
     policy: Policy
     trusted: tuple[Trusted, ...]
     now: dt.datetime
-    emulated: bool = False
+    emulated: bool
 
     @property
     def identifier(self) -> str:

@@ -21,7 +21,7 @@ _CHUNK = 1 << 17
 # Magic numbers of unsupported compressions.
 _OTHER_WAYS = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 _BEGIN = 64  # bytes that tell the compression
-_PLAIN = 1 << 18  # small enough to be in the processor's cache when it is hashed
+PIECE = 1 << 18  # small enough to be in the processor's cache when it is hashed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +141,7 @@ def _inflated(data: bytes, packed: HashedReader, label: str) -> Iterator[bytes]:
             if not data:
                 raise Refused(f"{label}: the compressed data is truncated")
             try:
-                plain = member.decompress(data, _PLAIN)
+                plain = member.decompress(data, PIECE)
             except DAMAGED as error:
                 raise Refused(f"{label}: the compressed data is damaged ({error})") from error
             data = member.unconsumed_tail

@@ -73,11 +73,12 @@ def verify_pulled(
         check_runners(artifacts, runners)
         run.progress.step(name, f"looking for the checks in {receipt.format}")
         tree = tree_of_artifact(receipt.format, artifact.path, work=work, tools=run.tools)
+        assert receipt.run  # or it has no variables
         target = ProofTarget(
             identifier=name,
             arch=receipt.image.architecture,
             environment=variables_of(receipt),
-            directory=receipt.run.directory if receipt.run else "/",
+            directory=receipt.run.directory,
             checks=checks_in(tree, name),
         )
         return prove(run, target, artifacts, work=work, folder=folder, runners=runners)

@@ -62,7 +62,7 @@ def busy_share(seconds: float = 1.0, proc: Path = _PROC) -> float:
 def memory_in_use(proc: Path = _PROC) -> int:
     """Return the bytes of memory that are not available to programs, from /proc/meminfo."""
     lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
-    kibibytes = {words[0]: int(words[1]) for words in lines if len(words) > 1}
+    kibibytes = {words[0]: int(words[1]) for words in lines}
     return (kibibytes["MemTotal:"] - kibibytes["MemAvailable:"]) * 1024
 
 

@@ -129,7 +129,7 @@ class PipInstall:
     is_isolated: bool
     with_dependencies: bool
     installed: Mapping[str, str]
-    upgrades: bool = False
+    upgrades: bool
 
     @property
     def subject(self) -> str:

@@ -30,7 +30,7 @@ _LEGACY_UNTIL = (23, 1)
 _OF_DISTRIBUTION = "setuptools"
 _VENV_IS_EMPTY_SINCE = (3, 12)
 
-_UNKNOWN = PythonTarget(arch="", python="0", pip="0", glibc="0")
+_UNKNOWN = PythonTarget(**dict.fromkeys(("arch", "python", "pip", "glibc"), "0"))
 
 Resolution = tuple[Resolved, ...] | Unavailable | Unresolvable
 

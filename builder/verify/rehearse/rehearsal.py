@@ -58,7 +58,7 @@ class Rehearsal:
 
     def of(self, spec: Spec) -> CellTrials:
         """Make every trial of one cell. Nothing is built, and nothing of a recipe is executed."""
-        image, steps = spec.image, steps_of(read(spec, locked=False))
+        image, steps = spec.image, steps_of(read(spec))
         target = target_of(image)
         commands = tuple(pip_installs(steps, target)) if target else ()
         trials = [

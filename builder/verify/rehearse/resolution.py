@@ -262,7 +262,7 @@ class _Metadata(importlib.metadata.Distribution):
         return self._files.get(filename)
 
     def locate_file(self, path: str | os.PathLike[str]) -> Path:
-        return Path(path)
+        raise NotImplementedError(path)
 
 
 def _is_valid(requirement: str) -> bool:

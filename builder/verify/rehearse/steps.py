@@ -29,7 +29,7 @@ class Step:
     line: int
     layer: int
     final: bool
-    has_fallback: bool = False
+    has_fallback: bool
 
     @property
     def program(self) -> str:

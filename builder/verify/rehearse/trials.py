@@ -44,7 +44,7 @@ class Trial:
     subject: str
     outcome: str
     text: str
-    line: int = 0
+    line: int
     hint: str = ""
 
 

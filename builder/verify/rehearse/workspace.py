@@ -80,13 +80,13 @@ class Clones:
 
         Its settings are not read: a temporary Git folder uses only its objects.
         """
-        git = ("git", "-c", "safe.directory=*", "--git-dir", str(repository), "rev-parse")
+        git = ("git", "--git-dir", str(repository), "rev-parse")
         names = ("--git-path", "objects", f"{ref}^{{commit}}")
         objects, commit = self._git([*git, *names], {}).splitlines()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="build-images-") as own:
             env = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder), "GIT_OBJECT_DIRECTORY": objects}
-            self._git(["git", "init", "--quiet", "--template="], env)
+            self._git(["git", "init", "--template="], env)
             take = ("git", "-c", "core.symlinks=false", "read-tree", "--reset", "-u")
             self._git([*take, "--end-of-options", commit], env)
 

@@ -161,7 +161,7 @@ def test_an_image_is_built_again_in_a_home_of_its_own(
     digest = again.manifest.artifacts["oci"].digest
     assert (same.is_same, same.before, same.after) == (True, {"oci": digest}, {"oci": digest})
     assert (same.image, same.differences, same.packages) == (again.manifest.image, [], [])
-    assert same.duration_s < 60
+    assert same.duration_s == round(same.duration_s, 1) < 60
     [used] = again.settings
     assert (used.formats, used.engine, used.epoch) == (("oci",), "fake", 946684800)
     assert (used.cache, used.verify, used.jobs) == (False, False, 3)

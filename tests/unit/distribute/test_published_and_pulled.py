@@ -154,6 +154,10 @@ def test_all_formats(site: Site) -> None:
         site.transcript.run(*words, "--explain")
     as_sif = (*ARCH, "--format", "sif", "--policy", site.policy)
     site.transcript.run("pull", site.image, *as_sif, "--dry-run")
+    digest = json.loads((folder / "receipt.json").read_text())["image"]["digest"]
+    for named in ("", f"@{digest}"):
+        name = site.image.replace(":1.0-sample", named)
+        site.transcript.run("pull", name, *as_sif, "--dry-run")
     latest = site.image.replace("1.0-sample", "latest")
     several = ("pull", site.image, latest, *as_sif, "--output", "images")
     site.transcript.run(*several, "--dry-run")

@@ -51,6 +51,8 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().err
     assert "Not A Reference" in said
     assert "sha256:1" in said
+    with pytest.raises(BadInput, match=r"Not A Reference(?s:.*)sha256:1"):
+        references_of(["Not A Reference", "quay.io/site/tool@sha256:1"])
 
 
 DIGEST = f"sha256:{'0123456789ab' * 5}0123"
@@ -66,7 +68,7 @@ DIGEST = f"sha256:{'0123456789ab' * 5}0123"
 )
 def test_what_an_image_is_called_on_disk(reference: str, identifier: str, remembered: str) -> None:
     """By its digest, a later pull cannot get an older image."""
-    parts: dict[str, Any] = {"host": None, "policy": None, "trusted": (), "now": None}
+    parts: dict[str, Any] = {**dict.fromkeys(("host", "policy", "now", "emulated")), "trusted": ()}
     parsed = Reference.parse(reference)
     asked = PullRequest(reference=parsed, format="sif", arch="x86_64", **parts)
     assert (asked.identifier, asked.folder_name) == (identifier, f"{identifier}-sif")
@@ -88,6 +90,7 @@ def test_what_is_pulled_for_no_architecture_or_by_no_policy(
         "build-images: unknown architecture: sparc",
         "  hint: use --arch with one of x86_64, ppc64le, aarch64",
     ]
+    assert Path("/etc/build-images/policy.yaml") == request.POLICY
     monkeypatch.setattr(request, "POLICY", tmp_path / "lost.yaml")
     assert main(["pull", "127.0.0.1:1/site/tool:1", "--format", "sif"]) == 2
     assert f"no policy: {tmp_path}/lost.yaml is missing" in capsys.readouterr().err

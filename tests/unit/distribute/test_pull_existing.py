@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from builder.distribute.pull.artifacts import existing_output, tree_on_disk
+from builder.distribute.pull.artifacts import NAMES, existing_output, tree_on_disk
 from builder.distribute.pull.receipts import SCHEMA
 from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged
@@ -32,7 +32,7 @@ SIF = ARTIFACT_TYPES["sif"]
 
 def judged_image(form: str, digest: str, **more: Any) -> Judged:
     """An image as far as its output depends on it; `digest` is that of its file, if it has one."""
-    artifact = SimpleNamespace(digest=digest) if form == "sif" else None
+    artifact = SimpleNamespace(digest=digest) if form in {"sif", "charliecloud"} else None
     remote = SimpleNamespace(image=SimpleNamespace(digest=IMAGE), environment=("A=b",))
     parts = {
         "request": SimpleNamespace(format=form, reference=SimpleNamespace(tag="")),
@@ -50,8 +50,8 @@ def pulled(output: Path, form: str = "sif") -> Judged:
     """A folder as a pull leaves it, and what is expected of it."""
     output.mkdir()
     digest, on_disk, path = IMAGE, "", output / "rootfs"
-    if form == "sif":
-        path = output / "image.sif"
+    if form != "directory":
+        path = output / NAMES[form]
         path.write_bytes(b"SIF")
         digest = f"sha256:{sha256_of_file(path)}"
     else:
@@ -90,22 +90,28 @@ def refused(words: str, output: Path, expected: Judged) -> None:
     assert str(caught.value).endswith(f"\n  hint: {hint}")
 
 
-@pytest.mark.parametrize("form", ["sif", "directory"])
+@pytest.mark.parametrize("form", ["sif", "charliecloud", "directory"])
 def test_what_is_whole_is_taken(tmp_path: Path, form: str) -> None:
     expected = pulled(tmp_path / "out", form)
     assert existing_output(tmp_path / "out", expected).digest == expected.digest
+    edit(tmp_path / "out", tree="sha256:" + "52" * 32)
+    if form == "sif":  # its tree was not read by the pull
+        assert existing_output(tmp_path / "out", expected).digest == expected.digest
+    else:
+        refused("has changed since it was pulled", tmp_path / "out", expected)
 
 
-def test_another_sif_of_the_same_image_is_not_the_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["sif", "charliecloud"])
+def test_another_file_of_the_same_image_is_not_the_one(tmp_path: Path, form: str) -> None:
     """Its receipt fits it, and what is judged now is another file."""
-    expected = pulled(tmp_path / "out")
-    other = judged_image("sif", "sha256:" + "52" * 32)
-    with pytest.raises(BadInput, match="the sif is sha256:"):
+    expected = pulled(tmp_path / "out", form)
+    other = judged_image(form, "sha256:" + "52" * 32)
+    with pytest.raises(BadInput, match=f"the {form} is sha256:"):
         existing_output(tmp_path / "out", other)
     edit(tmp_path / "out", digest=other.digest)
     refused("has changed since it was pulled", tmp_path / "out", other)
     edit(tmp_path / "out", digest=expected.digest)
-    (tmp_path / "out/image.sif").write_bytes(b"evil")
+    (tmp_path / "out" / NAMES[form]).write_bytes(b"evil")
     refused("has changed since it was pulled", tmp_path / "out", expected)
 
 
@@ -118,6 +124,18 @@ def test_rubbish_in_a_receipt_is_refused(tmp_path: Path, key: str, rubbish: Any)
         existing_output(tmp_path / "out", expected)
 
 
+@pytest.mark.parametrize(
+    ("form", "shown"), [("", "unknown"), ("\x1b[2J", "unknown"), ("oci", "oci")]
+)
+def test_another_format_is_told(tmp_path: Path, form: str, shown: str) -> None:
+    expected = pulled(tmp_path / "out")
+    edit(tmp_path / "out", format=form)
+    with pytest.raises(BadInput) as raised:
+        existing_output(tmp_path / "out", expected)
+    told = f"{tmp_path}/out exists: the format is {shown}, not sif"
+    assert str(raised.value).splitlines()[0] == told
+
+
 def test_what_others_own_or_may_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +146,7 @@ def test_what_others_own_or_may_write_is_refused(
         refused("is writable by other users, who can change it at any time", output, expected)
         one.chmod(0o755)
     (output / "image.sif").rename(tmp_path / "elsewhere")
+    refused("was removed", output, expected)
     (output / "image.sif").symlink_to(tmp_path / "elsewhere")
     refused("is a link", output, expected)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -170,6 +189,10 @@ def test_what_is_damaged_or_has_many_files_stops_nothing() -> None:
     registry = FakeRegistry({**many, "the last": file_of("51")})
     found = published(cast("Registry", registry), IMAGE, "sif")
     assert [one.digest for one in found] == ["sha256:" + "51" * 32]
+    most: dict[str, Any] = {str(number): None for number in range(1000)}
+    assert published(cast("Registry", FakeRegistry(most)), IMAGE, "sif") == ()
+    with pytest.raises(Refused, match="1001 sif files refer to it; the limit is 1000"):
+        published(cast("Registry", FakeRegistry({**most, "more": None})), IMAGE, "sif")
 
 
 def test_of_several_files_the_one_of_the_newest_evidence_is_taken() -> None:

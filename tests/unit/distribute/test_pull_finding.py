@@ -195,3 +195,7 @@ def test_every_layer_has_one_digest_of_what_it_unpacks_to(diff_ids: object, shel
     put_image(shelf, "1.0", {**SETTINGS, "rootfs": {"diff_ids": diff_ids}})
     with pytest.raises(Refused, match="its diff_ids do not match its 2 layers"):
         find(shelf, "1.0", "x86_64")
+    layer = Descriptor.of(b"one", LAYER).as_json()
+    put_image(shelf, "1.0", layers=[layer, layer])
+    with pytest.raises(Refused, match="it has two diff_ids for one layer"):
+        find(shelf, "1.0", "x86_64")

@@ -93,6 +93,8 @@ def gnu(name: str, link: str = "") -> bytes:
 END = bytes(1024)
 LONG = "usr/share/" + "a-long-name/" * 20 + "file"
 TARS = {
+    "nothing": b"",
+    "the longest path": pax(header_of(size=0), path="/".join(["x" * 200] * 20 + ["x" * 75])),
     "a long name": pax(header_of(size=0), path=LONG),
     "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
     "a long link": pax(header_of(type=tarfile.SYMTYPE, size=0), linkpath=LONG),
@@ -100,7 +102,7 @@ TARS = {
     "a time that is none": pax(header_of(size=0), mtime="yesterday"),
     "names of other letters": pax(header_of(size=0), path="usr/ä/ö", uname="ü", gname="ß"),
     "what is asked for nowhere": pax(header_of(size=0), path=LONG, atime="1", ctime="2"),
-    "a size": pax(header_of(size=0), size="0"),
+    "a size": pax(header_of(size=5), size="0"),
     "the largest number": pax(header_of(size=0), uid="1" * 20),
     "a larger number": pax(header_of(size=0), uid="1" * 21),
     "an owner": pax(header_of(size=0), uid="70000", gid="5"),
@@ -234,6 +236,12 @@ def test_extended_headers_take_a_time_in_proportion_to_their_length(name: str) -
     start = time.process_time()
     read(HOSTILE[name] + header_of(size=0) + END)
     assert time.process_time() - start < 2
+
+
+def test_an_extended_header_may_have_a_mebibyte() -> None:
+    plain = header_of(size=0) + END
+    assert read(digits((1 << 20) - 17) + plain) == read(plain)
+    assert read(digits((1 << 20) - 16) + plain) == "Refused"
 
 
 def test_a_chain_of_extended_headers_is_not_kept() -> None:

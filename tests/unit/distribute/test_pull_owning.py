@@ -63,6 +63,7 @@ def found() -> RemoteImage:
         config=b"{}",
         config_descriptor=CONFIG,
         layers=(layer,),
+        directory="/",
         image=Image(digest=manifest.digest, architecture="x86_64", asked="x86_64"),
     )
 
@@ -93,6 +94,9 @@ def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
     assert {modes[one] for one in modes if one.is_dir()} == {0o755}
     assert {modes[one] for one in modes if one.is_file()} == {0o644}
     assert existing_output(output, expected).format == "oci"
+    other = replace(expected, judgement=Judgement(rulings=(), tree=f"sha256:{'0' * 64}"))
+    with pytest.raises(Refused, match="has changed since it was pulled"):
+        existing_output(output, other)
     files = {one: (output / "image.oci" / one).read_text() for one in ("oci-layout", "index.json")}
     assert files.pop("oci-layout") == '{"imageLayoutVersion":"1.0.0"}'
     named = {"annotations": {"org.opencontainers.image.ref.name": "latest"}}

@@ -6,6 +6,7 @@ import datetime as dt
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import threading
 import time
@@ -16,9 +17,9 @@ from typing import cast
 
 import pytest
 
-from builder.distribute.pull.cache import BlobStore
+from builder.distribute.pull.cache import BlobStore, place
 from builder.distribute.pull.folders import atomic_folder
-from builder.distribute.pull.receipts import Last
+from builder.distribute.pull.receipts import Last, last_pulls
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
 from builder.trust.policy.records import Gathered, Image
@@ -47,6 +48,7 @@ def test_a_folder_gets_its_name_at_the_end(tmp_path: Path) -> None:
         assert folder is not None
         (folder / "file").write_text("x")
         assert not target.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
     assert [one.name for one in target.parent.iterdir()] == ["b"]
     assert target.stat().st_mode & 0o777 == 0o755
 
@@ -167,13 +169,14 @@ class FakeRegistry:
     """Gives blobs; `fails` is raised after some bytes of one."""
 
     def __init__(self, fails: BaseException | None = None) -> None:
-        self.asked, self.fails = 0, fails
+        self.asked, self.fails, self.begun = 0, fails, b""
 
     def check(self) -> None:
         """Nothing stops it."""
 
     def read_blob(self, wanted: Descriptor, path: Path) -> None:
         self.asked += 1
+        self.begun = path.read_bytes() if path.exists() else b""
         path.write_bytes(DATA[:3])
         if self.fails:
             raise self.fails
@@ -218,6 +221,35 @@ def test_what_broke_off_is_kept_and_what_found_no_space_is_not(tmp_path: Path) -
         assert blobs(store) == left
 
 
+@pytest.mark.parametrize(("mode", "begun"), [(0o600, b"a b"), (0o660, b"")])
+def test_what_others_could_have_begun_is_not_continued(
+    mode: int, begun: bytes, tmp_path: Path
+) -> None:
+    store, registry = BlobStore(folder=tmp_path / "blobs"), FakeRegistry()
+    store.folder.mkdir(mode=0o700)
+    (store.folder / f"{NAME}.partial").write_bytes(b"a b")
+    (store.folder / f"{NAME}.partial").chmod(mode)
+    assert get(store, registry).read_bytes() == DATA
+    assert registry.begun == begun
+
+
+def test_where_no_link_can_be_made_a_blob_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    blob, link, copy = (tmp_path / name for name in ("blob", "link", "copy"))
+    blob.write_bytes(DATA)
+    blob.chmod(0o600)
+    place(blob, link)
+    assert link.samefile(blob)
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    place(blob, copy)
+    assert (copy.read_bytes(), copy.stat().st_mode & 0o777) == (DATA, 0o644)
+    assert not copy.samefile(blob)
+
+
 def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
     """The second one waits for the first, and fetches it again."""
     store, registry = BlobStore(folder=tmp_path / "blobs"), FakeRegistry()
@@ -233,8 +265,12 @@ def test_a_blob_that_two_take_away_has_an_owner_each(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == DATA
 
 
-def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
-    last = Last(folder=tmp_path / "last")
+def test_the_last_pull_of_each_reference_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    last = last_pulls()
+    assert last == Last(folder=tmp_path / "pulls/last")
     assert last.read("x:1", "x86_64") is None
     last.write("x:1", pulled("sha256:1", NOW), POLICY)
     found = last.read("x:1", "x86_64")
@@ -243,6 +279,8 @@ def test_the_last_pull_of_each_reference_is_remembered(tmp_path: Path) -> None:
     assert last.read("x:1", "ppc64le") is last.read("x:2", "x86_64") is None
     [file] = [one for one in last.folder.iterdir() if one.suffix == ".json"]
     text = file.read_text()
+    times = {"created": "2026-11-21T00:00:00+00:00"}
+    assert json.loads(text) == {"reference": "x:1", "digest": "sha256:1", "times": times}
     file.write_text(text.ljust(64 << 10))
     assert last.read("x:1", "x86_64") == found
     for odd in ('{"digest": 1}', text.ljust((64 << 10) + 1)):

@@ -90,13 +90,21 @@ def test_too_many_bytes_are_refused(
     image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, made = image
-    monkeypatch.setattr(proof, "_BYTES", 100_000)
-    monkeypatch.setattr(
-        proof, "_ProofReader", functools.partial(proof._ProofReader, remaining=100_000)
-    )
     attach(registry, made.image, [b"x" * 100_000])
-    with pytest.raises(Refused, match="more than 100,000 bytes of proof"):
-        judged(registry, made.image)
+    reader = proof._ProofReader(source=registry)
+    for place in reader.places(made.image):
+        reader.read(place)
+    used = (128 << 20) - reader.remaining
+    assert used > 100_000
+    for most in (used, used - 1):
+        bounded = functools.partial(type(reader), remaining=most)
+        monkeypatch.setattr(proof, "_BYTES", most)
+        monkeypatch.setattr(proof, "_ProofReader", bounded)
+        if most == used:
+            assert judged(registry, made.image)
+            continue
+        with pytest.raises(Refused, match=f"more than {most:,} bytes of proof"):
+            judged(registry, made.image)
 
 
 def test_of_a_thousand_reasons_the_first_are_told() -> None:

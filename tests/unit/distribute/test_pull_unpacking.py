@@ -41,6 +41,7 @@ class M:
     type: bytes = tarfile.REGTYPE
     to: str = ""
     mode: int = 0o644
+    note: str = ""
 
     def info(self) -> tarfile.TarInfo:
         made = tarfile.TarInfo(self.name)
@@ -48,6 +49,7 @@ class M:
         if self.type == tarfile.REGTYPE:
             made.size = len(self.data)
         made.mtime = 1_000_000_000
+        made.pax_headers = {"SCHILY.xattr.user.note": self.note} if self.note else {}
         return made
 
 
@@ -140,6 +142,10 @@ GOOD: dict[str, list[list[M]]] = {
         [M("f", b"1")],
         [M("g", type=HARD, to="./f"), M("f", b"2")],
     ],
+    "a hard link instead of a folder": [
+        [M("f", b"1"), d("a"), M("a/b")],
+        [M("a", type=HARD, to="f")],
+    ],
     "folders that nobody declares": [[M("a/b/c/f", b"1")], [M("a/b/.wh.c")]],
     "odd names": [[M("./-n", b"1"), M("a b", b"2"), M("é\udcff", b"3"), M("y/" + "x" * 255)]],
     "the deepest path": [[M("/".join("x" * 200))]],
@@ -147,6 +153,7 @@ GOOD: dict[str, list[list[M]]] = {
     "closed to its owner": [[d("a", 0o000), M("a/f", mode=0o000)]],
     "a pipe": [[M("p", type=tarfile.FIFOTYPE, mode=0o600)]],
     "a device in /dev": [[d("dev"), M("dev/null", type=tarfile.CHRTYPE)], [M("dev/.wh.null")]],
+    "attributes": [[M("a", b"1", note="x=y")], [d("b"), M("b/c", note="z")]],
     "nothing": [[]],
     "links all over": [
         [M("a", type=LINK, to="b"), M("b", type=LINK, to="a"), M("c", type=LINK, to="../..")]
@@ -249,14 +256,17 @@ def test_a_link_of_a_lower_layer_is_not_gone_through(blobs: Path, target: Path) 
 def test_what_is_on_disk_is_said(blobs: Path, target: Path) -> None:
     members = [d("b", 0o2755), M("b/su", b"1", mode=0o6755), M("shadow", mode=0o000)]
     devices = [d("dev"), M("dev/null", type=tarfile.CHRTYPE), M("dev/a/b", type=tarfile.BLKTYPE)]
-    layers = [[M("dev/null", b"1")], [*members, *devices]]
+    layers = [[M("dev/null", b"1")], [*members, *devices, M("more/a", note="x")]]
     assert unpack([layer(blobs, one) for one in layers], target).changes == {
         "setuid and setgid bits that were dropped": Changes(count=2, paths=("/b", "/b/su")),
         "paths that were made readable for their owner": Changes(count=1, paths=("/shadow",)),
         "devices that were left out, which runtimes make": Changes(
             count=2, paths=("/dev/null", "/dev/a/b")
         ),
+        "extended attributes that were left out": Changes(count=1, paths=("/more/a",)),
     }
+    undeclared = (target / "more").stat()
+    assert (stat.S_IMODE(undeclared.st_mode), undeclared.st_mtime) == (0o755, 0)
     assert stat.S_IMODE((target / "b/su").stat().st_mode) == 0o755
     assert stat.S_IMODE((target / "b").stat().st_mode) == 0o755
     assert stat.S_IMODE((target / "shadow").stat().st_mode) == 0o400
@@ -383,11 +393,12 @@ def test_what_is_as_large_as_allowed_is_no_bomb(
         ({"small": 0, "ratio": 1}, False),
     ):
         monkeypatch.setattr(streams, "LIMITS", replace(LIMITS, **limit))
+        monkeypatch.setattr(members, "LIMITS", replace(LIMITS, entries=1))
         if is_allowed:
             assert unpack([made], None).paths == 1
         else:
             refused("possible decompression bomb", made)
-    monkeypatch.setattr(laying, "LIMITS", replace(LIMITS, plain=15))
+    monkeypatch.setattr(laying, "LIMITS", replace(LIMITS, plain=15, entries=2))
     for size, is_allowed in ((10, True), (11, False)):
         lists = [
             (f"sha256:{name}", [(M(name, bytes(number)).info(), name, "0" * 64)])

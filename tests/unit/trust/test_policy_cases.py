@@ -11,24 +11,36 @@ from typing import Any
 import pytest
 from samples import ROOT, compare_with_golden
 
+from builder.model.errors import BadInput
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
 from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
+    BILL,
+    EVIDENCE,
+    NO,
     NOT_ASKED,
     OTHER,
     PASSED,
+    PROVENANCE,
     REFUSED,
     SIGNATURE,
+    Bill,
     Claim,
+    Contract,
+    Evidence,
     Gathered,
     Image,
+    Package,
+    PackageIndices,
     Previous,
+    Provenance,
+    PulledFor,
     Ruling,
     as_lines,
     refused,
 )
 from builder.trust.policy.rules import tree
-from builder.trust.policy.site_policy import Policy
+from builder.trust.policy.site_policy import Policy, RequiredHosts, RequiredProvenance
 
 CASES = read_cases(ROOT / "tests/data/policy/cases")
 
@@ -64,6 +76,75 @@ def test_what_was_gathered_can_be_tried_again(case: PolicyCase, tmp_path: Path) 
     [again] = read_cases(tmp_path)
     assert again.gathered == case.gathered
     assert again.expected == case.expected
+
+
+def test_what_a_case_need_not_say(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no case"):
+        read_cases(tmp_path)
+    with pytest.raises(BadInput, match="not a folder of cases"):
+        read_cases(tmp_path / "lost")
+    run = {
+        "finished": "2026-11-20T10:00:00Z",
+        "format": "sif",
+        "architecture": "ppc64le",
+        "outcomes": {"mpi": "passed"},
+    }
+    case = {
+        "schema": "build-images/policy-case/v1",
+        "format": "sif",
+        "now": "2026-11-20T10:00:00Z",
+        "image": {"digest": "sha256:1", "architecture": "ppc64le"},
+        "proofs": [
+            {"kind": "signature"},
+            {"kind": "evidence", "evidence": {**run, "packages": {"date": run["finished"]}}},
+            {"kind": "provenance", "provenance": {"builder": "ci"}},
+            {"kind": "sbom", "sbom": {"packages": [{"name": "libc"}]}},
+        ],
+        "expected": {},
+    }
+    (tmp_path / "least.json").write_text(json.dumps(case))
+    (tmp_path / "notes.txt").write_text("no case")
+    [found] = read_cases(tmp_path)
+    contents: dict[str, Any] = {
+        SIGNATURE: None,
+        EVIDENCE: Evidence(
+            started=None,
+            finished=FINISHED,
+            format="sif",
+            runner="",
+            launcher="",
+            emulated=False,
+            architecture="ppc64le",
+            outcomes={"mpi": "passed"},
+            driver="",
+            capabilities=(),
+            tree="",
+            packages=PackageIndices(date=FINISHED, behind_days=0),
+        ),
+        PROVENANCE: Provenance(builder="ci", sources=(), finished=None, recipe="", tag=""),
+        BILL: Bill(packages=(Package(name="libc", version="", licences=()),), complete=True),
+    }
+    claims = tuple(
+        Claim(kind=kind, subjects=(), key="", signer="", fault="", digest="", content=content)
+        for kind, content in contents.items()
+    )
+    image = Image(
+        digest="sha256:1", architecture="ppc64le", asked="ppc64le", index="", created=None
+    )
+    gathered = Gathered(
+        reference="registry.example/image:tag",
+        format="sif",
+        now=FINISHED,
+        image=image,
+        artifact="",
+        proofs=claims,
+        host=PulledFor(capabilities=None, driver=None),
+        contract=None,
+        previous=None,
+    )
+    assert found == PolicyCase(name="least", about="", policy=None, expected={}, gathered=gathered)
+    with pytest.raises(BadInput, match="least: no policy in this case"):
+        try_case(found, None)
 
 
 def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
@@ -180,6 +261,45 @@ def test_with_a_signature_each_rule_says_what_it_lacks() -> None:
 def test_without_a_rule_for_bills_none_is_asked_for() -> None:
     fixes = fixes_of(policy=Policy(keys=(), bill=None, provenance=None))
     assert fixes.keys() == set(OF_PROOF) - {"sbom", "provenance"}
+
+
+@pytest.mark.parametrize(
+    ("architectures", "result"), [((), PASSED), (("x86_64",), PASSED), (("aarch64",), REFUSED)]
+)
+def test_evidence_is_of_the_architectures_that_a_site_asks_for(
+    architectures: tuple[str, ...], result: str
+) -> None:
+    policy = {"hosts": RequiredHosts(architectures=architectures)}
+    ruling = ruled("proven", "evidence", policy=policy)
+    assert ruling.result == result
+    other = "no evidence for sif on this class of hosts: 1 is from a host of another architecture"
+    assert ruling.reason == f"{other} (x86_64)" or result == PASSED
+
+
+def test_all_builders_and_sources_that_are_not_accepted_are_told() -> None:
+    builds = [("ci", ("a", "b")), ("desk", ())]
+    proofs = [
+        Claim(
+            kind=PROVENANCE,
+            subjects=(ABOUT.digest,),
+            key="site.pub",
+            content=Provenance(builder=builder, sources=sources, recipe=f"of-{builder}", tag="1"),
+        )
+        for builder, sources in builds
+    ]
+    policy = Policy(keys=(), provenance=RequiredProvenance(builders=("other",)))
+    gathered = Gathered(
+        reference="registry.example/tool",
+        format="oci",
+        now=FINISHED,
+        image=ABOUT,
+        proofs=tuple(proofs),
+    )
+    gathered = replace(gathered, contract=Contract(answer=NO, reasons=("old", "small")))
+    reasons = {one.rule: one.reason for one in judge(policy, gathered).rulings}
+    assert reasons["host contract"] == "no: old; small"
+    assert reasons["provenance"] == "built by ci from a, b; desk from no source"
+    assert reasons["identity"] == "requested tool, but this is of-ci 1, of-desk 1"
 
 
 @pytest.mark.parametrize(

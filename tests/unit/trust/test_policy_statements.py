@@ -70,6 +70,7 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
         host=HOST,
         started="2026-11-20T10:00:00+00:00",
         finished="2026-11-20T10:05:00+00:00",
+        emulator="",
         no_gpu="" if gpu else "none",
     ).statement()
     read: dict[str, Any] = json.loads(json.dumps(written))
@@ -118,6 +119,8 @@ def test_a_launcher_of_the_host_is_known_by_its_name() -> None:
     launcher = {"name": "srun", "product": "Slurm", "version": "22.05.8", "ranks": 4, "nodes": 2}
     read = read_after(lambda document: run_in(document)["launcher"].update(launcher))
     assert read.launcher == "srun"
+    read = read_after(lambda document: run_in(document)["runner"].update(name="ch-run"))
+    assert read.runner == "charliecloud"
 
 
 def test_of_each_suite_the_oldest_index_counts_and_of_suites_the_newest() -> None:

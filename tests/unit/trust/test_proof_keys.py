@@ -118,6 +118,8 @@ REFUSED = {
     "a cost that is no power of 2": (damaged(params={"N": 65537}), "not a complete cosign key"),
     "a cost that is a text": (damaged(params={"N": "65536"}), "not a complete cosign key"),
     "a cost of 0": (damaged(params={"r": 0}), "not a complete cosign key"),
+    "a cost below 0": (damaged(params={"r": -1}), "not a complete cosign key"),
+    "a cost that is a truth": (damaged(params={"p": True}), "not a complete cosign key"),
 }
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +252,9 @@ def test_a_reason_of_several_lines_is_kept() -> None:
         ("initializing pkcs11 token signer verifier: signer not set", "no such key"),
         ("invalid uri: module-path or COSIGN_PKCS11_MODULE_PATH must be set", "token's library"),
         ("opening pkcs11 token key: could not open PKCS#11", "token's library"),
+        ("loading the PKCS11 module: no such file", "token's library"),
+        ("the modulePath is empty", "token's library"),
+        ("pkcs11: could not find a slot", "list-tokens"),
         ("unknown flag: --signing-config", "install cosign 3"),
         ("AccessDeniedException", ""),
     ],
@@ -290,9 +293,10 @@ class FakeKeyless(Processes):
     def __init__(self, **changes: Any) -> None:
         super().__init__()
         self.changes, self.command = changes, list[str]()
+        self.environment: Mapping[str, str] | None = None
 
-    def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
-        self.command = [str(word) for word in argv]
+    def capture(self, argv: Sequence[Any], **more: Any) -> Completed:
+        self.command, self.environment = [str(word) for word in argv], more["env"]
         options = dict(itertools.pairwise(self.command))
         payload = Path(options["--statement"]).read_bytes()
         envelope = statements.sealed_envelope(payload, generated())
@@ -308,6 +312,9 @@ def test_without_a_key_cosign_signs_statements() -> None:
     scratch = Path(cosign.command[-1]).parent
     files = ("--statement", f"{scratch}/statement.json", "--bundle", f"{scratch}/bundle.json")
     assert cosign.command == ["cosign", "attest-blob", "--yes", *files]
+    assert cosign.environment == {}
+    keyless_attestations(IMAGE, [evidence()], cosign, created="", path="/bin")
+    assert cosign.environment == {"PATH": "/bin"}
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:

@@ -112,7 +112,8 @@ def test_a_manifest_of_another_image_than_its_own_is_refused(
     config = {"architecture": "amd64", "config": {"Labels": labels}}
     layout = Layout(path=Path(), digest="", config=config, layers=())
     manifest = record({"image": image, "cell": {"arch": "x86_64", "mpi": "openmpi5.0", **cell}})
-    with pytest.raises(BadInput, match=fault) if fault else nullcontext():
+    text = f"^{image}: the image's {fault}"
+    with pytest.raises(BadInput, match=text) if fault else nullcontext():
         check_cell(manifest, layout)
 
 

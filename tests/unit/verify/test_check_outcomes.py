@@ -87,7 +87,8 @@ def environment_in(
 ) -> Outcome:
     """The outcome of looking at a container's variables, of which a runner sets its `own`."""
     target = a_target(environment=environment, directory=directory)
-    return environment_of(target, dataclasses.replace(RUNNERS["docker"], own=own), runner)
+    kind = dataclasses.replace(RUNNERS["docker"], own=own)
+    return environment_of(target, kind, runner, gpu=False)
 
 
 Verify = Callable[..., tuple[Outcome, ...]]
@@ -313,6 +314,9 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
         ("java.home", "/a", "java.home=/a", PASSED),
         ("java.home", "/a", "java.home=/b", FAILED),
         *(("HOME", "", f"{name}=x", PASSED) for name in ("PWD", "OLDPWD", "SHLVL", "_")),
+        ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/.singularity.d/libs", PASSED),
+        ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/b", FAILED),
+        ("OTHER", "/a", "OTHER=/a:/.singularity.d/libs", FAILED),
     ],
 )
 def test_variables_that_may_be_others(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
@@ -130,6 +131,9 @@ def test_evidence_says_which_gpus_it_was_found_on(tmp_path: Path) -> None:
     assert run["gpu"] == {"handed_over": True, "reason": ""}
     assert (run["host"]["driver"], run["host"]["gpus"]) == ("418.87.01", [V100] * 4)
     validator().validate(hexes(found))
+    junit = ET.parse(tmp_path / "evidence/sif.xml")
+    properties = {one.get("name"): one.get("value") for one in junit.iter("property")}
+    assert properties["gpus"] == ", ".join([V100] * 4)
 
 
 # The schema.

@@ -64,6 +64,15 @@ def test_other_bytes_in_one_format_fail(changes: Mapping[str, str | None], fault
     assert outcome.reason == f"sif: /opt/build-images/{fault}"
 
 
+def test_all_faults_are_told() -> None:
+    trees = {"oci": tree({"files/run-checks": "x"}), "sif": tree({"files/src/quiet.sh": None})}
+    [outcome] = altered_harness(TARGET, trees)
+    assert outcome.reason == (
+        "oci: /opt/build-images/run-checks differs from the builder's; "
+        "sif: /opt/build-images/src/quiet.sh is missing"
+    )
+
+
 def test_what_is_not_known_is_not_judged_and_said_to_be() -> None:
     other = {"oci": tree({"files/run-checks": "other"})}
     [outcome] = altered_harness(dataclasses.replace(TARGET, harness={}), other)

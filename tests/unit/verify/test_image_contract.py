@@ -40,7 +40,7 @@ def sif(file: Path, objects: Mapping[str, bytes]) -> Path:
 
 
 def tarball(file: Path, *, prefix: str = "", text: str | None = None, packed: bool = True) -> Path:
-    members = [a_folder(f"{prefix}bin")]
+    members = [a_folder(f"{prefix}bin"), a_file(f"{prefix}bin/tool", "{}")]
     if text is not None:
         members.append(a_file(f"{prefix}opt/build-images/host-contract.json", text))
     data = tar_bytes(*members)
@@ -96,9 +96,11 @@ def test_each_form_has_the_same_contract(form: str, tmp_path: Path) -> None:
     assert contract_in(FORMS[form](tmp_path), Processes()) == CONTRACT
 
 
-def unpacked_without(root: Path) -> Path:
+def unpacked_without(root: Path, has: str = "bin") -> Path:
     folder = unpacked(root)
     (folder / "opt/build-images/host-contract.json").unlink()
+    (folder / has).parent.mkdir(exist_ok=True)
+    (folder / "bin").rename(folder / has)
     return folder
 
 
@@ -133,6 +135,8 @@ WITHOUT: Mapping[str, Callable[[Path], Path]] = {
     "an OCI layout without labels": lambda root: layout(root, None),
     "a tarball": lambda root: tarball(root / "image.tar.gz"),
     "a folder": unpacked_without,
+    "a folder of a merged system": lambda root: unpacked_without(root, "usr/bin"),
+    "a folder of Charliecloud": lambda root: unpacked_without(root, "ch"),
 }
 
 

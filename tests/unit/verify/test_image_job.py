@@ -21,6 +21,7 @@ from builder.build.stages import RunStages
 from builder.model.errors import MissingPrerequisite
 from builder.model.package_indices import IndexState
 from builder.verify.runners import RUNNERS
+from builder.verify.targets import ProofTarget
 
 ONE_ALONE = recipe("one")
 INDEX = IndexState(archive="debian", suite="trixie", taken_as="trixie", date="", sha256="0" * 64)
@@ -83,12 +84,18 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
     assert text.endswith(shown(folder))
 
 
-def test_what_was_built_before_is_only_verified(site: Site, results: dict[str, Any]) -> None:
+def test_what_was_built_before_is_only_verified(
+    site: Site, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.recipes, site.host = [ONE_ALONE], dataclasses.replace(HOST, arch="aarch64")
     folder = site.root / "out" / IMAGE
     first = site.job().manifests[IMAGE]
     assert (first.outcome, first.emulated, first.emulated_build) == ("built", True, True)
     assert first.proven_on_gpu is None
+    assert site.built()
+    with monkeypatch.context() as patch:
+        patch.setattr(ProofTarget, "needs_gpu", property(lambda _: True))
+        assert site.job(cache=False).manifests[IMAGE].proven_on_gpu is False
     assert site.built()
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["in_image_checks"] = [{"name": "x", "script": "/x", "needs": [], "timeout_s": 1}]

@@ -259,6 +259,7 @@ def test_images_without_an_mpi_or_its_check(
     write(folder, **changes)
     assert verify(folder, "--launcher=mpirun") == 0
     assert (asked[0].mpi is not None, asked[0].has_program) == (has_mpi, has_program)
+    assert asked[0].start.timeout_s == (180 if has_program else 0)
 
 
 def test_a_later_outcome_takes_the_place_of_an_earlier_one(

@@ -214,6 +214,9 @@ def test_places_take_turns_and_each_round_begins_with_another() -> None:
         *("bare", "oci", "sif"),
     ]
     assert [each.round for each in runs] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    script = PROGRAM_BY_NAME["memory-speed"].script(Sizes(), "")
+    for _, runner in places:
+        assert {*getattr(runner, "asked")} == {("sh", "-c", script)}  # noqa: B009 - of a fake
     assert all(each.use.seconds >= 0 and each.use.memory_bytes > 0 for each in runs)
 
 
@@ -367,7 +370,10 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     assert (use.cpu, use.memory_bytes, use.gpus) == (0.3333, 3 << 30, gpus.look())
     assert use.no_gpus == ""
     assert 0 <= use.seconds < 5
-    assert use.samples[-1].at_s >= 0
+    assert use.seconds == round(use.seconds, 3)
+    for sample in use.samples:
+        assert sample.at_s == round(sample.at_s, 2) >= 0
+        assert (sample.cpu, sample.gpus) in ((0.3333, gpus.look()), (0.0, gpus.look()))
 
 
 def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -93,6 +94,8 @@ def test_an_image_is_measured_in_all_places(
     assert len(measured.runs) == 2 * 2 * 4
     assert not [each for each in measured.runs if each.problem]
     assert measured.sizes["hpl"] == 2048
+    root = "the image's root file system, unpacked and entered by chroot"
+    assert measured.bare == root + " in a user namespace" * (os.geteuid() != 0)
     assert next(script for script in started if "mpi-speed" in script) == (
         "exec mpirun --allow-run-as-root --oversubscribe -n 2 mpi-speed 4194304 1000"
     )
@@ -104,6 +107,12 @@ def test_an_image_is_measured_in_all_places(
     for name in names:
         statement = json.loads((machine.folder / name).read_text())
         assert statement["predicate"]["passedTests"] == ["collapse"]
+        form = name.removeprefix("evidence/").removesuffix("-bench.json")
+        about = statement["predicate"]["configuration"][0]["annotations"]
+        [place] = [place for place in measured.places if place.name == form]
+        assert about["runner"] == {"name": place.runner, "version": place.version}
+        assert (about["format"], about["emulated"]) == (form, False)
+        assert about["gpu"] == {"handed_over": False, "reason": "no measured program uses a GPU"}
     assert updated.outcome == manifest["outcome"]
     kept = json.loads((machine.folder / "manifest.json").read_text())["measured"]
     assert kept["repeats"] == 2

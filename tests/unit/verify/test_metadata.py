@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 from made_formats import ENV, SifPart, sif_scripts, write_sif
-from samples import a_file, tar_bytes
+from samples import a_file, compare_with_golden, tar_bytes
 from test_sif import TREE
 
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, start_layout
 from builder.artifacts.sif import JSON
+from builder.artifacts.tree import TreeEntry
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
-from builder.model.planned import RUNSCRIPT, environment_text
+from builder.model.planned import OWN_RUNSCRIPT, RUNSCRIPT, environment_text
 from builder.verify.formats import FormatTree, ReadFormats, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`', "of.no-shell": "x"}
@@ -115,6 +116,35 @@ def test_formats_that_say_the_same_have_no_fault(tmp_path: Path) -> None:
     made.sif[".singularity.d/labels.json"] = made.inspected[".singularity.d/labels.json"] = text
     assert made.sif[f"{ENV}/10-docker2singularity.sh"] == SCRIPT
     assert metadata_faults(made.described(tmp_path)) == []
+    unasked = metadata_faults(made.described(tmp_path), has_checks=False)
+    assert unasked == ["sif: unexpected test script: /opt/build-images/run-checks"]
+    for name in ("runscript", "test"):
+        made.sif[f".singularity.d/{name}"] = made.inspected[f".singularity.d/{name}"] = ""
+    assert metadata_faults(made.described(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_own"),
+    [
+        ({}, False),
+        ({"Cmd": None}, False),
+        ({"Cmd": []}, False),
+        ({"Cmd": ["/bin/bash", "-l"]}, True),
+        ({"Entrypoint": ["/bin/tool"]}, True),
+        ({"Entrypoint": [], "Cmd": ["/bin/tool"]}, True),
+    ],
+)
+def test_an_image_that_starts_a_program_has_a_runscript_of_its_own(
+    settings: dict[str, Any], is_own: bool, tmp_path: Path
+) -> None:
+    for script in (RUNSCRIPT, OWN_RUNSCRIPT):
+        made = Made.sound()
+        made.config["config"].update(settings)
+        made.settings.update(settings)
+        with_sif(".singularity.d/runscript", f"#!/bin/sh\n{script}")(made)
+        is_right = (script == OWN_RUNSCRIPT) is is_own
+        faults = [] if is_right else [f"sif: unexpected runscript: {script}"]
+        assert metadata_faults(made.described(tmp_path / script.replace("/", "_"))) == faults
 
 
 def with_settings(**settings: Any) -> Callable[[Made], None]:
@@ -252,6 +282,15 @@ def test_what_a_format_says_alone_is_a_fault(name: str, tmp_path: Path) -> None:
     assert any(fault in one for one in found), found
 
 
+def test_all_faults_of_what_formats_say(tmp_path: Path) -> None:
+    lines = []
+    for number, (name, (spoil, _)) in enumerate(CASES.items()):
+        made = Made.sound()
+        spoil(made)
+        lines += [f"# {name}", *metadata_faults(made.described(tmp_path / str(number)))]
+    compare_with_golden("\n".join([*lines, ""]), "verify/metadata.txt")
+
+
 @pytest.mark.parametrize(("text", "version"), [("", "None"), ('{"imageLayoutVersion": "9"}', "9")])
 def test_a_layout_is_of_the_version_that_is_read(text: str, version: str, tmp_path: Path) -> None:
     image = Made.sound().described(tmp_path)
@@ -327,4 +366,15 @@ def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None
     made.sif[".singularity.d/runscript"] = "exec /bin/evil"
     outcome = compared(made.described(tmp_path), has_checks=True)
     assert outcome.outcome == FAILED
-    assert outcome.reason.startswith("sif: unexpected runscript: exec /bin/evil")
+    inspected = "runscript in `apptainer inspect` differs from that in the image"
+    faults = ["sif: unexpected runscript: exec /bin/evil", f"sif: {inspected}"]
+    assert (outcome.reason, outcome.output) == ("; ".join(faults), "\n".join(faults))
+    image = made.described(tmp_path)
+    entries = {"f": TreeEntry(path="f", kind="file", mode=0o644)}
+    other = dataclasses.replace(image.trees["oci"], entries=entries)
+    image = dataclasses.replace(image, trees={**image.trees, "oci": other})
+    unequal = [f"oci and {name}: /f: only in the first" for name in ("sif", "charliecloud")]
+    both = compared(image, has_checks=True)
+    assert both.reason.startswith("; ".join([*unequal, *faults][:2]))
+    assert both.reason.endswith("; ".join(["", *faults]))
+    assert both.output.splitlines()[-2:] == faults

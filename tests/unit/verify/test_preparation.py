@@ -38,6 +38,8 @@ def prepared(
     engine: str = "buildah",
     native_tools: bool = True,
     offline: bool = False,
+    verbose: bool = False,
+    todo: int = 1,
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
     bootstrap = base().bootstrap
@@ -51,11 +53,15 @@ def prepared(
         formats=("oci",),
         native_tools=native_tools,
         offline=offline,
+        verbose=verbose,
     )
     said = io.StringIO()
     with ExitStack() as held:
         plan = Plan(images=(planned,), left_out=())
-        run = preparation.prepare(options, Progress(stream=said), plan, todo=1, held=held)
+        progress = Progress(stream=said, level=2)
+        run = preparation.prepare(options, progress, plan, todo=todo, held=held)
+        if not todo:
+            run.tools.processes.logged(["echo", "from a program"], log=machine.root / "log")
     return run, said.getvalue()
 
 
@@ -70,8 +76,11 @@ def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> Non
     run, _ = prepared(machine, engine="docker")
     assert "docker" in run.versions
     machine.program("patchelf", "patchelf 0.14.3")
+    machine.program("qemu-ppc64le", "qemu-ppc64le version 9.2.0")
     run, said = prepared(machine)
     assert "docker" not in run.versions
+    assert run.versions.keys() == {"mmdebstrap", "apptainer", "ch-run", "buildah", "qemu"}
+    assert run.versions["qemu"] == "9.2.0"
     assert said == ""
 
 
@@ -80,6 +89,14 @@ def test_it_is_said_that_steps_are_emulated_whole(machine: Machine) -> None:  # 
     hint = "the kernel's handler is not from set-up"
     assert hint in prepared(machine)[1]
     assert hint not in prepared(machine, native_tools=False)[1]
+
+
+def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> None:  # noqa: F811
+    (machine.bin / "mmdebstrap").unlink()
+    run, said = prepared(machine, todo=0)
+    assert (run.versions, run.declared, run.mirror, said) == ({}, {}, None, "")
+    assert not run.settings.out.exists()
+    assert "from a program" in prepared(machine, todo=0, verbose=True)[1]
 
 
 @pytest.mark.parametrize("offline", [False, True])

@@ -30,6 +30,8 @@ from builder.artifacts.sif import JSON
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import BuildSettings, Run
+from builder.distribute.pull.receipts import ProgramSettings, PulledImage, PullReceipt
+from builder.distribute.pull.verification import verify_pulled
 from builder.model import FORMATS, Artifact, Outcome
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
@@ -41,7 +43,7 @@ from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
 from builder.verify import machine_faults
-from builder.verify.finished_images import prove_again
+from builder.verify.finished_images import opened, prove_again
 from builder.verify.proof import Verified, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
@@ -312,10 +314,13 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: HOST)
     check = dataclasses.replace(HELLO, needs=("gpu",))
     target = dataclasses.replace(TARGET, checks=(check,))
-    machine.results["apptainer"] = {**RIGHT, SCRIPT: done("no GPU is left\n", 77)}
+    given = env("PATH=/bin", "MODE=fast", "NVIDIA_VISIBLE_DEVICES=void", directory="/srv")
+    found = {"sh": done(given), SCRIPT: done("no GPU is left\n", 77)}
+    machine.results["apptainer"] = found
     proof = machine.prove("apptainer", target=target)
-    [outcome] = [one for one in proof.record.checks["sif"] if one.check == "hello"]
-    assert outcome.outcome == "failed"
+    environment, outcome = proof.record.checks["sif"][1:]
+    assert (environment.check, environment.outcome) == ("environment", "passed")
+    assert (outcome.check, outcome.outcome) == ("hello", "failed")
     assert "a GPU disappeared during the run: V100, V100 before, none after" in outcome.reason
     assert [container.gpu for container in machine.opened] == [True]
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: gpu)
@@ -324,6 +329,36 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     proof = machine.prove("apptainer", target=dataclasses.replace(target, checks=(control,)))
     assert "gpu-withheld" in [one.check for one in proof.record.checks["sif"]]
     assert [container.gpu for container in machine.opened] == [True, True, False]
+
+
+def test_what_was_pulled_is_proven_by_its_own_checks(machine: Machine) -> None:
+    """There is no manifest: the receipt says what a container's variables have to be."""
+    settings = ProgramSettings(
+        environment=tuple(f"{name}={text}" for name, text in VARIABLES.items()), directory="/srv"
+    )
+    for name, artifact in machine.artifacts.items():
+        digest = artifact.digest or file_digest(artifact.path)
+        size = 0 if name == "oci" else artifact.path.stat().st_size
+        receipt = PullReceipt(
+            name="tools-1-x86_64",
+            format=name,
+            digest=digest,
+            image=PulledImage(architecture="x86_64"),
+            run=settings,
+        )
+        verified = verify_pulled(machine.run, machine.folder, receipt, ())
+        record = verified.record
+        assert (record.outcome, verified.runs, record.formats_equal) == ("verified", (name,), None)
+        assert [one.outcome for one in record.checks[name]] == [
+            *("skipped", "skipped", "passed", "passed"),  # nothing to compare, harness unknown
+        ]
+        [kept] = record.artifacts.values()
+        assert (kept.path.name, kept.digest, kept.size) == (artifact.path.name, digest, size)
+    with pytest.raises(BadInput, match="--runner apptainer: it runs the sif artifact, which is"):
+        verify_pulled(machine.run, machine.folder, receipt, ["apptainer"])
+    (machine.folder / "image.tar.gz").write_bytes(gzip.compress(tar_bytes(a_folder("bin"))))
+    with pytest.raises(BadInput, match=r"but receipt\.json says sha256:"):
+        verify_pulled(machine.run, machine.folder, receipt, ())
 
 
 # Again, from what a folder holds.
@@ -368,6 +403,8 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert not verified.has_failed
     written = (machine.folder / "manifest.json").read_text()
     assert json.loads(written) == as_json(verified.record)
+    with opened(machine.folder, machine.run.tools) as image:
+        assert image.manifest == json.loads(written)
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
     for name, digest in verified.record.digests.items():

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
+from builder.verify.container_output import end_of
 from builder.verify.evidence import StartedBy
 from builder.verify.launched import PROGRAM, Ranks, verify_ranks
 from builder.verify.ranks import launchers, library, outcomes
@@ -109,6 +111,7 @@ def test_mpirun_of_the_images_family_is_taken(
     monkeypatch.setenv("SLURM_NNODES", "3")
     other = launchers.find(start(nodes=3, options=("-v",)), MPICH, tools)
     assert words(other) == ["mpirun", "-ppn", "1", "-n", "4", "-v"]
+    assert str(other) == "mpirun of Hydra 4.0.2"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +220,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         "x",
     ]
     assert str(found) == "srun of Slurm 22.05.8"
+    assert re.fullmatch("build-images-[0-9a-f]{8}", found.job)
     alone = launchers.find(start("srun", timeout_s=120), OPEN_MPI, tools)
     assert words(alone)[3:5] == ["--kill-on-bad-exit=1", "--time=4"]
 
@@ -318,6 +322,8 @@ def test_ranks_that_their_launcher_ends_do_not_hang() -> None:
          "srun: error: n1: tasks 0-2: Exited with exit code 1"),
         ("=   BAD TERMINATION\n=   KILLED BY SIGNAL: 9 (Killed)\n",
          "=   KILLED BY SIGNAL: 9 (Killed)"),
+        ("x\nmpi: error while loading shared libraries: libz.so.1\n",
+         "mpi: error while loading shared libraries: libz.so.1"),
         ("x\nmpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)\n",
          "mpi: /lib/libc.so.6: version `GLIBC_2.36' not found (required by libmpi)"),
     ],
@@ -364,10 +370,14 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
     """The outcome of ranks that end in a given way, in an allocation of two nodes."""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
 
+    cancelled: list[Launcher] = []
+    monkeypatch.setattr(launchers, "cancel", lambda launcher, _home: cancelled.append(launcher))
+
     def run(
         *, image: Mapping[str, Any] | None = None, bind: str = "", **done: Any
     ) -> tuple[Outcome, StartedBy]:
         runners: list[Said] = []
+        cancelled.clear()
 
         @contextlib.contextmanager
         def opened(container: Container) -> Iterator[Said]:
@@ -388,6 +398,8 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
             **(image or {}),
         }
         found = verify_ranks(Ranks(**given), work=tmp_path, tools=host(mpirun=ORTE))
+        ended_badly = {"error", "timed_out"} & done.keys() or done.get("returncode")
+        assert len(cancelled) == bool(runners and ended_badly)
         if runners and "error" not in done:
             ran = runners[0].ran
             before = ran[: ran.index("CONTAINER")]
@@ -405,7 +417,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     outcome, started_by = judge()
     assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", PASSED)
     assert outcome.reason == f"{FINDING}; started by mpirun of Open MPI 4.1.4"
-    assert outcome.data["ranks"] == 4
+    assert (outcome.data["ranks"], outcome.output) == (4, "")
     assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}
     assert str(started_by) == "mpirun of Open MPI 4.1.4"
     assert (started_by.ranks, started_by.nodes) == (4, 2)
@@ -471,6 +483,7 @@ def test_ranks_that_are_not_fail(done: dict[str, Any], reason: str | None, judge
     outcome, started_by = judge(**done)
     assert outcome.outcome == FAILED
     assert started_by.version == "4.1.4"
+    assert outcome.output == end_of(done.get("stdout", report()), done.get("stderr", ""))
     if reason:
         assert outcome.reason == reason
 
@@ -620,7 +633,7 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
     tree: Path, tmp_path: Path, bound: Bound
 ) -> None:
     known = f"\tlibmpi.so.40 (libc6,x86-64) => {tree}/lib/libmpi.so.40\n"
-    with bound("auto", ldconfig=known) as found:
+    with bound("auto", **{"ldconfig -p": known}) as found:
         copy = tmp_path / "host-mpi/mpi/libmpi.so.40.30.4"
         assert found.loaded == "/host-mpi/mpi/libmpi.so.40.30.4"
         assert found.inode == copy.stat().st_ino
@@ -775,6 +788,32 @@ def test_this_machine_says_of_itself_what_is_read_here(tmp_path: Path) -> None:
     [(name, found)] = machines(alone, tools).items()
     assert found == dataclasses.replace(host_facts(), cores=found.cores)
     assert name == platform.node()
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_told"),
+    [({}, True), ({"returncode": 1}, False), ({"timed_out": True, "returncode": 0}, False)],
+)
+def test_machines_are_told_by_a_launcher_that_ends_well(
+    ended: dict[str, Any],
+    is_told: bool,
+    host: Callable[..., Tools],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What remains of a job that told nothing in time is cancelled."""
+    cancelled, tools = list[object](), host()
+    line = "build-images-machine\tn1\tx86_64\t6.1\tcpu\t8\tos\t\t\n"
+
+    def capture(_: object, argv: Sequence[str], **options: Any) -> Completed:
+        assert argv[:5] == ("srun", "env", "--unset=SLURM_JWT", "sh", "-c")
+        assert (options["timeout_s"], options["check"]) == (60, False)
+        return Completed(**{"argv": (), "returncode": 0, "stdout": line, **ended})
+
+    monkeypatch.setattr(Answers, "capture", capture)
+    monkeypatch.setattr(launchers, "cancel", lambda *_: cancelled.append(1))
+    launcher = Launcher(name="srun", product="Slurm", version="", command=("srun",), job="x")
+    assert [*machines(launcher, tools)] == ["n1"] * is_told
+    assert len(cancelled) == ("timed_out" in ended)
 
 
 @pytest.mark.parametrize(

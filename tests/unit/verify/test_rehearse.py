@@ -29,7 +29,8 @@ from builder.cli.rehearse import as_json, as_text
 from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
-from builder.model import LockedSource, Plan, Selection
+from builder.model import LockedSource, Plan, Selection, Spec
+from builder.model.errors import MissingPrerequisite
 from builder.model.manifest import manifest_text
 from builder.model.records import write
 from builder.plan import make_plan
@@ -45,9 +46,9 @@ from builder.verify.rehearse.imports import (
     needed_outside,
 )
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import read_channel
+from builder.verify.rehearse.rehearsal import read_channel, rehearsal_here
 from builder.verify.rehearse.resolution import Resolved
-from builder.verify.rehearse.servers import Answer, SourceTrials, Unavailable
+from builder.verify.rehearse.servers import Answer, Servers, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import steps_of
 from builder.verify.rehearse.trials import (
     FAILED,
@@ -63,7 +64,7 @@ from builder.verify.rehearse.trials import (
     seen_of,
     write_record,
 )
-from builder.verify.rehearse.workspace import SourceWorkspace
+from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 OWNER = "https://github.com/owner"
 SETUP = "ext('a', extra_compile_args=['-O2', '--std=c++14'])\n  # '-std=c++20'\n"
@@ -110,6 +111,8 @@ def test_an_edit_of_a_clone_is_tried_on_its_files(tmp_path: Path) -> None:
         "sed -i s/not-there/x/ /opt/code/setup.py",
         "sed -i s/a/b/ /opt/code/lost.py",
         "sed -i s/a/b/ /etc/hosts",
+        "sed s/O2/O3/ /opt/code/setup.py",  # prints
+        "grep -i O2 /opt/code/setup.py",
     )
     assert [(each.kind, each.outcome) for each in space.trials] == [
         ("clones", PASSED),
@@ -444,10 +447,13 @@ def test_what_is_not_known_of_a_wheel_is_said() -> None:
 
 # Conda.
 
-CHANNEL = {"packages": {"a": {"name": "tensorflow", "version": "2.12.0"}}, "packages.conda": {}}
+CHANNEL = {
+    "packages": {"a": {"name": "tensorflow", "version": "2.12.0"}, "b": {"name": "x"}},
+    "packages.conda": {"c": {"name": "tensorflow", "version": "2.11.0"}},
+}
 
 
-LACKS = "the channels have 2.12.0 for linux-ppc64le"
+LACKS = "the channels have 2.11.0, 2.12.0 for linux-ppc64le"
 VALUES = "-n lost=1 --name lost=1 -p lost=1 --prefix lost=1 -f lost=1 --file lost=1"
 
 
@@ -475,6 +481,9 @@ def test_a_pin_is_looked_up_in_the_channels_index(words: str, outcome: str, text
     config = step("conda config --add channels https://c.example")
     [trial] = CondaTrials(read).of([config, install], "ppc64le")
     assert (trial.outcome, trial.text) == (outcome, text)
+    for arch, subdir in (("x86_64", "linux-64"), ("aarch64", "linux-aarch64")):
+        told = CondaTrials(lambda _, name: f"no {name}").of([config, install], arch)
+        assert [f"https://c.example: no {subdir}" in trial.text for trial in told] == [True]
 
 
 def test_a_channels_index_is_read_from_its_server(
@@ -502,7 +511,8 @@ def test_a_channels_index_is_read_from_its_server(
         ("https://silent.example/a-1.0.tar.gz", NOT_TRIED, "text"),
         ("http://has.example/a-1.0.tar.gz", FAILED, "it is not fetched by https"),
         ("https://has.example/None/a.tar.gz", FAILED, "a part of it has no value"),
-        ("https://has.example/{version}/a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example/{version/a.tar.gz", FAILED, "a part of it has no value"),
+        ("https://has.example/version}/a.tar.gz", FAILED, "a part of it has no value"),
         ("https://has.example/$VERSION/a.tar.gz", FAILED, "a part of it has no value"),
         ("https://has.example//a.tar.gz", FAILED, "a part of it has no value"),
         ("https://has.example/folder/", FAILED, "it names a folder, not a file"),
@@ -559,6 +569,22 @@ def test_no_shipped_cell_fails_by_what_is_known_without_a_server(
     compare_with_golden(printed, f"rehearsals/{identifier}.txt")
 
 
+@pytest.mark.parametrize(("stage", "outcome"), [(1, FAILED), (2, PASSED)])
+def test_libraries_of_wheels_come_with_packages_of_the_last_stage(stage: int, outcome: str) -> None:
+    commands = ["", "make", "ldconfig"]
+    commands[stage] = "apt-get install libsm6"
+    text = f"FROM a AS dev\nRUN {commands[1]} && pip3 install cffi==1.15.1\n"
+    sample = Spec(
+        image=shipped("hpc-base-1.0-ubuntu18.04-openmpi2.1-x86_64"),
+        dockerfile=f"{text}FROM a\nRUN {commands[2]}\n",
+        singularity="",
+        files={},
+    )
+    needy = dataclasses.replace(sample_rehearsal(), libraries=LibraryTrials(lambda _: NEEDY))
+    [trial] = [trial for trial in needy.of(sample).trials if trial.kind == "libraries"]
+    assert (trial.outcome, trial.line) == (outcome, 2)
+
+
 def test_a_bare_with_cuda_is_found_in_a_cell() -> None:
     """Before the toolkit's folder was named, this ended Open MPI's build."""
     bare = ["cd /var/tmp/openmpi && ./configure --with-cuda"]
@@ -569,6 +595,41 @@ def test_a_bare_with_cuda_is_found_in_a_cell() -> None:
     cell = sample_rehearsal().of(spec.compile_spec(planned, run_checks="#!/bin/sh\n"))
     [trial] = [trial for trial in cell.of(FAILED) if trial.kind == "toolkit"]
     assert "in /usr" in trial.text
+
+
+def test_a_rehearsal_on_this_machine_has_what_is_copied_and_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_MIRROR", "http://a.example/debian")
+    monkeypatch.setattr(rehearsal, "own_index", lambda _: "")
+    home = Home(path=tmp_path / "home")
+    with pytest.raises(MissingPrerequisite, match="this machine's pip names no package index"):
+        rehearsal_here(tmp_path, (), home, Servers())
+    monkeypatch.setattr(rehearsal, "own_index", lambda _: "https://index.example/simple")
+    here = rehearsal_here(tmp_path, [tmp_path / "own"], home, Servers())
+    stored, lost = (
+        LockedSource(url=f"https://a.example/{file}", file=file, sha256=digit * 64, size=1)
+        for file, digit in (("a.tar", "a"), ("b.tar", "b"))
+    )
+    write_file(home.source(stored.sha256), b"")
+    sample = Spec(
+        image=shipped("hpc-base-1.0-debian13-openmpi5.0-x86_64"),
+        dockerfile="FROM a\nCOPY files/x /opt/x\n",
+        singularity="",
+        files={"files/x": "text"},
+        sources=(stored, lost),
+    )
+    clones = [tmp_path / "own/o/a.git", home.path / "clones/o/b.git"]
+    for clone in clones:
+        clone.mkdir(parents=True)
+    with here.workspace_of(sample) as space:
+        assert space.read("/opt/x") == "text"
+        assert space.stored == {"a.tar": home.source(stored.sha256)}
+        told = [space.check_out(f"https://g.example/o/{one}", "v1", tmp_path) for one in "ab"]
+    assert told == [f"the copy in {clone} has no v1" for clone in clones]
+    assert not space.root.exists()
+    locked = dict(zip((stored, lost), here.sources.locked((stored, lost)), strict=True))
+    assert [trial.outcome for trial in locked.values()] == [FAILED, NOT_TRIED]
 
 
 # Results.

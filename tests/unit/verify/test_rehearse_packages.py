@@ -8,6 +8,7 @@ import hashlib
 import lzma
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,9 @@ def test_why_lists_do_not_tell(name: str, reason: str) -> None:
 
 
 def test_a_name_like_no_other_may_be_in_another_repository() -> None:
+    trials = PackageTrials(read_url, Archives(named=NAMED))
+    [trial] = trials.of([step("yum install -y qqqq make xxxx")], shipped(UBI))
+    assert trial.text == "ubi8 for x86_64 has no package qqqq, xxxx"
     [trial] = [each for each in trials_of(misspelt(UBI, "qqqq")) if each.outcome == FAILED]
     assert trial.hint == "if another repository has it, add that one to packages in site.yaml"
 
@@ -175,9 +179,12 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
 ) -> None:
     """A repository has its list in one of three forms at least."""
 
+    read = list[str]()
+
     def read_list(url: str) -> bytes:
         if not url.endswith(f"/Packages{ending}"):
             raise NotOnServer(f"it has no {url}")
+        read.append(url)
         return packed(b"Package: make\nProvides: maker (= 1), tool\n")
 
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
@@ -190,6 +197,10 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
     results = [*trials.of(steps, planned)]
     assert outcomes(results) == [PASSED, FAILED]
     assert results[1].text == "debian13 for ppc64le has no package nothing"
+    assert read == [
+        f"mirror/dists/trixie/{component}/binary-ppc64el/Packages{ending}"
+        for component in ("main", "contrib", "non-free")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -274,11 +285,13 @@ def test_an_archive_that_fails_is_asked_for_no_other_packing() -> None:
 
     def read_failing(url: str) -> bytes:
         asked.append(url)
-        raise Unavailable("no route")
+        raise Unavailable(f"no route to {url.partition('/')[0]}")
 
-    trials = PackageTrials(read_failing, Archives(ubuntu=("mirror",)))
-    assert trials._known(shipped(UBUNTU)) == "the mirror's list of bionic/universe: no route"
-    assert len(asked) == 1
+    trials = PackageTrials(read_failing, Archives(ubuntu=("mirror", "other")))
+    known = trials._known(shipped(UBUNTU))
+    begin = "the mirror's list of bionic/universe: no route to"
+    assert known == f"{begin} mirror; {begin} other"
+    assert len(asked) == 2
 
 
 def test_the_repositories_are_the_sites_and_this_machines(
@@ -396,11 +409,38 @@ def test_a_list_has_the_checksum_that_the_index_names(tmp_path: Path) -> None:
         rpm_names(read_url, f"file://{tmp_path}", "x86_64")
 
 
-def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [("sha", "sha1"), ("sha1", "sha1"), ("sha256", "sha256"), ("sha512", "sha512"), ("md5", "")],
+)
+def test_the_kind_of_a_checksum_is_the_one_that_the_index_names(kind: str, algorithm: str) -> None:
+    primary = b"<metadata><package><name>a</name><arch>noarch</arch></package></metadata>"
+    checksum = hashlib.new(algorithm or kind, primary).hexdigest()
+    data = f'<location href="p.xml"/><checksum type="{kind}">{checksum}</checksum></data>'
+    other = '<data type="other"><location href="o.xml"/></data>'
+    index = f'<repomd>{other}<data type="primary">{data}</repomd>'.encode()
+    read = {"r/repodata/repomd.xml": index, "r/p.xml": primary}.__getitem__
+    if algorithm:
+        assert rpm_names(read, "r", "x86_64") == {"a"}
+    else:
+        with pytest.raises(Unavailable, match=r"^repodata/repomd.xml names no usable list of"):
+            rpm_names(read, "r", "x86_64")
+    without = {"r/repodata/repomd.xml": f"<repomd>{other}</repomd>".encode()}.__getitem__
+    with pytest.raises(Unavailable, match=r"^repodata/repomd.xml names no list of packages$"):
+        rpm_names(without, "r", "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("length", "depth", "problem"), [(100, 16, ""), (101, 16, "too long"), (100, 17, "deep")]
+)
+def test_a_long_text_and_a_deep_element_are_refused(
+    length: int, depth: int, problem: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(repositories, "_LONGEST", 100)
-    primary = b"<metadata><package><name>" + b"x\n" * 200 + b"</name></package></metadata>"
-    with pytest.raises(Unavailable, match="too long"):
-        rpm_names(read_url, repository(tmp_path, primary), "x86_64")
+    deep = "<a>" * (depth - 1) + "</a>" * (depth - 1)
+    primary = f"<metadata><package><name>{'x' * length}</name></package>{deep}</metadata>"
+    with pytest.raises(Unavailable, match=problem) if problem else nullcontext():
+        rpm_names(read_url, repository(tmp_path, primary.encode()), "x86_64")
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
@@ -413,3 +453,4 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(
     with pytest.raises(Unavailable, match="larger than 1 MiB"):
         sizes.extend(len(piece) for piece in unpacked(bomb))
     assert sum(sizes) <= 1 << 20
+    assert sum(map(len, unpacked(packed(bytes(1 << 20))))) == 1 << 20

@@ -11,7 +11,7 @@ from samples import image
 
 from builder.compile import spec
 from builder.verify.rehearse.rehearsal import copied_texts
-from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, not_tried
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 CLONE = "git clone https://github.com/owner/code.git code"
@@ -85,12 +85,34 @@ def test_files_that_a_patch_adds_and_removes_are_followed(tmp_path: Path) -> Non
     assert removed.read("/var/tmp/code/sub/setup.py") is None
 
 
+def test_a_patch_may_be_a_file_of_the_store(tmp_path: Path) -> None:
+    space = patched(tmp_path, "make", None)
+    (tmp_path / "stored").write_text(FIX)
+    space.stored = {"fix.patch": tmp_path / "stored"}
+    space.follow(step("patch -p1 < /tmp/fix.patch", folder="/var/tmp/code"))
+    assert space.read("/var/tmp/code/sub/setup.py") == "one\nthree\n"
+
+
+def test_a_machine_without_patch_tries_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    [trial] = patched(tmp_path, "patch -p1 < /usr/local/src/fix.patch").trials[1:]
+    reason = "the program patch is missing on this machine"
+    subject = "/usr/local/src/fix.patch in /var/tmp/code"
+    assert trial == not_tried("patches", subject, reason, 1)
+
+
 def test_sources_that_are_not_at_hand_are_named(tmp_path: Path) -> None:
-    space = workspace(tmp_path)
+    space = workspace(tmp_path, code={"a": "text"})
     space.follow(step("patch -p1 < /a.patch", folder="/var/tmp/lost", line=7))
+    reason = "its sources are not available"
     [trial] = space.trials
-    assert (trial.outcome, trial.line) == (NOT_TRIED, 7)
-    assert trial.subject == "/a.patch in /var/tmp/lost"
+    assert trial == not_tried("patches", "/a.patch in /var/tmp/lost", reason, 7)
+    for command in (CLONE, "rm -rf code"):
+        space.follow(step(command, folder="/var/tmp"))
+    space.follow(step("patch -p1 < /a.patch", folder="/var/tmp/code"))
+    assert space.trials[-1] == not_tried("patches", "/a.patch in /var/tmp/code", reason, 1)
 
 
 def test_a_patch_is_found_where_the_spec_copies_it(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
 WITHOUT_ISOLATION = "install --no-build-isolation pyyaml==5.4.1"
 ELSEWHERE = "install --extra-index-url https://developer.example/x six==1.16.0"
 COMPILED = "compiled with pinned requirements"
+PIN = "use a version with a wheel, or pin its build requirements and add --no-build-isolation"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_packages_that_a_command_installs(
     """PyYAML 5.4.1 has no wheel for ppc64le, and does not compile with Cython 3."""
     trial = trial_of(*commands)
     assert (trial.outcome, trial.text, trial.line) == (outcome, text, 9)
-    assert ("--no-build-isolation" in trial.hint) == ("is compiled with" in text)
+    assert trial.hint == (PIN if "is compiled with" in text else "")
 
 
 def test_where_there_is_a_wheel_nothing_is_compiled() -> None:
@@ -162,25 +163,57 @@ def test_what_is_for_another_machine_is_not_asked_for(marker: str, applies: bool
     assert python_packages._applies(Requirement("cython"), BIONIC)
 
 
+BUILT_WITH = "a 1 has no wheel and is compiled with"
+NEWEST = "the newest version at build time is used"
+REDIST = "https://developer.download.nvidia.com/compute/redist"
+
+
 @pytest.mark.parametrize(
-    ("index", "outcome"),
+    ("index", "package", "is_there"),
     [
-        ("https://developer.download.nvidia.com/compute/redist", FAILED),
-        ("https://developer.download.nvidia.com/compute/redist/cuda/10.0", NOT_TRIED),
+        (REDIST, "nvidia-dali==0.9.1", False),
+        (REDIST, "NVIDIA_DALI>1", False),
+        (REDIST, "nvidia-dali==0.23", True),
+        (REDIST, "nvidia-dali-cuda100==0.23", True),
+        (f"{REDIST}/cuda/10.0", "nvidia-dali==0.9.1", True),
     ],
 )
-def test_a_publishers_own_index_has_to_be_named(index: str, outcome: str) -> None:
+def test_a_publishers_own_index_has_to_be_named(index: str, package: str, is_there: bool) -> None:
     """DALI 0.8 to 0.22 are in an index of their own for each CUDA."""
-    steps = [step(f"pip3 install --extra-index-url {index} nvidia-dali==0.9.1")]
+    steps = [step(f"pip3 install --extra-index-url {index} {package}")]
     [trial] = python_trials(silent="nvidia.com").of(steps, CENTOS)
-    assert trial.outcome == outcome
-    assert ("redist/cuda/10.0" in trial.text) is (outcome == FAILED) or outcome == NOT_TRIED
+    assert trial.outcome == (NOT_TRIED if is_there else FAILED)
+    named = f"{package} is in an index such as {REDIST}/cuda/10.0 (https://docs.nvidia.com/"
+    assert trial.text.startswith(named) is not is_there
+
+
+@pytest.mark.parametrize(
+    ("requires", "text"),
+    [
+        ("setuptools==49.1.3, wheel===0.35.1", "0 wheels; compiled with pinned requirements: a 1"),
+        ("setuptools==49.1.3, wheel>=0.3", f"{BUILT_WITH} wheel>=0.3: {NEWEST}"),
+    ],
+)
+def test_requirements_that_a_source_itself_pins_are_the_same_on_another_day(
+    requires: str, text: str
+) -> None:
+    project = f"[build-system]\nrequires = {requires.split(', ')}\n"
+    source = gzip.compress(tar_bytes(a_file("a-1/pyproject.toml", project)))
+    files = [{"filename": "a-1.tar.gz", "url": "https://index.example/a-1.tar.gz"}]
+    page = json.dumps({"files": files}).encode()
+    index = Index("", lambda url, **_: source if url.endswith(".gz") else page)
+    trials = PythonTrials(
+        Resolver(index=index, run_pip=sample_pip(index)), lambda _: Answer(has=True)
+    )
+    [trial] = trials.of([step("pip3 install a==1")], BIONIC)
+    assert trial.text == f"{BIONIC.short}: {text}"
 
 
 def test_what_is_from_no_index_has_no_trial_without_dependencies() -> None:
     steps = [step("pip3 install --no-deps --target /opt/a .")]
     assert [*python_trials().of(steps, CENTOS)] == []
-    [trial] = python_trials().of([step("pip3 install six==1.16.0 ./a -e b", line=3)], None)
+    steps = [step("pip3 install -U pip"), step("pip3 install six==1.16.0 ./a -e b", line=3)]
+    [_, trial] = python_trials().of(steps, None)
     reason = "the tables of facts do not say which Python the distribution has"
     assert trial == not_tried("python", "pip install six==1.16.0 ./a -e b", reason, 3)
     [trial, other] = python_trials().of([step("pip3 install six==1.16.0 ./a -e b")], CENTOS)

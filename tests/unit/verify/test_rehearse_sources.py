@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -51,7 +52,7 @@ OF_SECTIONS = (
 
 
 def archive(files: dict[str, str], *, zipped: bool) -> bytes:
-    named = {f"a-1.0/{path}": text for path, text in files.items()}
+    named = {f"{'' if zipped else './'}a-1.0/{path}": text for path, text in files.items()}
     if not zipped:
         return tar_bytes(*(a_file(path, text) for path, text in named.items()))
     buffer = io.BytesIO()
@@ -217,23 +218,26 @@ def test_a_step_that_applies_none(command: str) -> None:
 
 def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: Path) -> None:
     space = workspace(tmp_path, code={"a": "text"})
-    for number, words in enumerate(("", "--branch v1", "--branch=v2", "--depth 1")):
+    for number, words in enumerate(("", "--branch v1", "--branch=v2", "-b v3 --depth 1")):
         command = f"git clone {words} https://git.example/o/code code{number}"
         space.follow(step(command, folder="/var/tmp"))
     clones = space.cloned.values()
-    assert [clone.ref for clone in clones] == ["HEAD", "v1", "v2", "HEAD"]
+    assert [clone.ref for clone in clones] == ["HEAD", "v1", "v2", "v3"]
     assert {clone.url for clone in clones} == {"https://git.example/o/code"}
     assert space.read("/var/tmp/code0/a") == "text"
     assert space.files_below("/var/tmp/code0") == ["a"]
     assert space.copied() == ()
     space.follow(step("git checkout abc", folder="/var/tmp/code0"))
-    assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "HEAD"]
+    assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "v3"]
     assert len(space.trials) == 4
     assert space.trials[0].subject == "git clone https://git.example/o/code abc"
     for target in ("/opt/code", "/tmp/code"):
         space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
+    for words in ("cp -r /var/tmp/. /srv", "cp /var/tmp/code0/a /opt/file", "cp -r /opt/code"):
+        space.follow(step(words))
+    assert (space.copied(), space.read("/opt/file")) == (("/opt/code",), None)
     space.follow(step("cp -r /opt/code/. /opt/code/sub/deep"))
     space.follow(step("cp -r /opt/code /opt"))
     space.follow(step("rm -rf /opt/code/a /opt/code/a/b /opt/lost"))
@@ -288,6 +292,8 @@ def test_a_commit_of_a_clone_is_checked_out(
     hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
     before = (repository / "index").read_bytes()
+    shutil.copytree(repository / "hooks", tmp_path / "template/hooks")
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(tmp_path / "template"))
     monkeypatch.setenv(settings, str(tmp_path / "settings"))
     clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
     assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""
@@ -311,6 +317,7 @@ def test_why_a_clone_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_files_of_an_archive(tmp_path: Path) -> None:
     members = {"./a-1.0/x": "text", "a-1.0/y": "more", "../z": "out", "a-1.0/x/z": "below a file"}
+    members[f"{tmp_path}/w"] = "absolute"
     tar_of(tmp_path / "a.tar.gz", members)
     assert unpack(tmp_path / "a.tar.gz", tmp_path / "out") == {"a-1.0"}
     files = {

@@ -142,7 +142,14 @@ def test_a_stage_goes_on_without_a_step_that_cannot_run() -> None:
         "child from dev",
         "runtime from ubuntu:22.04",
     ]
-    assert stand_in.ran[1] == "dev: ENV A=1\nRUN cc --version"
+    assert stand_in.ran[:2] == [
+        "dev: RUN apt-get update -y && apt-get install -y gcc \\\n    make",
+        "dev: ENV A=1\nRUN cc --version",
+    ]
+    lost = "RUN wget https://lost.example/a\n"
+    text = f"FROM ubuntu:22.04 AS dev\n{lost}{lost}RUN make\n"
+    trial = tried(RecordedStandIn({"make": ("no rule",)}), text)[-1]
+    assert trial.text == "it may depend on steps that did not run (Dockerfile:2, 3): no rule"
     assert not any("wget" in text or "LABEL" in text for text in stand_in.ran)
 
 
@@ -152,6 +159,8 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
     assert trial.text == "on debian12 in place of ubuntu22.04: a.c:1: error: x"
     assert trial.hint == "complete output: the.log"
     assert only("cc a.c").outcome == PASSED
+    [silent] = tried(RecordedStandIn({"make": ()}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
+    assert silent.text == "on debian12 in place of ubuntu22.04: it printed nothing"
     assert only("test -e a", "STEP 2/2: RUN test -e a").text.endswith("22.04: exit status 1")
 
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import requests
 
 from builder.verify.rehearse import servers
 from builder.verify.rehearse.servers import (
@@ -19,6 +20,7 @@ from builder.verify.rehearse.servers import (
     Servers,
     Unavailable,
     read_url,
+    served,
 )
 
 NOWHERE = "http://127.0.0.1:9"  # nobody listens at the port of `discard`
@@ -172,6 +174,15 @@ def test_an_index_is_asked_for_json(web: Web) -> None:
     assert web.asked == ["GET /simple/a/", "GET /a.whl", "GET /simple/b/"]
     of_pages = "application/vnd.pypi.simple.v1+json"
     assert web.accepted == [of_pages, "*/*", of_pages]
+
+
+def test_pages_that_are_served_here_are_answers_and_others_are_not_found() -> None:
+    with served({"/a": b"page"}.get) as url:
+        page, head, lost = requests.get(f"{url}a"), requests.head(f"{url}a"), requests.get(url)
+    kind = "application/vnd.pypi.simple.v1+json"
+    assert (page.status_code, page.content, page.headers["Content-Type"]) == (200, b"page", kind)
+    assert (head.status_code, head.headers["Content-Length"]) == (200, "4")
+    assert (lost.status_code, lost.content) == (404, b"")
 
 
 def test_an_index_without_an_answer_of_use_proves_nothing(web: Web) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from recorded import Commands
 
+from builder.system.process import Completed
 from builder.verify.launched import LAUNCHED
 from builder.verify.measure.bare import bare_kind
 from builder.verify.ranks.launchers import Launcher, cancel
@@ -50,9 +51,9 @@ def container(machine: Commands, kind: Kind) -> Container:
     )
 
 
-def run_in(kind: Kind, image: Container) -> None:
+def run_in(kind: Kind, image: Container) -> Completed:
     with kind.open(image) as runner:
-        runner.run(["python3", "-c", "print(1)"], timeout_s=12.5)
+        return runner.run(["python3", "-c", "print(1)"], timeout_s=12.5)
 
 
 @pytest.mark.parametrize("is_root", [True, False], ids=["root", "user"])
@@ -68,6 +69,13 @@ def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Command
         machine.hanging.add("print(1)")
         run_in(kind, plain)
     machine.compare(f"runners/{name}-{'root' if is_root else 'user'}")
+
+
+def test_a_root_that_is_entered_has_the_folders_to_mount_on(machine: Commands) -> None:
+    kind = KINDS["bare"]
+    with machine.user(is_root=True), kind.open(container(machine, kind)):
+        [root] = machine.folder.glob("work/run-*/image")
+        assert {path.name for path in root.iterdir()} == {"proc", "sys", "dev", "mnt"}
 
 
 def command(machine: Commands, *, gpu: bool) -> list[str]:
@@ -93,6 +101,15 @@ def test_a_container_of_an_interrupted_command_is_removed(machine: Commands) -> 
         run_in(kind, container(machine, kind))
     [removal] = [line for line in machine.lines if " rm --force " in line]
     assert removal.endswith("rm --force build-images-<random>")
+
+
+def test_what_hangs_in_dockers_daemon_is_told(machine: Commands) -> None:
+    """The daemon may be on another machine, whose processes are not here."""
+    kind = RUNNERS["docker"]
+    machine.hanging.add("print(1)")
+    machine.output[" top "] = f"PID\n{os.getpid()}\n{1 << 30}\n"
+    [waiting] = run_in(kind, container(machine, kind)).waiting
+    assert "pytest" in waiting
 
 
 @contextmanager

@@ -194,6 +194,12 @@ def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
     assert cdi_problem(folders, kind="*.json")
 
 
+def test_podman_needs_a_device_specification(tools: Tools) -> None:
+    """Of the machine that the tests run on: it may have GPUs."""
+    missing = "no specification of nvidia.com/gpu in /etc/cdi/* or /var/run/cdi/*: create one with"
+    assert RUNNERS["podman"].no_gpu(tools) in ("", f"{missing} nvidia-ctk")
+
+
 def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
     assert RUNNERS["docker"].no_gpu(tools) == "nvidia-container-runtime is missing on this machine"
     install(tools, "nvidia-container-runtime")

@@ -115,11 +115,11 @@ def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.M
     assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
 
 
-def test_a_full_disk_accuses_no_image(container: Container) -> None:
-    error = StepFailed("tar: exit status 2", tail=["tar: x: Cannot write: No space left on device"])
-    assert "the disk is full" in machines_fault(
-        kind(Ends(0)), container, "x86_64", outcomes(FAILED), error
-    )
+@pytest.mark.parametrize("text", ["No space left on device", "Disk quota exceeded"])
+def test_a_full_disk_accuses_no_image(text: str, container: Container, tmp_path: Path) -> None:
+    error = StepFailed("tar: exit status 2", tail=[f"tar: x: Cannot write: {text}"])
+    found = machines_fault(kind(Ends(0)), container, "x86_64", outcomes(FAILED), error)
+    assert found == f"{tmp_path}: the disk is full"
 
 
 @pytest.mark.parametrize("form", ["oci", "sif", "charliecloud"])
