@@ -111,6 +111,10 @@ class SimulatedWorkers:
         self.counts["cancelled"] += 1
         self._later(_CANCELLED_S, AttemptEnded(attempt=attempt, error=Interrupted("cancelled")))
 
+    def accept(self, attempt: Attempt) -> None:
+        del attempt
+        self.counts["accepted"] += 1
+
     def stop(self) -> None:
         """End nothing: an error in this process has no other."""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from builder.build.schedule import Attempt, FailedTask, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker, workers_here
-from builder.model.errors import Interrupted
+from builder.model.errors import BuildImagesError, Interrupted
 from builder.system.terminal import interruptions
 
 _POLL_S = 0.5  # how often free disk space is looked at while nothing happens
@@ -47,11 +47,13 @@ class WorkerLost:
     """A worker, by name, takes no more tasks; its task, if any, is given up.
 
     The loss is `explained` if neither the task nor the machine can be its reason: preemption, the
-    end of the worker's time, a worker that was asked to end.
+    end of the worker's time, a worker that was asked to end. `reason` is an error for which the
+    task may succeed elsewhere, such as a full disk; its worker joins again.
     """
 
     worker: str
     explained: bool = False
+    reason: str = ""
 
 
 Event = AttemptEnded | WorkerJoined | WorkerLost | None  # None: an interruption
@@ -86,6 +88,9 @@ class Executor(Protocol):
     def cancel(self, attempt: Attempt) -> None:
         """Ask an attempt to end, since its result is not needed; it is reported when it ended."""
 
+    def accept(self, attempt: Attempt) -> None:
+        """Keep the result of an attempt, which counts; an error becomes that of its task."""
+
     def stop(self) -> None:
         """End all attempts, after an interruption or an error, and wait until they ended."""
 
@@ -117,6 +122,9 @@ class ThreadExecutor:
 
     def cancel(self, attempt: Attempt) -> None:
         """Do nothing: a thread ends with its task."""
+
+    def accept(self, attempt: Attempt) -> None:
+        """Do nothing: the task has kept its result."""
 
     def stop(self) -> None:
         """End all running tasks, and wait for their threads."""
@@ -175,7 +183,8 @@ def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd)
         case WorkerJoined():
             schedule.join(event.worker)
         case WorkerLost():
-            if failure := schedule.lost(event.worker, explained=event.explained):
+            failure = schedule.lost(event.worker, explained=event.explained, reason=event.reason)
+            if failure:
                 _report(failure, on_end)
         case AttemptEnded(error=None):
             _settle_result(schedule, executor, event, on_end)
@@ -191,7 +200,12 @@ def _settle_result(
     if schedule.done(attempt, digest=event.digest):
         if current and current != attempt:
             executor.cancel(current)
-        on_end(schedule.task(attempt.name), None, ())
+        error = None
+        try:
+            executor.accept(attempt)
+        except BuildImagesError as failure:
+            error = failure
+        on_end(schedule.task(attempt.name), error, ())
 
 
 def _settle_error(schedule: Schedule, event: AttemptEnded, on_end: OnEnd) -> None:

@@ -223,11 +223,12 @@ class Schedule:
             self._enqueue(self._tasks[attempt.name])
         return True
 
-    def lost(self, worker: str, *, explained: bool = False) -> FailedTask | None:
+    def lost(self, worker: str, *, explained: bool = False, reason: str = "") -> FailedTask | None:
         """Note that a worker was lost: its task is ready again, for another machine.
 
         A loss that is explained, as by preemption, counts neither against the task nor against the
-        machine. Return the task if it is to blame.
+        machine. `reason` is the error of the task there, if it is known. Return the task if it is
+        to blame.
         """
         attempt, gone = self._busy.pop(worker, None), self._slots.leave(worker)
         if gone:
@@ -240,7 +241,7 @@ class Schedule:
             self._losses.add(task.name, attempt.worker.machine)
             self._put_aside(attempt.worker.machine)
             if self._is_to_blame(task):
-                return self._lost_too_often(task)
+                return self._lost_too_often(task, reason)
         self._enqueue(task)
         return None
 
@@ -257,13 +258,15 @@ class Schedule:
             and not self._slots.fits_elsewhere(task.requires, machines)
         )
 
-    def _lost_too_often(self, task: Task) -> FailedTask:
+    def _lost_too_often(self, task: Task, reason: str) -> FailedTask:
         machines = ", ".join(sorted(self._losses.machines(task.name)))
-        error = StepFailed(
-            f"{task.label or task.name}: its worker was lost "
-            f"{self._losses.count(task.name)} times, on {machines}",
+        times = f"{self._losses.count(task.name)} times, on {machines}"
+        error: BuildImagesError = StepFailed(
+            f"{task.label or task.name}: its worker was lost {times}",
             hint="it may need more memory or disk space than these machines have",
         )
+        if reason:
+            error = MissingPrerequisite(f"{task.label or task.name}: tried {times}: {reason}")
         return FailedTask(task=task, error=error, dropped=self._drop(task.name))
 
     def abandon(self) -> list[FailedTask]:

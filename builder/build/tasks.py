@@ -28,7 +28,8 @@ class Task:
     `label` is its name for people, which other tasks may have, too; `name` is unique.
     `group` is a resource that is open from the start of its first task to the end of its last, such
     as an image's work folder. `seconds` is the expected duration; `memory` and `disk` are the most
-    that it takes, in bytes.
+    that it takes, in bytes. `image` is one of the images that need it, by identifier, and `number`
+    that of the stage in it.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Task:
     seconds: float = 1.0
     memory: int = 0
     disk: int = 0
+    image: str = ""
+    number: int = 0
 
     @property
     def follows(self) -> set[str]:

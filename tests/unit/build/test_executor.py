@@ -33,6 +33,8 @@ class Scripted:
         self._workers, self._script = workers, [*events]
         self.started: list[Attempt] = []
         self.cancelled: list[Attempt] = []
+        self.accepted: list[Attempt] = []
+        self.refuses = ""  # why a result cannot be kept
         self.waited_s = 0.0
         self.ends: list[str] = []
 
@@ -49,6 +51,11 @@ class Scripted:
 
     def cancel(self, attempt: Attempt) -> None:
         self.cancelled.append(attempt)
+
+    def accept(self, attempt: Attempt) -> None:
+        self.accepted.append(attempt)
+        if self.refuses:
+            raise StepFailed(self.refuses)
 
     def stop(self) -> None:
         self.ends.append("stopped")
@@ -100,6 +107,7 @@ def test_a_result_of_a_lost_worker_ends_the_second_attempt() -> None:
     tasks = [task("image a"), task("pack a", "x86_64", "image a")]
     assert run(executor, tasks) == [("image a", "None", []), ("pack a", "None", [])]
     assert executor.started == [first, second, attempt("pack a", 1, TWO)]
+    assert executor.accepted == [first, attempt("pack a", 1, TWO)]
     assert (executor.cancelled, executor.ends) == ([second], ["closed"])
 
 
@@ -113,7 +121,30 @@ def test_late_evidence_ends_no_image() -> None:
         ],
     )
     assert run(executor, [task("verify a")]) == [("verify a", "None", [])]
-    assert executor.cancelled == []
+    assert (executor.cancelled, executor.accepted) == ([], [second])
+
+
+def test_a_result_that_cannot_be_kept_is_an_error_of_its_task() -> None:
+    executor = Scripted([ONE], [AttemptEnded(attempt=attempt("verify a", 1, ONE))])
+    executor.refuses = "the store does not give the image"
+    [(name, error, dropped)] = run(executor, [task("verify a")])
+    assert (name, dropped) == ("verify a", [])
+    assert error == executor.refuses
+
+
+def test_a_task_that_no_machine_can_do_fails_for_the_reason_of_the_last() -> None:
+    again = [
+        event
+        for number in range(1, 4)
+        for event in (
+            WorkerLost(worker="one", reason=f"no space left, {number}"),
+            WorkerJoined(worker=ONE),
+        )
+    ]
+    executor = Scripted([ONE], again)
+    [(name, error, _)] = run(executor, [task("image a")])
+    assert name == "image a"
+    assert error.endswith("tried 3 times, on of one: no space left, 3")
 
 
 def test_errors_of_attempts_that_were_given_up_change_nothing() -> None:
