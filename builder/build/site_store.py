@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.build.engines import Tools
+from builder.build.inputs import project_digests
 from builder.load.document import Faults
-from builder.load.site import STORE, read_site
-from builder.model.errors import BadInput
+from builder.load.project import CHECKS
+from builder.load.site import SITE, STORE, VARIABLE, read_site
+from builder.model import Site
+from builder.model.digests import sha256_of_file, sha256_of_json
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.repository import RepositoryStore, repository_store
+from builder.system.files import remove_tree
+from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.system.web import without_users
 
@@ -24,15 +32,27 @@ STORE_HINT = (
 )
 
 
-def place_of(project: Path, processes: Processes) -> StorePlace | None:
-    """Return the place of the site's store: `$BUILD_IMAGES_STORE`, else `store` of site.yaml.
-
-    Returns None if it is not set, or empty. Raises `BadInput` for neither a folder nor a
-    repository.
-    """
+def store_name(project: Path) -> str:
+    """Return the name of the site's store: `$BUILD_IMAGES_STORE`, else `store` of site.yaml."""
     named = os.environ.get(STORE_VARIABLE)
-    if named is None:
-        named = read_site(project, Faults()).store  # its faults are reported with the project's
+    return site_of(project).store if named is None else named
+
+
+def site_of(project: Path) -> Site:
+    """Return what site.yaml says; its faults are reported with the project's."""
+    return read_site(project, Faults())
+
+
+def place_of(project: Path, processes: Processes) -> StorePlace | None:
+    """Return the place of the site's store; None if it is not set, or empty.
+
+    Raises `BadInput` for neither a folder nor a repository.
+    """
+    return place_named(store_name(project), processes)
+
+
+def place_named(named: str, processes: Processes) -> StorePlace | None:
+    """Return the place of a store by its name; see `place_of`."""
     if not named:
         return None
     if not STORE.fullmatch(named):
@@ -52,3 +72,65 @@ def site_store(
         say(f"--offline: the site's store ({place.name}) is not used")
         place = None
     return SiteStore(place, tools.home.temporary, say)
+
+
+def store_named(
+    name: str, tools: Tools, say: Callable[[str], object], *, tags: bool = True
+) -> SiteStore:
+    """Return the store of a name; unless it `tags`, entries get no tag. Raises as `place_of`."""
+    return SiteStore(place_named(name, tools.processes), tools.home.temporary, say, tags=tags)
+
+
+# ---- The project, for workers on other machines ----
+
+
+def add_project(store: SiteStore, project: Path) -> str:
+    """Add a project's files to the site's store; return the digest of the entry.
+
+    Raises `MissingPrerequisite` if they cannot be added.
+    """
+    site = Path(os.environ.get(VARIABLE) or project / SITE)
+    checks = Path(CHECKS).parent
+    with TemporaryDirectory(prefix="build-images-") as folder:
+        copy = Path(folder)
+        for name in project_digests(project):
+            target = copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(project / name, target)
+        shutil.copytree(project / checks, copy / checks, dirs_exist_ok=True, ignore=_compiled)
+        if site.is_file():
+            shutil.copyfile(site, copy / SITE)
+        files = sorted(path for path in copy.rglob("*") if path.is_file())
+        digests = {str(path.relative_to(copy)): sha256_of_file(path) for path in files}
+        tag = f"project-{sha256_of_json(digests)}"
+        store.put(tag, copy, f"project {project.name}", packed=True)
+    if tag not in store.added:
+        raise MissingPrerequisite(
+            "the project's files could not be added to the site's store",
+            hint="workers take them, and all that they build on, from there",
+        )
+    return store.added[tag]
+
+
+_compiled = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def take_project(name: str, digest: str, project: Path, say: Callable[[str], object]) -> None:
+    """Fill the folder of a project from the store of a name, unless it is there.
+
+    Raises `MissingPrerequisite` if the store does not give it.
+    """
+    project.parent.mkdir(parents=True, exist_ok=True)
+    with locked(project.parent, project.name):
+        if project.is_dir():
+            return
+        partial = project.with_name(f".{project.name}.partial")
+        remove_tree(partial)  # of a process that was killed
+        partial.mkdir()
+        # No builder uses the home yet, so that another one may clean its temporary files.
+        if not SiteStore(place_named(name, Processes()), project.parent, say).take(digest, partial):
+            raise MissingPrerequisite(
+                "the site's store did not give the project",
+                hint="all workers need access to the store that the run names",
+            )
+        partial.rename(project)

@@ -58,7 +58,7 @@ def take_image(run: Run, image: PlannedImage) -> bool:
     mirror it is unknown which base the image would have, and nothing is taken.
     """
     try:
-        tag = _tag(run, image, _expected_base(run, image))
+        tag = image_tag(run, image, _expected_base(run, image))
     except MissingPrerequisite:
         return False
     work, name = run.tools.home.work, f"{image.identifier}-{run.engine.name}"
@@ -68,13 +68,30 @@ def take_image(run: Run, image: PlannedImage) -> bool:
             held.enter_context(locked(work, name, stopped=lambda: True))
         except Interrupted:
             return False
-        scratch = held.enter_context(TemporaryDirectory(prefix="site-store-", dir=work))
+        if not take_entry(run, image, tag):
+            return False
+    run.progress.say(f"{image.identifier}: from the site's store")
+    return True
+
+
+def take_entry(run: Run, image: PlannedImage, tag: str) -> bool:
+    """Fill an image's output folder with an entry; return whether the store has all of it."""
+    work = run.tools.home.work
+    work.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="site-store-", dir=work) as scratch:
         taken = Path(scratch)
         if not run.shared.take(tag, taken) or read_manifest(taken) is None:
             return False
         _move(taken, run.settings.out / image.identifier)
-    run.progress.say(f"{image.identifier}: from the site's store")
     return True
+
+
+def find_packed(run: Run, image: PlannedImage) -> str:
+    """Return the digest of the entry of an image that was packed before; empty for none."""
+    try:
+        return run.shared.digest(image_tag(run, image, _expected_base(run, image), "packed"))
+    except MissingPrerequisite:
+        return ""
 
 
 def _move(taken: Path, folder: Path) -> None:
@@ -89,9 +106,16 @@ def _move(taken: Path, folder: Path) -> None:
 
 def share_image(run: Run, spec: Spec, manifest: Manifest) -> None:
     """Add a verified image to the site's store, with its evidence."""
+    if run.shared.is_used and manifest.outcome == "verified":
+        put_image(run, spec, manifest, "image")
+
+
+def put_image(run: Run, spec: Spec, manifest: Manifest, kind: str) -> str:
+    """Add an image from its output folder; return the digest of the entry, empty after a failure.
+
+    `kind` is "image" for one that is verified, else "packed".
+    """
     image = spec.image
-    if not run.shared.is_used or manifest.outcome != "verified":
-        return
     run.progress.step(image.identifier, "adding it to the site's store")
     names = {
         *(MANIFEST, SBOM, EVIDENCE, "build.log", base_archive(image)),
@@ -100,8 +124,9 @@ def share_image(run: Run, spec: Spec, manifest: Manifest) -> None:
         *(source.in_context.partition("/")[0] for source in spec.sources),
     }
     folder = run.settings.out / image.identifier
-    tag = _tag(run, image, manifest.inputs.base.key)
-    run.shared.put(tag, folder, f"image {image.identifier}", names=names)
+    tag = image_tag(run, image, manifest.inputs.base.key, kind)
+    run.shared.put(tag, folder, f"{kind} {image.identifier}", names=names)
+    return run.shared.added.get(tag, "")
 
 
 def _expected_base(run: Run, image: PlannedImage) -> str:
@@ -114,11 +139,12 @@ def _expected_base(run: Run, image: PlannedImage) -> str:
     return base_key(image.base, image.cell.arch, run.mirror or find_mirror())
 
 
-def _tag(run: Run, image: PlannedImage, base: str) -> str:
+def image_tag(run: Run, image: PlannedImage, base: str, kind: str = "image") -> str:
+    """Return the tag of an image's entry; `base` is the key of the base that it is built on."""
     settings = run.settings
     content = [
         *(image.identifier, image.content_key, settings.engine, settings.epoch),
         # Another version of this program may have proved less.
         *(settings.native_tools, *settings.formats, base, program_digest()),
     ]
-    return f"image-{sha256_of_json(content)}"
+    return f"{kind}-{sha256_of_json(content)}"

@@ -17,10 +17,10 @@ from typing import Protocol, TypeVar
 
 import zstandard
 
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of, sha256_of_file
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.exact_json import part, time_of
-from builder.registry import MANIFEST, Denied, Descriptor, NotThere, WrongContent
+from builder.registry import MANIFEST, Denied, Descriptor, NotThere, WrongContent, is_digest
 from builder.registry.manifests import (
     EMPTY,
     EMPTY_CONTENT,
@@ -39,7 +39,7 @@ _FILE = "application/octet-stream"
 _PACKED = "application/vnd.build-images.file.v1+zstd"
 _MODE = "build-images.mode"
 _OCTAL = re.compile(r"[0-7]{1,3}")
-KINDS = frozenset({"base", "native", "stage", "image"})  # what tags begin with
+KINDS = frozenset({"base", "native", "stage", "packed", "image", "project"})  # what tags begin with
 # Errors of a path or a file in an entry, and not of the store.
 _OF_ENTRY = {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
 CREATED = "org.opencontainers.image.created"
@@ -58,7 +58,7 @@ class StorePlace(Protocol):
     name: str
 
     def manifest(self, tag: str) -> bytes | None:
-        """Return the manifest of a tag; None if there is no such tag."""
+        """Return the manifest of a tag or of a digest; None if there is none."""
 
     def has(self, blob: Descriptor) -> bool:
         """Return whether a blob is there."""
@@ -70,7 +70,10 @@ class StorePlace(Protocol):
         """Add a blob from a file."""
 
     def set_tag(self, tag: str, manifest: bytes) -> None:
-        """Add a manifest, and let a tag name it. All its blobs must be there."""
+        """Add a manifest, and let a tag name it. All its blobs must be there.
+
+        An empty tag adds the manifest alone, which its digest names.
+        """
 
     def note_use(self, tag: str) -> None:
         """Note that a tag was used now, if the place records that."""
@@ -120,8 +123,8 @@ class SiteStore:
     """The store of a site, or none. A failure in it never fails a build.
 
     `say` receives a line for each failure. After a failure to write, nothing more is added; after
-    one to read, other than of a single entry, nothing more is taken. `scratch` is a folder for
-    files that are not complete yet.
+    one to read, other than of a single entry, nothing more is taken. `scratch` is for files that
+    are not complete. Unless it `tags`, entries get no tag; `added` has their digests by tag.
     """
 
     def __init__(
@@ -129,9 +132,12 @@ class SiteStore:
         place: StorePlace | None = None,
         scratch: Path = Path(),
         say: Callable[[str], object] = lambda _: None,
+        *,
+        tags: bool = True,
     ) -> None:
-        self._place, self._scratch, self._say = place, scratch, say
+        self._place, self._scratch, self._say, self._tags = place, scratch, say, tags
         self._takes = self._adds = True
+        self.added: dict[str, str] = {}
 
     @property
     def is_used(self) -> bool:
@@ -139,7 +145,7 @@ class SiteStore:
         return self._place is not None and (self._takes or self._adds)
 
     def take(self, tag: str, folder: Path) -> bool:
-        """Fill a folder with the entry of a tag; return whether the store had all of it.
+        """Fill a folder with the entry of a tag or digest; return whether the store had all of it.
 
         If not, the folder holds nothing new.
         """
@@ -199,12 +205,30 @@ class SiteStore:
             if len(manifest) > LARGEST_MANIFEST:
                 self._say(f"the site's store: {title} has too many files: it is not added")
             else:
-                place.set_tag(tag, manifest)
+                place.set_tag(tag if self._tags else "", manifest)
+                self.added[tag] = digest_of(manifest)
         except Interrupted:
             raise
         except (BuildImagesError, OSError, ValueError) as error:
             self._adds = False
             self._tell(place, error, "this run adds nothing more")
+
+    def digest(self, tag: str) -> str:
+        """Return the digest of a tag's entry; empty unless the store has all of it."""
+        if (place := self._place) and self._takes:
+            with contextlib.suppress(BuildImagesError, OSError, ValueError):
+                content = place.manifest(tag)
+                if content and _is_complete(place, _files_of(content, tag)):
+                    return digest_of(content)
+        return ""
+
+    def set_tag(self, tag: str, digest: str) -> None:
+        """Let a tag name an entry that another machine added. Raises errors of the store."""
+        assert self._place is not None
+        content = self._place.manifest(digest)
+        if content is None or digest_of(content) != digest:
+            raise NotThere(f"{self._place.name}: no entry {digest}")
+        self._place.set_tag(tag, content)
 
     def stop(self) -> None:
         """End the transfers of other threads; they raise `Interrupted`."""
@@ -215,18 +239,13 @@ class SiteStore:
         content = place.manifest(tag)
         if content is None:
             return False
-        where = f"{place.name}: {tag}"
-        manifest = json_object(content, where)
-        if manifest.get("artifactType") != ENTRY:
-            raise WrongContent(f"{where}: not an entry of a site's store")
-        listed = descriptors(manifest, "layers", where)
-        files = [EntryFile.read(blob, where) for blob in listed]
+        if is_digest(tag) and digest_of(content) != tag:
+            raise WrongContent(f"{place.name}: {tag}: its digest is {digest_of(content)}")
+        files = _files_of(content, f"{place.name}: {tag}")
         place.note_use(tag)
-        blobs = {file.blob.digest: file.blob for file in files}
-        if not all(_in_threads(place.has, blobs.values())):
-            return False  # blobs were removed: it is made again, and added again
-        _in_threads(partial(self._fetch, place, folder), files)
-        return True
+        if is_complete := _is_complete(place, files):  # else it is made again, and added again
+            _in_threads(partial(self._fetch, place, folder), files)
+        return is_complete
 
     def _fetch(self, place: StorePlace, folder: Path, file: EntryFile) -> None:
         target = folder / file.path
@@ -269,6 +288,18 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of `work`; all of it has ended then, also after a failure."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(work, items))
+
+
+def _files_of(content: bytes, where: str) -> list[EntryFile]:
+    """Return the files of an entry's manifest; raises `WrongContent` or `ValueError`."""
+    manifest = json_object(content, where)
+    if manifest.get("artifactType") != ENTRY:
+        raise WrongContent(f"{where}: not an entry of a site's store")
+    return [EntryFile.read(blob, where) for blob in descriptors(manifest, "layers", where)]
+
+
+def _is_complete(place: StorePlace, files: Iterable[EntryFile]) -> bool:
+    return all(_in_threads(place.has, {file.blob.digest: file.blob for file in files}.values()))
 
 
 def _manifest(files: Iterable[EntryFile], title: str) -> bytes:

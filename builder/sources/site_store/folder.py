@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from builder.model.errors import BuildImagesError, Interrupted
-from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent
+from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent, is_digest
 from builder.registry.manifests import LARGEST_MANIFEST, as_bytes, descriptors, json_object
 from builder.system.files import fsync, note_use, read_regular
 
@@ -42,6 +42,9 @@ class FolderStore:
         self._check()
         path = self._folder / "tags" / tag
         try:
+            if is_digest(tag):
+                path = self._blob_folder / tag.removeprefix("sha256:")
+                return read_regular(path, LARGEST_MANIFEST)
             content = read_regular(path, LARGEST_MANIFEST)
             manifest = Descriptor.read(json_object(content, str(path)), str(path))
             return read_regular(self._blob(manifest), LARGEST_MANIFEST)
@@ -79,10 +82,12 @@ class FolderStore:
                 self._add(self._folder / name, as_bytes(value))
         descriptor = Descriptor.of(manifest, MANIFEST)
         self._add(self._blob(descriptor), manifest)
-        self._add(self._folder / "tags" / tag, as_bytes(descriptor.as_json()))
+        if tag:
+            self._add(self._folder / "tags" / tag, as_bytes(descriptor.as_json()))
 
     def note_use(self, tag: str) -> None:
-        note_use(self._folder / "tags" / tag)
+        if not is_digest(tag):
+            note_use(self._folder / "tags" / tag)
 
     def drop(self, blob: Descriptor) -> None:
         with contextlib.suppress(OSError):  # a folder that may only be read
