@@ -9,8 +9,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from builder.load.document import Faults, Node, parse
-from builder.load.readers import list_of, mapping_of, matching, one_of, record, text
-from builder.model import CUDA_ROUTES, MPI_ROUTES, Site
+from builder.load.readers import (
+    architecture,
+    identifier,
+    line,
+    list_of,
+    mapping_of,
+    matching,
+    one_of,
+    positive,
+    record,
+    text,
+)
+from builder.model import CUDA_ROUTES, MPI_ROUTES, Site, SitePool, SlurmJobs, TlsFiles
 
 SITE = "site.yaml"
 VARIABLE = "BUILD_IMAGES_SITE"
@@ -72,6 +83,22 @@ def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: obje
     return kind(**routes, **values)
 
 
+_number = positive("a whole number above 0", "valid: 1, 2, ...")
+_pool = record(
+    SitePool,
+    {"arch": architecture},
+    {
+        "builds": list_of(architecture, least=1, distinct=True),
+        "gpus": _number,
+        "slurm": record(
+            SlurmJobs,
+            {},
+            {"options": list_of(line), "workers": _number, "setup": list_of(line)},
+        ),
+    },
+)
+_path = matching(re.compile("/.*"), "is not an absolute path", "valid: such as /opt/build-images")
+
 # Reads the content of a site's file.
 site_of = record(
     _site,
@@ -89,9 +116,9 @@ site_of = record(
             },
             fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
         ),
-        "shared": matching(
-            re.compile("/.*"), "is not an absolute path", "valid: such as /opt/build-images"
-        ),
+        "shared": _path,
         "store": _store,
+        "pools": mapping_of(_pool, key=identifier),
+        "security": record(TlsFiles, {"ca": _path, "certificate": _path, "key": _path}),
     },
 )

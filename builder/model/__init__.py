@@ -46,7 +46,6 @@ from builder.model.inputs import (
     PackagedMpi,
     Project,
     Recipe,
-    Site,
 )
 from builder.model.manifest import Artifact, Outcome
 from builder.model.planned import (
@@ -61,3 +60,4 @@ from builder.model.planned import (
     StageCheck,
     StageRecipe,
 )
+from builder.model.site import Site, SitePool, SlurmJobs, TlsFiles

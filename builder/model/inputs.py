@@ -1,8 +1,8 @@
-"""The input files as values: recipes, base images, checks, the matrix, the site."""
+"""The input files as values: recipes, base images, checks, the matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from builder.facts import NO_FACTS, Facts
 from builder.facts.tables import Where
-from builder.model.cells import MPI_ROUTES, NONE, OWN
+from builder.model.cells import NONE, OWN
 from builder.model.digests import sha256_of_json
+from builder.model.site import Site
 
 LOCK = "lock.yaml"
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
@@ -316,42 +317,6 @@ class Matrix:
     excludes: tuple[Exclude, ...] = ()
     default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Site:
-    """`site.yaml`: what differs from site to site, and changes no image's content.
-
-    `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
-    URLs of folders that mirror source files, `packages` those of package repositories by base.
-    Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
-    that this machine's users share; empty for the usual one. `store` is the folder or the
-    repository where several machines share what they build; empty for none.
-    """
-
-    registries: Mapping[str, str] = field(default_factory=dict)
-    sources: tuple[str, ...] = ()
-    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cuda_routes: tuple[str, ...] = ()
-    mpi_routes: tuple[str, ...] = MPI_ROUTES
-    shared: str = ""
-    store: str = ""
-
-
-def mirrored_part(reference: str, registries: Iterable[str]) -> str:
-    """Return the registry or namespace of an image reference that the site mirrors; empty if none.
-
-    A namespace (`docker.io/nvidia`) comes before its whole registry.
-    """
-    return max(
-        (part for part in registries if reference.startswith(f"{part}/")), key=len, default=""
-    )
-
-
-def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
-    """Return an image reference with its registry or namespace replaced by its mirror."""
-    part = mirrored_part(reference, registries)
-    return registries[part] + reference.removeprefix(part) if part else reference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from builder import facts
 from builder.facts import CudaRelease, Facts
 from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
-from builder.model.inputs import mirrored_part
+from builder.model.site import mirrored_part
 from builder.model.versions import version_order
 
 _IMAGE = "docker.io/nvidia/cuda"

@@ -10,7 +10,8 @@ from operator import itemgetter
 
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BuildImagesError, Fault, MissingPrerequisite
-from builder.model.inputs import LOCK, Lock, at_mirror
+from builder.model.inputs import LOCK, Lock
+from builder.model.site import at_mirror
 from builder.registry import (
     INDEXES,
     Credentials,

@@ -19,7 +19,7 @@ from builder.cli.show import decisions, explanation
 from builder.compile import spec
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.contract import contract_of
-from builder.model.inputs import at_mirror
+from builder.model.site import at_mirror
 from builder.plan import make_plan
 from builder.plan.nvidia import mirror_of_namespace
 

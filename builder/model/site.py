@@ -1,0 +1,78 @@
+"""`site.yaml`: what differs from site to site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from builder.model.cells import MPI_ROUTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmJobs:
+    """The Slurm jobs of a pool: options of sbatch, the number, shell lines before a worker."""
+
+    options: tuple[str, ...] = ()
+    workers: int = 1
+    setup: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SitePool:
+    """Workers of a site that are alike: their architecture, those that they build for, their GPUs.
+
+    Without `builds`, they build for their own architecture only.
+    """
+
+    arch: str
+    builds: tuple[str, ...] = ()
+    gpus: int = 0
+    slurm: SlurmJobs | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TlsFiles:
+    """Files that a scheduler and its workers prove themselves with, as absolute paths."""
+
+    ca: str
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """`site.yaml`: what differs from site to site, and changes no image's content.
+
+    `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
+    URLs of folders that mirror source files, `packages` those of package repositories by base.
+    Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
+    that this machine's users share; empty for the usual one. `store` is the folder or the
+    repository where several machines share what they build; empty for none. `pools` are the
+    workers of other machines, by name, and `security` the files for TLS with their scheduler.
+    """
+
+    registries: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cuda_routes: tuple[str, ...] = ()
+    mpi_routes: tuple[str, ...] = MPI_ROUTES
+    shared: str = ""
+    store: str = ""
+    pools: Mapping[str, SitePool] = field(default_factory=dict)
+    security: TlsFiles | None = None
+
+
+def mirrored_part(reference: str, registries: Iterable[str]) -> str:
+    """Return the registry or namespace of an image reference that the site mirrors; empty if none.
+
+    A namespace (`docker.io/nvidia`) comes before its whole registry.
+    """
+    return max(
+        (part for part in registries if reference.startswith(f"{part}/")), key=len, default=""
+    )
+
+
+def at_mirror(reference: str, registries: Mapping[str, str]) -> str:
+    """Return an image reference with its registry or namespace replaced by its mirror."""
+    part = mirrored_part(reference, registries)
+    return registries[part] + reference.removeprefix(part) if part else reference
