@@ -39,6 +39,7 @@ from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
 from builder.reports.report import BuildRun, report_of_run
 from builder.system.terminal import Progress, progress_for
+from builder.verify.cluster.run import workers_of
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 from builder.verify.shared_images import take_images
@@ -64,6 +65,7 @@ class BuildOptions(SelectorOptions, ProgressOptions):
     offline: bool
     dry_run: bool
     json: bool
+    on: str
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -100,6 +102,13 @@ def declare(parser: Parser) -> None:
     add_offline(parser)
     add_flag(parser, "--dry-run", "show what would be done, and do nothing")
     add_flag(parser, "--json", "print the report as JSON")
+    parser.add_argument(
+        "--on",
+        metavar="SCHEDULER",
+        default="",
+        help="build and verify on the workers of a Dask scheduler (tcp://login1:8786), or on "
+        "workers that are started for this run (slurm); docs/scale-out.md",
+    )
 
 
 def run(options: BuildOptions) -> int:
@@ -114,7 +123,9 @@ def run(options: BuildOptions) -> int:
     todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
     check_number(options.selection, len(todo))
     progress = progress_for(options.level)
-    lost = look_for_registries(specs, states, options.out, offline=options.offline)
+    check_on(options)
+    is_offline = options.offline or bool(options.on)  # then workers ask the registries
+    lost = look_for_registries(specs, states, options.out, offline=is_offline)
     if not options.no_lint:
         pairs = zip(specs, states, strict=True)
         to_build = [spec for spec, state in pairs if state.startswith("to build")]
@@ -147,18 +158,24 @@ def _build(
 ) -> int:
     """Build and verify the images that are not done yet, and print the results."""
     with contextlib.ExitStack() as held:
-        run = prepare(_settings(options), progress, plan, todo=len(todo), held=held)
-        if todo:
+        needed = 0 if options.on else len(todo)  # then the workers need the engine, and the rest
+        run = prepare(_settings(options), progress, plan, todo=needed, held=held)
+        elsewhere = None
+        if todo and options.on:
+            elsewhere = held.enter_context(workers_of(options.on, run, todo))
+            run = elsewhere.run
+            todo = take_images(run, todo, jobs=options.jobs)
+        elif todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
             shared = site_store(options.project, run.tools, progress.say, offline=options.offline)
             run = dataclasses.replace(run, layers=layers, shared=shared)
             todo = take_images(run, todo, jobs=options.jobs)
-        # All sources are fetched before the first image is built.
-        sources = fetched(options.project, todo, progress, offline=options.offline)
-        run = dataclasses.replace(run, sources=sources)
+        if not options.on:  # all sources are fetched before the first image is built
+            sources = fetched(options.project, todo, progress, offline=options.offline)
+            run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
-        results = run_job(run, specs, jobs=options.jobs)
+        results = run_job(run, specs, jobs=options.jobs, elsewhere=elsewhere)
         took_s = round(time.monotonic() - start, 1)
         report = report_of_run(
             judged_manifests(run.settings.out),
@@ -173,6 +190,16 @@ def _build(
     elif specs:
         print(_closing(options.out, specs, results.manifests, results.errors))
     return results.exit_code
+
+
+def check_on(options: BuildOptions) -> None:
+    """Raise `BadInput` for options that a run on workers cannot have."""
+    refused = {"--refresh": options.refresh, "--no-cache": options.no_cache}
+    if options.on and (names := [name for name, is_set in refused.items() if is_set]):
+        raise BadInput(
+            f"{' and '.join(names)}: not with --on: workers take what others made from the store",
+            hint="remove entries with 'build-images gc --store', or build on one machine",
+        )
 
 
 def _settings(options: BuildOptions) -> BuildSettings:

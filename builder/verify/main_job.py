@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from builder.artifacts.manifests import ImageState
-from builder.build.executor import ThreadExecutor, run_all
+from builder.artifacts.manifests import ImageState, read_manifest
+from builder.build.executor import Executor, ThreadExecutor, run_all
 from builder.build.run import Run
 from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
 from builder.build.tasks import Durations, Task, TaskLimits
+from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -32,6 +34,14 @@ _EMULATED = 5.0
 # Estimated bytes that a task needs at most, unless it compiles unusually much.
 _MEMORY = {"base": _GIB // 2, "stage": _GIB, "image": _GIB, "pack": _GIB // 2, "verify": _GIB // 2}
 _DISK = {"base": _GIB, "stage": 2 * _GIB, "image": 3 * _GIB, "pack": 2 * _GIB, "verify": _GIB}
+
+
+class RemoteExecutor(Executor, Protocol):
+    """An executor whose workers make images, and which fills the output folders with them."""
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The pools that workers may join."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +64,12 @@ class Results:
         return 1 if self.errors or has_failed else 0
 
 
-def run_job(run: Run, specs: Sequence[Spec], *, jobs: int) -> Results:
-    """Build and verify every image that is not finished."""
+def run_job(
+    run: Run, specs: Sequence[Spec], *, jobs: int, elsewhere: RemoteExecutor | None = None
+) -> Results:
+    """Build and verify every image that is not finished, on this machine or on workers."""
     names = [spec.image.identifier for spec in specs]
-    job = _MainJob(run)
+    job = _MainJob(run, elsewhere)
     with run.progress.running(names):
         todo = [(spec, state) for spec in specs if (state := job.state(spec)).work != "none"]
         if todo:
@@ -98,7 +110,8 @@ def _lacks(error: BuildImagesError) -> bool:
 class _MainJob:
     """The images of a run, the tasks that make them, and the results so far."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, elsewhere: RemoteExecutor | None = None) -> None:
+        self._elsewhere = elsewhere
         self.manifests: dict[str, Manifest] = {}
         self.errors: dict[str, BuildImagesError] = {}
         self._run = run
@@ -120,23 +133,32 @@ class _MainJob:
     def make(self, todo: Sequence[tuple[Spec, ImageState]], limits: TaskLimits) -> None:
         """Make images that are not finished. `todo` is in build order."""
         run, home = self._run, self._run.tools.home
-        stages = RunStages(run=run, engine=words_of(home, run.engine))
+        # Workers have engines of their own; here the name keeps apart what has other stages.
+        engine = run.engine.name if self._elsewhere else words_of(home, run.engine)
+        stages = RunStages(run=run, engine=engine)
         declared = stages.declared([spec.image for spec, _ in todo])
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
         for name, (first, *others) in self._images.items():
             for other in others if self._tasks[name].kind == "stage" else ():
                 run.progress.detail(other, f"for {self._tasks[name].label}, with {first}")
+        tasks, elsewhere = self._tasks.values(), self._elsewhere
         try:
-            run_all(
-                Schedule(self._tasks.values(), limits),
-                ThreadExecutor(threads=limits.tasks, stop=run.stop),
-                on_end=self._end,
-                free_disk=lambda: max(
-                    1,  # 0 is no limit
-                    min(shutil.disk_usage(one).free for one in (home.path, run.settings.out)),
-                ),
-            )
+            if elsewhere:
+                schedule = Schedule(tasks, workers=(), pools=elsewhere.pools)
+                run_all(schedule, elsewhere, on_end=self._end)
+                for machine, lost in schedule.aside.items():
+                    run.progress.say(f"{machine} got no more tasks; lost there: {', '.join(lost)}")
+            else:
+                run_all(
+                    Schedule(tasks, limits),
+                    ThreadExecutor(threads=limits.tasks, stop=run.stop),
+                    on_end=self._end,
+                    free_disk=lambda: max(
+                        1,  # 0 is no limit
+                        min(shutil.disk_usage(one).free for one in (home.path, run.settings.out)),
+                    ),
+                )
         finally:
             self._durations.keep(home.path)
             for job in self._jobs.values():
@@ -161,11 +183,13 @@ class _MainJob:
             )
         for number, stage in enumerate(keyed[:-1]):
             make = partial(job.share, "stages", partial(stages.make, spec, number))
-            needs = add("stage", stage.name, make, needs=needs, unique=stage.key)
+            needs = add("stage", stage.name, make, needs=needs, unique=stage.key, number=number)
         after = self._ancestor(image, keyed)
         needs = add("image", name, job.build, needs=needs, after=after, group=name)
-        needs = add("pack", name, job.pack, needs=needs, group=name)
-        add("verify", name, job.prove, needs=needs, group=name)
+        if not self._elsewhere:  # a worker packs what it builds
+            needs = add("pack", name, job.pack, needs=needs, group=name)
+        if not self._elsewhere or self._run.settings.verify:
+            add("verify", name, job.prove, needs=needs, group=name)
 
     def _ancestor(self, image: PlannedImage, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
         """Return the tasks that build a run-time image's ancestors, if this run does.
@@ -189,6 +213,7 @@ class _MainJob:
         after: tuple[str, ...] = (),
         group: str = "",
         unique: str = "",
+        number: int = 0,
     ) -> tuple[str, ...]:
         name = f"{kind} {unique or about}"
         self._images.setdefault(name, []).append(image.identifier)
@@ -208,8 +233,17 @@ class _MainJob:
                 seconds=self._durations.known.get(measured) or _EXPECTED_S[kind] * slower,
                 memory=_MEMORY[kind] * (2 if emulated else 1),
                 disk=_DISK[kind],
+                requires=self._requirement(kind, image),
+                image=image.identifier,
+                number=number,
             )
         return (name,)
+
+    def _requirement(self, kind: str, image: PlannedImage) -> Requirement:
+        """Return the workers for a task; on this machine all are alike."""
+        if not self._elsewhere:
+            return ANYWHERE
+        return requirement_of(kind, image.cell.arch, gpus=1 if image.cuda else 0)
 
     def _measure(self, label: str, work: Callable[[], object]) -> None:
         start = time.monotonic()
@@ -231,6 +265,8 @@ class _MainJob:
 
     def _finished(self, name: str) -> None:
         job = self._jobs[name]
+        if self._elsewhere:
+            job.manifest = read_manifest(self._run.settings.out / name)
         assert job.manifest is not None
         if job.was_made:
             self.manifests[name] = job.manifest

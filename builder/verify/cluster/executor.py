@@ -1,0 +1,247 @@
+"""The executor that carries tasks to Dask's workers, one task a worker at a time.
+
+Dask plans nothing here: each task is submitted to the worker that the schedule chose, when that
+worker is free. Bytes go through the site's store; the entries that workers add get their tags here,
+when the schedule accepts the result.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from builder.artifacts.manifests import read_manifest
+from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
+from builder.build.run import Run
+from builder.build.schedule import Attempt
+from builder.build.tasks import Task
+from builder.build.workers import Pool, Worker
+from builder.build.workspace import output_folder
+from builder.model import PlannedImage, SitePool
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.verify.cluster.connection import Connection
+from builder.verify.cluster.orders import Order, OrderResult, WorkerFacts, own_program
+from builder.verify.shared_images import image_tag, take_entry
+
+# Kinds of the entries that workers add for each kind of task; others get no tag.
+_ADDS = {
+    "base": ("base-", "native-"),
+    "stage": ("base-", "native-", "stage-"),
+    "image": ("base-", "native-", "stage-", "packed-"),
+    "verify": (),
+}
+_ENDING_S = 10.0  # for workers to end their orders after an interruption
+
+
+def pools_of(site: Mapping[str, SitePool]) -> tuple[Pool, ...]:
+    """Return the pools of a site."""
+    return tuple(
+        Pool(
+            name=name,
+            architectures=(one.arch, *(arch for arch in one.builds if arch != one.arch)),
+            gpus=one.gpus,
+        )
+        for name, one in site.items()
+    )
+
+
+def pool_of(worker: WorkerFacts, pools: Sequence[Pool]) -> Pool:
+    """Return a worker's pool: that which it names, one that fits it, or one of its own kind."""
+    for pool in pools:
+        if pool.name == worker.pool:
+            return pool
+    for pool in () if worker.pool else pools:
+        if pool.architectures[0] == worker.arch and pool.gpus <= worker.gpus:
+            return pool
+    emulates = [arch for arch in worker.emulates if arch != worker.arch]
+    gpus = f" with {worker.gpus} GPU{'s'[: worker.gpus - 1]}" if worker.gpus else ""
+    return Pool(
+        name=worker.pool or f"{worker.arch}{gpus}",
+        architectures=(worker.arch, *emulates),
+        gpus=worker.gpus,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Known:
+    """A worker that joined, and how its machine is called in messages."""
+
+    worker: Worker
+    facts: WorkerFacts
+
+
+class DaskExecutor:
+    """Carries the tasks of a run to workers, and takes what they made from the site's store.
+
+    `images` are the planned images of the run by identifier, `project` the digest of the project's
+    entry in the store, whose name is `store`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        run: Run,
+        images: Mapping[str, PlannedImage],
+        *,
+        store: str,
+        project: str,
+        pools: Sequence[Pool] = (),
+    ) -> None:
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.pools = tuple(pools)
+        self.run = run
+        self._connection, self._run, self._images = connection, run, images
+        self._store, self._project = store, project
+        self._name = secrets.token_hex(4)  # so that two runs have different tasks
+        self._known: dict[str, _Known] = {}
+        self._packed: dict[str, str] = {}  # digests of entries, by image
+        self._tasks: dict[Attempt, Task] = {}
+        self._results: dict[Attempt, OrderResult] = {}
+        connection.watch(self._joined, self._lost, self._told)
+
+    def capacity(self) -> Sequence[Worker]:
+        """Return no workers: those that are there join by events."""
+        return ()
+
+    def start(self, task: Task, attempt: Attempt) -> None:
+        """Submit a task to the worker of an attempt."""
+        known = self._known[attempt.worker.name]
+        where = f"on {known.facts.machine} ({attempt.worker.pool.name})"
+        self._run.progress.step(task.image, f"{task.label.removesuffix(f' {task.image}')} {where}")
+        self._tasks[attempt] = task
+        self._connection.submit(
+            self._key(attempt),
+            self._order(task).text(),
+            attempt.worker.name,
+            lambda text, error: self._ended(attempt, text, error),
+        )
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Cancel an attempt; its worker ends the order within seconds."""
+        self._connection.cancel([self._key(attempt)])
+
+    def accept(self, attempt: Attempt) -> None:
+        """Set the tags of what a task added; move a verified image to the output folder."""
+        task, result = self._tasks.pop(attempt), self._results.pop(attempt)
+        for tag, digest in result.entries.items():
+            if tag.startswith(_ADDS[task.kind]):
+                self._set_tag(tag, digest)
+        if task.kind == "image":
+            self._packed[task.image] = result.entry
+        if task.kind == "verify":
+            image = self._images[task.image]
+            if not take_entry(self._run, image, result.entry):
+                raise StepFailed(f"{task.image}: the site's store does not give the verified image")
+            manifest = read_manifest(self._run.settings.out / task.image)
+            if manifest and manifest.outcome == "verified":
+                base = manifest.inputs.base.key
+                self._set_tag(image_tag(self._run, image, base), result.entry)
+
+    def stop(self) -> None:
+        """Cancel everything, and wait until the workers have ended their orders."""
+        self._connection.cancel([self._key(attempt) for attempt in self._tasks])
+        if not self._connection.wait_until_idle(_ENDING_S):
+            self._run.progress.say("some workers have not ended their tasks yet")
+
+    def close(self) -> None:
+        """Do nothing: the workers stay, and take tasks of other runs."""
+
+    # ---- Orders and their results ----
+
+    def _key(self, attempt: Attempt) -> str:
+        return f"build-images-{self._name}-{attempt.name}-{attempt.number}"
+
+    def _order(self, task: Task) -> Order:
+        settings, cell = self._run.settings, self._images[task.image].cell
+        return Order(
+            kind=task.kind,
+            image=task.image,
+            flavour=cell.flavour,
+            cpu=cell.cpu,
+            store=self._store,
+            project=self._project,
+            engine=settings.engine,
+            formats=tuple(settings.formats),
+            epoch=settings.epoch,
+            number=task.number,
+            packed=self._packed.get(task.image, "") if task.kind == "verify" else "",
+            native_tools=settings.native_tools,
+            offline=settings.offline,
+            max_index_age=settings.max_index_age,
+        )
+
+    def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
+        """Report the end of an attempt. `text` is its result; called in Dask's thread."""
+        if error is None:
+            try:
+                result = self._results[attempt] = OrderResult.read(text)
+                error = self._error(attempt, result)
+            except Exception as broken:  # nobody else would hear of it, and the run would wait
+                error = broken
+        if not isinstance(error, MissingPrerequisite):
+            self.events.put(AttemptEnded(attempt=attempt, error=error))
+            return
+        known = self._known[attempt.worker.name]
+        self._run.progress.say(f"{known.facts.machine}: {error}")
+        self.events.put(WorkerLost(worker=attempt.worker.name, reason=str(error)))
+        self.events.put(WorkerJoined(worker=known.worker))
+
+    def _error(self, attempt: Attempt, result: OrderResult) -> BuildImagesError | None:
+        """Return the error of a result, if any, with its log in the image's output folder."""
+        failure = result.failure
+        if failure is None:
+            return None
+        if failure.is_of_machine:
+            return MissingPrerequisite(failure.message, hint=failure.hint)
+        log: Path | None = None
+        if result.log:
+            folder = self._run.settings.out / self._tasks[attempt].image
+            output_folder(folder)
+            log = folder / "build.log"
+            log.write_text(result.log)
+        return StepFailed(failure.message, tail=failure.tail, log=log, hint=failure.hint)
+
+    def _set_tag(self, tag: str, digest: str) -> None:
+        try:
+            self._run.shared.set_tag(tag, digest)
+        except (BuildImagesError, OSError) as error:
+            self._run.progress.say(f"the site's store: {tag}: {error}")
+
+    # ---- Workers ----
+
+    def _joined(self, address: str, facts: WorkerFacts | str) -> None:
+        """Add a worker; `facts` is a text if it cannot be used."""
+        say = self._run.progress.say
+        if isinstance(facts, str):
+            say(f"{address} is not used: {facts}")
+        elif facts.program != own_program():
+            say(f"{facts.machine} is not used: it has another version of build-images")
+        else:
+            pool = pool_of(facts, self.pools)
+            others = {one.facts.engine: one.facts.machine for one in self._known.values()}
+            worker = Worker(name=address, machine=facts.machine, pool=pool)
+            self._known[address] = _Known(worker=worker, facts=facts)
+            say(f"{facts.machine} joins ({pool.name})")
+            if others and facts.engine not in others:
+                [(engine, machine), *_] = others.items()
+                say(
+                    f"{facts.machine} has Buildah {facts.engine}, {machine} {engine}: "
+                    "they share no stages"
+                )
+            self.events.put(WorkerJoined(worker=worker))
+
+    def _lost(self, address: str, is_expected: bool) -> None:
+        if known := self._known.get(address):
+            how = "leaves" if is_expected else "is lost"
+            self._run.progress.say(f"{known.facts.machine} {how} ({known.worker.pool.name})")
+            self._connection.cancel(
+                self._key(attempt) for attempt in [*self._tasks] if attempt.worker.name == address
+            )
+            self.events.put(WorkerLost(worker=address, explained=is_expected))
+
+    def _told(self, address: str, line: str) -> None:
+        if known := self._known.get(address):
+            self._run.progress.say(f"{known.facts.machine}: {line}")

@@ -1,0 +1,123 @@
+"""Orders for workers, and their results.
+
+Both are small JSON documents. Images, stages and the project itself go through the site's store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+
+from builder.build.inputs import program_digest
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+
+POOL = "BUILD_IMAGES_POOL"  # names the pool of a worker in its environment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """One task of a run, for a worker: `kind` is base, stage, image or verify.
+
+    `project` and `packed` are digests of entries of the site's store: the project's files, and the
+    image to verify. `number` is that of the stage. The rest are settings of the run.
+    """
+
+    kind: str
+    image: str
+    flavour: str
+    cpu: str
+    store: str
+    project: str
+    engine: str
+    formats: tuple[str, ...]
+    epoch: int
+    number: int = 0
+    packed: str = ""
+    native_tools: bool = True
+    offline: bool = False
+    max_index_age: int | None = None
+
+    def text(self) -> str:
+        """Return the order as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Order:
+        """Return the order of a JSON text."""
+        values = json.loads(text)
+        return cls(**{**values, "formats": tuple(values["formats"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """An error of an order, without its traceback."""
+
+    message: str
+    hint: str = ""
+    tail: tuple[str, ...] = ()
+    exit_code: int = 1
+
+    @classmethod
+    def of(cls, error: BuildImagesError) -> Failure:
+        """Return the failure of an error."""
+        message = error.message if isinstance(error, StepFailed) else str(error.args[0])
+        tail = error.tail if isinstance(error, StepFailed) else ()
+        return cls(message=message, hint=error.hint, tail=tail, exit_code=error.exit_code)
+
+    @property
+    def is_of_machine(self) -> bool:
+        """True if another machine may do it: this one lacks something."""
+        return self.exit_code == MissingPrerequisite.exit_code
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderResult:
+    """The result of an order: entries that were added to the site's store, by tag; or a failure.
+
+    `entry` is the digest of the image's entry, after the kinds image and verify. `log` is the end
+    of the build's log after a failure, `seconds` the duration by the worker's clock.
+    """
+
+    entries: Mapping[str, str] = field(default_factory=dict)
+    entry: str = ""
+    failure: Failure | None = None
+    log: str = ""
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """Return the result as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> OrderResult:
+        """Return the result of a JSON text."""
+        values = json.loads(text)
+        failure = values.pop("failure")
+        if failure:
+            failure = Failure(**{**failure, "tail": tuple(failure["tail"])})
+        return cls(failure=failure, **values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerFacts:
+    """Facts about a worker. `pool` is the pool that it was started for, if any.
+
+    `emulates` are the architectures that its kernel starts programs of by an emulator. `program`
+    is the digest of build-images there, `engine` the version of Buildah.
+    """
+
+    machine: str
+    arch: str
+    emulates: tuple[str, ...]
+    gpus: int
+    program: str
+    engine: str
+    pool: str = ""
+
+
+@cache
+def own_program() -> str:
+    """Return the digest of this program's files."""
+    return program_digest()

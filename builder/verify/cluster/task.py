@@ -1,0 +1,235 @@
+"""The work of a worker: an order, in a process of its own, with this machine's engine and home.
+
+`run_order` is called in a thread of a Dask worker. It starts this module as a program, forwards its
+progress, and ends it if the order is cancelled or the worker ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+
+from builder.artifacts.repack import shared_layers
+from builder.build.at_work import at_work
+from builder.build.engines import Tools
+from builder.build.inputs import fetched
+from builder.build.planning import compiled, load_plan
+from builder.build.run import BuildSettings, Run
+from builder.build.site_store import store_named, take_project
+from builder.build.stages import RunStages, with_log, words_of
+from builder.build.workspace import remove
+from builder.host.local_host import this_machine
+from builder.model import Selection, Spec
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.system.files import text_of, write_whole
+from builder.system.home import Home
+from builder.system.process import Processes
+from builder.system.terminal import Progress, interruptions
+from builder.verify.cluster.orders import (
+    POOL,
+    Failure,
+    Order,
+    OrderResult,
+    WorkerFacts,
+    own_program,
+)
+from builder.verify.main_job import run_job
+from builder.verify.preparation import prepare
+from builder.verify.shared_images import find_packed, put_image, take_entry
+
+_PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress
+_POLL_S = 0.5  # how often it is looked whether an order is still wanted
+_LOG = 64 << 10  # characters of a log that are returned after a failure
+_ENDING_S = 8.0  # for the steps of an order to end after an interruption
+
+
+def describe() -> WorkerFacts:
+    """Return the facts about this worker's machine and its build-images."""
+    processes = Processes()
+    home = Home.of_environment()
+    machine = this_machine(processes, search_path=home.search_path())
+    tools = Tools(processes=processes, home=home)
+    return WorkerFacts(
+        machine=platform.node(),
+        arch=platform.machine(),
+        emulates=machine.emulators or (),
+        gpus=len(machine.gpu.devices or ()),
+        program=own_program(),
+        engine=tools.version("buildah") if tools.has("buildah") else "",
+        pool=os.environ.get(POOL, ""),
+    )
+
+
+# ---- In the Dask worker ----
+
+
+def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]) -> str:
+    """Carry out an order in a process of its own; return its result as JSON.
+
+    The process is ended when `wanted` becomes false. `tell` gets the lines of its progress.
+    """
+    processes = Processes()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_POLL_S):
+            if not wanted():
+                processes.stop()
+                return
+
+    def forward(line: str) -> None:
+        if match := _PROGRESS.match(line):
+            tell(line[match.end() :])
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    with TemporaryDirectory(prefix="build-images-order-") as folder:
+        order, result, log = (Path(folder) / name for name in ("order", "result", "log"))
+        order.write_text(text)
+        argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
+        try:
+            processes.logged(argv, log=log, what="the order", on_line=forward)
+        except StepFailed as error:
+            if not result.exists():
+                return OrderResult(failure=Failure.of(error)).text()
+        finally:
+            ended.set()
+            watcher.join()
+        return result.read_text()
+
+
+# ---- In the order's own process ----
+
+
+def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResult:
+    """Carry out an order on this machine; its run is added to `running`, so that it can be ended.
+
+    Raises the errors of its steps.
+    """
+    home = Home.of_environment()
+    project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
+    take_project(order.store, order.project, project, progress.say)
+    selection = Selection(
+        images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)
+    )
+    plan = load_plan(project, selection)
+    specs = compiled(project, plan)
+    with contextlib.ExitStack() as held:
+        out = home.temporary / f"order-{secrets.token_hex(8)}"
+        settings = _settings(order, project, out)
+        run = prepare(settings, progress, plan, todo=1, held=held)
+        held.enter_context(at_work(run.tools, project, progress.say))
+        held.callback(remove, out)
+        out.mkdir(parents=True, exist_ok=True)  # another builder may have cleaned the store
+        layers = held.enter_context(shared_layers(home.work))
+        shared = store_named(order.store, run.tools, progress.say, tags=False)
+        run = dataclasses.replace(run, layers=layers, shared=shared)
+        running.append(run)
+        try:
+            return _result(order, run, specs)
+        except StepFailed as error:
+            log = with_log(error, out / order.image).log
+            text = text_of(log)[-_LOG:] if log else ""
+            return OrderResult(failure=Failure.of(error), log=text)
+
+
+def _settings(order: Order, project: Path, out: Path) -> BuildSettings:
+    return BuildSettings(
+        project=project,
+        out=out,
+        engine=order.engine,
+        formats=order.formats,
+        epoch=order.epoch,
+        verify=order.kind == "verify",
+        native_tools=order.native_tools,
+        offline=order.offline,
+        max_index_age=order.max_index_age,
+    )
+
+
+def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
+    [spec] = specs
+    if order.kind == "image" and (digest := find_packed(run, spec.image)):
+        return OrderResult(entry=digest)
+    if order.kind == "verify" and not take_entry(run, spec.image, order.packed):
+        raise MissingPrerequisite(
+            f"{order.image}: the site's store did not give the image", hint="it is built again"
+        )
+    if order.kind in {"stage", "image"}:
+        sources = fetched(run.settings.project, specs, run.progress, offline=run.settings.offline)
+        run = dataclasses.replace(run, sources=sources)
+    if order.kind in {"base", "stage"}:
+        _build_stages(order, run, spec)
+        return OrderResult(entries=run.shared.added)
+    results = run_job(run, specs, jobs=1)
+    for error in results.errors.values():
+        raise error
+    added = run.shared.added  # by tag; a verified image is among them
+    entries = [digest for tag, digest in added.items() if tag.startswith("image-")]
+    entry = entries or [put_image(run, spec, results.manifests[order.image], "packed")]
+    if not entry[0]:
+        raise MissingPrerequisite(f"{order.image} could not be added to the site's store")
+    return OrderResult(entries=added, entry=entry[0])
+
+
+def _build_stages(order: Order, run: Run, spec: Spec) -> None:
+    stages = RunStages(run=run, engine=words_of(run.tools.home, run.engine))
+    stages.make_base(spec.image)
+    for number in range(order.number + 1 if order.kind == "stage" else 0):
+        stages.make(spec, number)
+
+
+def main() -> int:
+    """Carry out the order of a file; end early on a signal, and when the worker has gone."""
+    order, target, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    events: SimpleQueue[OrderResult | BaseException | None] = SimpleQueue()
+    running: list[Run] = []
+    begin = time.monotonic()
+
+    def work() -> None:
+        try:
+            read = Order.read(order.read_text())
+            events.put(carry_out(read, Progress(), running))
+        except BuildImagesError as error:
+            events.put(OrderResult(failure=Failure.of(error)))
+        except BaseException as error:  # raised in the main thread
+            events.put(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    with interruptions(lambda: events.put(None)):
+        worker.start()
+        event = _next(events, parent)
+        if isinstance(event, OrderResult):
+            seconds = round(time.monotonic() - begin, 2)
+            write_whole(target, dataclasses.replace(event, seconds=seconds).text())
+            return 0
+        if event is None:
+            for run in running:
+                run.stop()
+            worker.join(_ENDING_S)
+            return 130
+        raise event
+
+
+def _next(
+    events: SimpleQueue[OrderResult | BaseException | None], parent: int
+) -> OrderResult | BaseException | None:
+    while os.getppid() == parent:
+        with contextlib.suppress(Empty):
+            return events.get(timeout=_POLL_S)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""A Dask scheduler and workers on loopback, started and ended by process number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness import wait_for
+
+_READY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """A scheduler, and workers by the homes that they build in."""
+
+    address: str
+    folder: Path
+    workers: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def add(self, home: Path, **variables: str) -> None:
+        """Start a worker, and wait until it has joined."""
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        words = [
+            *("dask_worker", self.address, "--nworkers=1", "--nthreads=1", "--no-nanny"),
+            *("--memory-limit=0", "--death-timeout=60", "--no-dashboard"),
+            f"--local-directory={self.folder / str(len(self.workers))}",
+        ]
+        environment = {**os.environ, "BUILD_IMAGES_HOME": str(home), **variables}
+        self.workers[home] = _start(words, log, environment)
+        wait_for(lambda: "Registered to" in log.read_text(), _READY_S)
+
+
+@contextlib.contextmanager
+def dask_pool(folder: Path, homes: Sequence[Path] = ()) -> Iterator[Pool]:
+    """Run a scheduler, and a worker for each home."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "scheduler.log"
+    words = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
+    scheduler = _start(words, log, dict(os.environ))
+    pool = Pool(address=f"tcp://127.0.0.1:{port}", folder=folder)
+    try:
+        wait_for(lambda: "Scheduler at" in log.read_text(), _READY_S)
+        for home in homes:
+            pool.add(home)
+        yield pool
+    finally:
+        for process in (*pool.workers.values(), scheduler):
+            _end(process)
+
+
+def _start(words: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as sink:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"distributed.cli.{words[0]}", *words[1:]],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

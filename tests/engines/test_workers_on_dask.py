@@ -1,0 +1,197 @@
+"""Images made by workers of a real Dask scheduler, through a store that all share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dask_on_loopback import Pool, dask_pool
+from harness import (
+    PROJECT,
+    Ended,
+    build_images,
+    home_of_its_own,
+    manifest_of,
+    passed,
+    processes,
+    small_disk,
+    wait_for,
+)
+from real_registry import RealRegistry
+from small_base import LEAN, store_small_base, write_tiny
+
+from builder.build.engines import Tools
+from builder.system.descendants import end_tree
+
+pytestmark = pytest.mark.engines
+TINY = "tiny-1.0-small-x86_64"
+ORDER = r"builder\.verify\.cluster\.task"
+
+
+@pytest.fixture(name="homes")
+def homes_of_machines(tools: Tools, small_site: Path) -> Iterator[list[Path]]:
+    """The homes of two machines that build, with the small base."""
+    with contextlib.ExitStack() as held:
+        homes = [held.enter_context(home_of_its_own(tools)) for _ in range(2)]
+        for home in homes:
+            store_small_base(small_site, home)
+        (small_site / "store").mkdir()
+        yield homes
+
+
+@pytest.fixture(name="pool")
+def pool_of_two(homes: list[Path], tmp_path: Path) -> Iterator[Pool]:
+    with dask_pool(tmp_path / "dask", homes) as pool:
+        yield pool
+
+
+def words(site: Path, pool: Pool, *more: object) -> list[str]:
+    options = ["--project", site, "--all", "--on", pool.address, *more]
+    return [str(word) for word in options]
+
+
+def environment(site: Path, tmp_path: Path, **more: str) -> dict[str, str]:
+    """That of a login node, which has no tools for building."""
+    home = tmp_path / "login"
+    return {"BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_STORE": str(site / "store"), **more}
+
+
+@contextlib.contextmanager
+def started(site: Path, pool: Pool, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-m", "builder", *words(site, pool)],
+        cwd=PROJECT,
+        env={**os.environ, **environment(site, tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            yield child
+        finally:
+            end_tree(child.pid, grace_s=5)
+
+
+def ended(child: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
+    _, stderr = child.communicate(timeout=timeout_s)
+    return Ended(status=child.returncode, stdout="", stderr=stderr)
+
+
+@pytest.mark.parametrize("kind", ["registry", "folder"])
+def test_images_are_made_by_workers_and_come_back_verified(
+    kind: str, small_site: Path, homes: list[Path], tmp_path: Path, registry: RealRegistry
+) -> None:
+    env = environment(small_site, tmp_path)
+    if kind == "registry":
+        env["BUILD_IMAGES_STORE"] = f"{registry.host}/site/cache"
+    with dask_pool(tmp_path / "dask", homes) as pool:
+        done = passed(build_images(*words(small_site, pool), env=env))
+    assert f"{LEAN}: verify on " in done.stderr
+    assert "building with buildah" in done.stderr
+    manifest = manifest_of(small_site / "out" / LEAN)
+    assert manifest["outcome"] == "verified"
+    assert {*manifest["checks"]} == {"oci", "sif", "charliecloud"}
+    assert (small_site / "out" / LEAN / "image.sif").exists()
+    assert not [*(tmp_path / "login").glob("storage*")]
+    # Nobody is at work: what the run made is there, and another machine takes it from the store.
+    with dask_pool(tmp_path / "again") as empty:
+        done = passed(build_images(*words(small_site, empty), env=env))
+        assert f"= {LEAN}: unchanged, verified" in done.stderr
+        done = passed(build_images(*words(small_site, empty, "--output", tmp_path / "2"), env=env))
+        assert f"{LEAN}: from the site's store" in done.stderr
+    passed(build_images("verify", tmp_path / "2" / LEAN, "--project", small_site))
+
+
+def test_a_killed_worker_costs_no_image(small_site: Path, pool: Pool, tmp_path: Path) -> None:
+    write_tiny(small_site, '"test -e /tmp/never || sleep 13"')
+    with started(small_site, pool, tmp_path) as child:
+        wait_for(lambda: processes(r"^sleep 13$"))
+        [order] = processes(ORDER)
+        stat = Path(f"/proc/{order}/stat").read_text().rpartition(") ")[2].split()
+        os.kill(int(stat[1]), signal.SIGKILL)
+        wait_for(lambda: order not in processes(ORDER), 15)
+        done = ended(child)
+    assert done.status == 0, done.stderr
+    assert " is lost (x86_64)" in done.stderr
+    assert done.stderr.count(f"{TINY}: verify on") == 1
+    assert manifest_of(small_site / "out" / TINY)["outcome"] == "verified"
+    assert not processes(ORDER)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
+    number: signal.Signals, small_site: Path, pool: Pool, tmp_path: Path
+) -> None:
+    write_tiny(small_site, f'"test -e /tmp/never || sleep {3700 + number}"')
+    write_tiny(small_site, f'"test -e /tmp/never || sleep {3800 + number}"', name="other")
+    pattern = rf"^sleep 3[78]{number:02}$"
+    with started(small_site, pool, tmp_path) as child:
+        wait_for(lambda: len(processes(pattern)) == len(pool.workers))
+        begin = time.monotonic()
+        os.kill(child.pid, number)
+        wait_for(lambda: not processes(pattern), 12)
+        wait_for(lambda: not processes(ORDER), 12 - (time.monotonic() - begin))
+        done = ended(child)
+    if number == signal.SIGINT:
+        assert done.status == 130
+        assert "interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (small_site / "out" / TINY / "manifest.json").exists()
+    write_tiny(small_site, '"echo done"')
+    write_tiny(small_site, '"echo done"', name="other")
+    again = build_images(*words(small_site, pool), env=environment(small_site, tmp_path))
+    assert again.status == 0, again.stderr
+
+
+def test_a_full_disk_of_one_worker_costs_no_image(
+    small_site: Path, homes: list[Path], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "full", size="16m") as full:
+        (full / "tools").symlink_to(homes[0] / "tools")
+        with dask_pool(tmp_path / "dask", [full]) as pool:
+            child_env = environment(small_site, tmp_path)
+            failed = build_images(*words(small_site, pool), env=child_env)
+            assert failed.status == 4
+            assert str(full) in failed.stderr
+            assert "tried 3 times" in failed.stderr
+            pool.add(homes[0])
+            done = passed(build_images(*words(small_site, pool), env=child_env))
+    assert manifest_of(small_site / "out" / LEAN)["outcome"] == "verified"
+    assert f"{LEAN}: verify on " in done.stderr
+
+
+def test_a_failing_step_is_shown_with_its_log(small_site: Path, pool: Pool, tmp_path: Path) -> None:
+    write_tiny(small_site, '"echo all is well"', name="sound")
+    write_tiny(small_site, '"seq 100", "exit 7"')
+    done = build_images(*words(small_site, pool), env=environment(small_site, tmp_path))
+    assert done.status == 1
+    assert f"{TINY}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
+    assert f"log: {small_site}/out/{TINY}/build.log" in done.stderr
+    assert "\n99\n" in (small_site / "out" / TINY / "build.log").read_text()
+    assert manifest_of(small_site / "out/sound-1.0-small-x86_64")["outcome"] == "verified"
+
+
+def test_what_a_run_on_workers_needs(small_site: Path, tmp_path: Path) -> None:
+    (small_site / "store").mkdir()
+    env = environment(small_site, tmp_path)
+    nobody = Pool(address="tcp://127.0.0.1:9", folder=tmp_path)
+    done = build_images(*words(small_site, nobody), env=env)
+    assert done.status == 4
+    assert "tcp://127.0.0.1:9: no Dask scheduler answers" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = build_images(*words(small_site, nobody), env={**env, "BUILD_IMAGES_STORE": ""})
+    assert done.status == 2
+    assert "--on needs a store that all workers share" in done.stderr
+    done = build_images(*words(small_site, nobody, "--refresh"), env=env)
+    assert done.status == 2
+    assert "--refresh: not with --on" in done.stderr
+    slurm = ["--project", small_site, "--all", "--on", "slurm"]
+    done = build_images(*slurm, env=env)
+    assert done.status == 2
+    assert "site.yaml names no pool with slurm:" in done.stderr

@@ -1,0 +1,297 @@
+"""The executor for Dask's workers, with a connection that only notes what it is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from queue import Empty
+
+import pytest
+from samples import image
+
+from builder.build.engines import ENGINES, Tools
+from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
+from builder.build.run import BuildSettings, Run
+from builder.build.schedule import Attempt
+from builder.build.tasks import Task
+from builder.build.workers import Pool, Worker
+from builder.model import SitePool
+from builder.sources.site_store import SiteStore
+from builder.sources.site_store.folder import FolderStore
+from builder.system.home import Home
+from builder.system.host_facts import host_facts
+from builder.system.process import Processes
+from builder.system.terminal import Progress
+from builder.verify.cluster.executor import DaskExecutor, pool_of, pools_of
+from builder.verify.cluster.orders import Failure, Order, OrderResult, WorkerFacts, own_program
+
+X86 = Pool(name="x86", architectures=("x86_64", "ppc64le"))
+POWER = Pool(name="power", architectures=("ppc64le",))
+GPU = Pool(name="gpu", architectures=("x86_64",), gpus=2)
+Ended = Callable[[str, BaseException | None], object]
+
+
+def facts(machine: str = "n1", arch: str = "x86_64", **changes: object) -> WorkerFacts:
+    values: dict[str, object] = {
+        "emulates": ("ppc64le",),
+        "gpus": 0,
+        "program": own_program(),
+        "engine": "1.39",
+        **changes,
+    }
+    return WorkerFacts(machine=machine, arch=arch, **values)  # type: ignore[arg-type]
+
+
+class Noting:
+    """A connection to a scheduler that is not there."""
+
+    def __init__(self) -> None:
+        self.submitted: dict[str, tuple[Order, str, Ended]] = {}
+        self.cancelled: list[str] = []
+        self.is_idle = True
+
+    def watch(
+        self,
+        joined: Callable[[str, WorkerFacts | str], object],
+        lost: Callable[[str, bool], object],
+        told: Callable[[str, str], object],
+    ) -> None:
+        self.joined, self.lost, self.told = joined, lost, told
+
+    def submit(self, key: str, text: str, address: str, ended: Ended) -> None:
+        self.submitted[key] = (Order.read(text), address, ended)
+
+    def cancel(self, keys: Iterable[str]) -> None:
+        self.cancelled += keys
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        assert seconds == 10
+        return self.is_idle
+
+
+class Bench:
+    """An executor for one image, what it says, and its store in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        (root / "cache").mkdir()
+        (root / "out").mkdir()
+        self.out, self.said, self.connection = root / "out", io.StringIO(), Noting()
+        self.shared = SiteStore(FolderStore(root / "cache"), root)
+        self.image = image(root / "project")
+        tools = Tools(processes=Processes(), home=Home(path=root / "home"))
+        settings = BuildSettings(
+            project=root, out=self.out, engine="buildah", formats=("oci",), epoch=7
+        )
+        run = Run(
+            settings=settings,
+            tools=tools,
+            engine=ENGINES["buildah"](tools),
+            progress=Progress(stream=self.said),
+            host=host_facts(),
+            shared=self.shared,
+        )
+        self.executor = DaskExecutor(
+            self.connection,  # type: ignore[arg-type]
+            run,
+            {self.image.identifier: self.image},
+            store="/nfs/cache",
+            project="sha256:1",
+            pools=(X86, POWER),
+        )
+
+    def lines(self) -> list[str]:
+        """What was said, without the times."""
+        return [line.partition("] ")[2] for line in self.said.getvalue().splitlines()]
+
+    def events(self) -> list[Event]:
+        found: list[Event] = []
+        while True:
+            try:
+                found.append(self.executor.events.get(timeout=0.01))
+            except Empty:
+                return found
+
+    def begin(self, kind: str, number: int = 1) -> Attempt:
+        """Start a task of a kind on the worker n1, as its attempt with a number."""
+        worker = Worker(name="tcp://n1", machine="n1", pool=X86)
+        name = self.image.identifier
+        attempt = Attempt(name=f"{kind} {name}", number=number, worker=worker)
+        work = Task(
+            name=attempt.name,
+            kind=kind,
+            work=lambda: None,
+            label=f"{kind} {name}",
+            image=name,
+            number=3,
+        )
+        self.executor.start(work, attempt)
+        return attempt
+
+    def end(self, result: OrderResult) -> list[Event]:
+        """End the newest order with a result; the events that follow."""
+        *_, (_, _, ended) = self.connection.submitted.values()
+        ended(result.text(), None)
+        return self.events()
+
+    def entry(self, tag: str) -> str:
+        """Add an entry without a tag, as workers do; its digest."""
+        store = SiteStore(self.shared._place, self.shared._scratch, tags=False)
+        folder = self.out.parent / tag
+        folder.mkdir()
+        (folder / "file").write_text(tag)
+        store.put(tag, folder, tag)
+        return store.added[tag]
+
+
+@pytest.fixture(name="bench")
+def bench_with_a_worker(tmp_path: Path) -> Bench:
+    bench = Bench(tmp_path)
+    bench.connection.joined("tcp://n1", facts())
+    assert bench.events() == [WorkerJoined(worker=Worker(name="tcp://n1", machine="n1", pool=X86))]
+    return bench
+
+
+def test_a_site_has_its_pools_and_others_are_made_of_what_workers_are() -> None:
+    site = {
+        "x86": SitePool(arch="x86_64", builds=("x86_64", "ppc64le")),
+        "power": SitePool(arch="ppc64le"),
+        "gpu": SitePool(arch="x86_64", gpus=2),
+    }
+    pools = pools_of(site)
+    assert pools == (X86, POWER, GPU)
+    assert pool_of(facts(), pools) == X86
+    assert pool_of(facts(pool="gpu"), pools) == GPU
+    assert pool_of(facts(arch="ppc64le"), pools) == POWER
+    assert pool_of(facts(gpus=2), (GPU, X86)) == GPU
+    assert pool_of(facts(gpus=1), (GPU, X86)) == X86
+    assert pool_of(facts(gpus=1), ()) == Pool(
+        name="x86_64 with 1 GPU", architectures=("x86_64", "ppc64le"), gpus=1
+    )
+    assert pool_of(facts(gpus=4, emulates=()), ()).name == "x86_64 with 4 GPUs"
+    assert pool_of(facts(pool="other"), pools).name == "other"
+
+
+def test_workers_that_cannot_be_used_are_named(bench: Bench) -> None:
+    bench.connection.joined("tcp://n2", "it does not say what it is: ModuleNotFoundError")
+    bench.connection.joined("tcp://n3", facts("n3", program="sha256:0"))
+    assert bench.events() == []
+    assert bench.lines() == [
+        "n1 joins (x86)",
+        "tcp://n2 is not used: it does not say what it is: ModuleNotFoundError",
+        "n3 is not used: it has another version of build-images",
+    ]
+
+
+def test_workers_with_other_tools_share_no_stages(bench: Bench) -> None:
+    bench.connection.joined("tcp://n2", facts("n2"))
+    bench.connection.joined("tcp://n3", facts("n3", engine="1.28"))
+    assert bench.lines()[1:] == [
+        "n2 joins (x86)",
+        "n3 joins (x86)",
+        "n3 has Buildah 1.28, n2 1.39: they share no stages",
+    ]
+
+
+def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench: Bench) -> None:
+    attempt = bench.begin("stage")
+    [(key, (order, address, _))] = bench.connection.submitted.items()
+    assert key.endswith(f"-{attempt.name}-1")
+    assert (address, order) == (
+        "tcp://n1",
+        Order(
+            kind="stage",
+            image=bench.image.identifier,
+            flavour="runtime",
+            cpu="generic",
+            store="/nfs/cache",
+            project="sha256:1",
+            engine="buildah",
+            formats=("oci",),
+            epoch=7,
+            number=3,
+        ),
+    )
+    assert bench.lines()[-1] == f"{bench.image.identifier}: stage on n1 (x86)"
+    entries = {tag: bench.entry(tag) for tag in ("stage-1", "base-1", "image-1")}
+    assert bench.end(OrderResult(entries=entries)) == [AttemptEnded(attempt=attempt)]
+    assert not bench.shared.digest("stage-1")
+    bench.executor.accept(attempt)
+    assert bench.shared.digest("stage-1") == entries["stage-1"]
+    assert bench.shared.digest("base-1") == entries["base-1"]
+    assert not bench.shared.digest("image-1")  # no stage is an image
+
+
+def test_the_image_that_was_accepted_is_verified(bench: Bench) -> None:
+    late, current = bench.begin("image"), bench.begin("image", 2)
+    bench.end(OrderResult(entry="sha256:2"))
+    bench.executor.accept(current)
+    bench.begin("verify")
+    *_, (order, _, _) = bench.connection.submitted.values()
+    assert (late.number, order.kind, order.packed) == (1, "verify", "sha256:2")
+
+
+def test_evidence_that_the_store_lacks_fails_the_image(bench: Bench) -> None:
+    attempt = bench.begin("verify")
+    bench.end(OrderResult(entry="sha256:" + "0" * 64))
+    with pytest.raises(Exception, match="does not give the verified image"):
+        bench.executor.accept(attempt)
+
+
+def test_a_failure_of_the_machine_is_tried_elsewhere(bench: Bench) -> None:
+    bench.begin("image")
+    failure = Failure(message="the disk is full", exit_code=4)
+    worker = Worker(name="tcp://n1", machine="n1", pool=X86)
+    assert bench.end(OrderResult(failure=failure)) == [
+        WorkerLost(worker="tcp://n1", reason="the disk is full"),
+        WorkerJoined(worker=worker),
+    ]
+    assert bench.lines()[-1] == "n1: the disk is full"
+
+
+def test_a_failure_of_the_task_comes_with_its_log(bench: Bench) -> None:
+    bench.begin("image")
+    failure = Failure(message="the build failed", tail=("99", "100"))
+    [event] = bench.end(OrderResult(failure=failure, log="1\n2\n"))
+    log = bench.out / bench.image.identifier / "build.log"
+    assert isinstance(event, AttemptEnded)
+    assert str(event.error) == (
+        f"the build failed\n  its last 2 lines:\n  | 99\n  | 100\n  log: {log}"
+    )
+    assert log.read_text() == "1\n2\n"
+
+
+def test_a_result_that_cannot_be_read_ends_its_attempt(bench: Bench) -> None:
+    attempt = bench.begin("image")
+    *_, (_, _, ended) = bench.connection.submitted.values()
+    ended("{", None)
+    [event] = bench.events()
+    assert isinstance(event, AttemptEnded)
+    assert (event.attempt, type(event.error)) == (attempt, json.JSONDecodeError)
+
+
+def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
+    attempt = bench.begin("image")
+    [key] = bench.connection.submitted
+    bench.connection.told("tcp://n1", "building")
+    bench.connection.told("tcp://n9", "of another run")
+    bench.connection.lost("tcp://n9", False)
+    bench.connection.lost("tcp://n1", False)
+    bench.connection.lost("tcp://n1", True)
+    assert bench.events() == [
+        WorkerLost(worker="tcp://n1"),
+        WorkerLost(worker="tcp://n1", explained=True),
+    ]
+    assert set(bench.connection.cancelled) == {key}
+    assert bench.lines()[2:] == ["n1: building", "n1 is lost (x86)", "n1 leaves (x86)"]
+    bench.executor.cancel(attempt)
+    assert bench.connection.cancelled[-1] == key
+
+
+def test_an_interruption_cancels_all_orders(bench: Bench) -> None:
+    bench.begin("image")
+    bench.connection.is_idle = False
+    bench.executor.stop()
+    assert bench.connection.cancelled == list(bench.connection.submitted)
+    assert bench.lines()[-1] == "some workers have not ended their tasks yet"

@@ -1,0 +1,152 @@
+"""Orders and results as they travel, the project's entry, and the process of an order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from builder.build.site_store import add_project
+from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
+from builder.sources.site_store import SiteStore
+from builder.sources.site_store.folder import FolderStore
+from builder.system.process import Processes
+from builder.verify.cluster import task
+from builder.verify.cluster.orders import Failure, Order, OrderResult
+
+ORDER = Order(
+    kind="stage",
+    image="one-1.0-debian13-x86_64",
+    flavour="runtime",
+    cpu="generic",
+    store="/nfs/cache",
+    project="sha256:" + "1" * 64,
+    engine="buildah",
+    formats=("oci", "sif"),
+    epoch=0,
+    number=1,
+)
+
+
+def test_orders_and_results_are_the_same_after_their_journey() -> None:
+    assert Order.read(ORDER.text()) == ORDER
+    failure = Failure(message="exit 7", hint="look", tail=("a", "b"), exit_code=4)
+    for result in (OrderResult(entries={"base-1": "sha256:2"}), OrderResult(failure=failure)):
+        assert OrderResult.read(result.text()) == result
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (
+            StepFailed("exit status 7", tail=["a", "b"], hint="look"),
+            Failure(message="exit status 7", tail=("a", "b"), hint="look"),
+        ),
+        (
+            MissingPrerequisite("no space left", hint="look"),
+            Failure(message="no space left", hint="look", exit_code=4),
+        ),
+        (BadInput("2 faults"), Failure(message="2 faults", exit_code=2)),
+    ],
+)
+def test_an_error_keeps_what_it_tells(error: BuildImagesError, failure: Failure) -> None:
+    assert Failure.of(error) == failure
+    assert failure.is_of_machine is isinstance(error, MissingPrerequisite)
+
+
+def test_the_projects_entry_has_what_images_are_declared_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    for name in ("recipes/a.yaml", "base-images/b.yaml", "tests/images/run-checks", "files/f.sh"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    (project / "matrix.yaml").write_text("axes: {}\n")
+    (project / "files/f.sh").chmod(0o755)
+    for name in ("out/image.sif", "tests/images/__pycache__/x.pyc", "README.md"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("not needed")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "site.yaml").write_text("shared: /opt/x\n")
+    monkeypatch.setenv("BUILD_IMAGES_SITE", str(tmp_path / "site.yaml"))
+    store = SiteStore(FolderStore(tmp_path / "cache"), tmp_path)
+    digest = add_project(store, project)
+    assert add_project(store, project)  # again, by another run
+    (tmp_path / "taken").mkdir()
+    assert store.take(digest, tmp_path / "taken")
+    taken = [path for path in (tmp_path / "taken").rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(tmp_path / "taken")) for path in taken) == [
+        *("base-images/b.yaml", "files/f.sh", "matrix.yaml", "recipes/a.yaml", "site.yaml"),
+        "tests/images/run-checks",
+    ]
+    assert os.access(tmp_path / "taken/files/f.sh", os.X_OK)
+    assert (tmp_path / "taken/site.yaml").read_text() == "shared: /opt/x\n"
+
+
+def test_a_store_that_takes_no_project_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "tests/images").mkdir(parents=True)
+    store = SiteStore(FolderStore(tmp_path / "missing"), tmp_path)
+    with pytest.raises(MissingPrerequisite, match="could not be added to the site's store"):
+        add_project(store, tmp_path)
+
+
+# ---- The process of an order ----
+
+
+@pytest.fixture(name="program")
+def order_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script in the place of Python, which gets the words `-m MODULE ORDER RESULT PARENT`."""
+    program = tmp_path / "program"
+    monkeypatch.setattr(sys, "executable", str(program))
+    return program
+
+
+def write(program: Path, *lines: str) -> None:
+    program.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    program.chmod(0o755)
+
+
+def test_the_result_of_an_order_is_what_its_process_wrote(program: Path) -> None:
+    lines = ['echo "[  12.5 s] one: building"', "echo noise", 'cat "$3" > "$4"']
+    write(program, *lines, f'test "$2" = builder.verify.cluster.task && test "$5" = {os.getpid()}')
+    told: list[str] = []
+    assert task.run_order("the order", lambda: True, told.append) == "the order"
+    assert told == ["one: building"]
+
+
+def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> None:
+    write(program, "echo Traceback", "exit 3")
+    result = OrderResult.read(task.run_order("", lambda: True, lambda _: None))
+    assert result.failure == Failure(
+        message="the order: exit status 3", tail=("Traceback",), exit_code=1
+    )
+
+
+def test_an_order_that_is_not_wanted_any_more_is_ended(program: Path, tmp_path: Path) -> None:
+    write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
+    with pytest.raises(Exception, match="interrupted"):
+        task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_an_order_ends_when_its_worker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: SimpleQueue[OrderResult | BaseException | None] = SimpleQueue()
+    assert task._next(events, os.getppid() + 1) is None
+    monkeypatch.setattr(task, "_POLL_S", 0.01)
+    events.put(OrderResult(entry="sha256:1"))
+    assert task._next(events, os.getppid()) == OrderResult(entry="sha256:1")
+
+
+def test_a_worker_tells_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    monkeypatch.setenv("BUILD_IMAGES_POOL", "x86")
+    facts = task.describe()
+    done = Processes().capture(["uname", "-nm"])
+    assert done.stdout.split() == [facts.machine, facts.arch]
+    assert facts.pool == "x86"
+    assert facts.program.startswith("sha256:")
+    assert bool(facts.engine) is bool(shutil.which("buildah"))
