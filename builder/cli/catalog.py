@@ -10,9 +10,9 @@ from builder.cli.options import Options, Parser, add_images_in, add_output, not_
 from builder.host.contracts import contract_from_file
 from builder.model.errors import BadInput, EmptySelection, Fault, counted
 from builder.model.manifest import MANIFEST, SCHEMA
+from builder.reports.catalog import write_catalog
 from builder.reports.catalog.entries import CatalogEntry, read_entry
-from builder.reports.catalog.pages import write_catalog
-from builder.reports.sites.files import SitePlace
+from builder.reports.sites import SitePlace
 
 _DESCRIPTION = """\
 Write a web site of the images that `build-images` and `build-images verify` left in a folder: their

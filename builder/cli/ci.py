@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.model.architectures import ARCHITECTURES, architecture
-from builder.reports.pipelines import jobs
+from builder.reports import pipelines
 
 _DESCRIPTION = """\
 Print a pipeline that builds, verifies and publishes the selected images, for GitHub Actions or
@@ -30,7 +30,7 @@ class CiOptions(SelectorOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `ci`."""
     parser.description = _DESCRIPTION
-    parser.add_argument("system", choices=tuple(jobs.RUNNERS), help="which CI system")
+    parser.add_argument("system", choices=tuple(pipelines.RUNNERS), help="which CI system")
     parser.add_argument(
         "--native-runner",
         action="append",
@@ -46,16 +46,16 @@ def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     own_runners = dict(options.native_runner)
-    argv = ["build-images", "ci", system, *jobs.words_of(options.selection)]
+    argv = ["build-images", "ci", system, *pipelines.words_of(options.selection)]
     argv += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     argv += ["--keyless"] if options.keyless else []
-    pipeline = jobs.pipeline_of(
+    pipeline = pipelines.pipeline_of(
         load_plan(options.project, options.selection).images,
-        {**jobs.RUNNERS[system], **own_runners},
+        {**pipelines.RUNNERS[system], **own_runners},
         command=shlex.join(argv),
-        key=jobs.KEYLESS if options.keyless else jobs.SECRET_KEY,
+        key=pipelines.KEYLESS if options.keyless else pipelines.SECRET_KEY,
     )
-    print(jobs.pipeline_text(system, pipeline), end="")
+    print(pipelines.pipeline_text(system, pipeline), end="")
     return 0
 
 

@@ -18,7 +18,7 @@ from builder.cli.options import (
 )
 from builder.model import PlannedImage
 from builder.model.errors import counted
-from builder.reports.sites.files import SiteImage, SitePlace, site_files
+from builder.reports.sites import SiteImage, SitePlace, site_files
 
 _DESCRIPTION = """\
 Write the files that a site needs to run the selected images: for each image, batch scripts for

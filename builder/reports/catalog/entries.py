@@ -22,7 +22,7 @@ from builder.model.manifest import SBOM, Manifest
 from builder.model.predicates import RunFacts, RunHost, TestLists, TestResult, result_of
 from builder.model.records import read
 from builder.reports.report.view import BUILT, VERIFIED, Card, card_of
-from builder.reports.sites.files import needs_of
+from builder.reports.sites import needs_of
 
 _MOST = 64 << 20  # bytes of a JSON file; the largest of shipped images is below 1 MB
 _KINDS = {

@@ -21,7 +21,7 @@ from builder.compile.spec import COMPILER
 from builder.model import Plan, Selection
 from builder.model.errors import BadInput
 from builder.plan import make_plan
-from builder.reports.pipelines.jobs import RUNNERS, SECRET_KEY, pipeline_of, pipeline_text
+from builder.reports.pipelines import RUNNERS, SECRET_KEY, pipeline_of, pipeline_text
 
 SYSTEMS = tuple(RUNNERS)
 PROJECT = f"--project={ROOT}"

@@ -19,7 +19,7 @@ from samples import GOLDEN, ROOT, image, recipe, shipped_plan
 from builder.cli import main
 from builder.model import PlannedImage
 from builder.model.errors import BadInput
-from builder.reports.sites.files import SiteImage, SitePlace, kubernetes_name, lua, site_files
+from builder.reports.sites import SiteImage, SitePlace, kubernetes_name, lua, site_files
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PLACE = SitePlace(registry="quay.io/site", folder="/opt/images")
