@@ -10,8 +10,8 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
-from builder.compile.lint.run import lint
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
 from builder.model.inputs import LOCK

@@ -8,7 +8,8 @@ import pytest
 
 from builder.artifacts import flatten, layers, sif, tars
 from builder.artifacts.sbom import packages, rpm
-from builder.compile.lint import linters, run
+from builder.compile import lint
+from builder.compile.lint import linters
 from builder.distribute.pull import proof, receipts, remote_image
 from builder.distribute.pull.streams import LIMITS
 from builder.model import exact_json
@@ -84,7 +85,7 @@ def test_what_is_read_of_a_release_file() -> None:
 
 def test_what_is_read_of_an_images_folder_and_kept_of_lint() -> None:
     assert (exact_json.MOST_VALUES, entries._MOST) == (200_000, 64 * MIB)
-    assert (linters.BATCH, linters.TIMEOUT_S, run.MOST) == (64, 300, 20_000)
+    assert (linters.BATCH, linters.TIMEOUT_S, lint.MOST) == (64, 300, 20_000)
 
 
 def test_whose_checks_speak_for_what_is_pulled() -> None:

@@ -9,9 +9,9 @@ import pytest
 from lint_samples import CLEAR, DEFINITION, one_planned, sample_spec
 from samples import compare_with_golden
 
+from builder.compile.lint import own_findings
 from builder.compile.lint.findings import RULES, LintFinding
 from builder.compile.lint.reading import read
-from builder.compile.lint.run import own_findings
 from builder.model import Spec
 from builder.model.inputs import LockedSource
 

@@ -15,11 +15,10 @@ import pytest
 from lint_samples import FILES, one_planned, sample_spec
 from samples import GOLDEN, ROOT, block, image, recipe, shipped_plan
 
-from builder.compile.lint import linters
+from builder.compile.lint import lint, linters
 from builder.compile.lint.findings import RULES, LintFinding, LintReport
 from builder.compile.lint.linters import IGNORED
 from builder.compile.lint.reading import read
-from builder.compile.lint.run import lint
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage, Spec
 from builder.model.errors import Interrupted, StepFailed

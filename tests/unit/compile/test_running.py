@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from samples import EVERYTHING, block, project, recipe
 
+from builder.compile.lint import own_findings
 from builder.compile.lint.findings import RULES
 from builder.compile.lint.reading import read
-from builder.compile.lint.run import own_findings
 from builder.compile.spec import compile_spec
 from builder.compile.spec.image_scripts import RUN
 from builder.model import Spec
