@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from builder.cli.options import Options, Parser
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
-from builder.load import schemas
-from builder.load.document import Faults, Node
+from builder.load.document import Faults, Node, learnt
+from builder.load.project import KINDS, file_schema, when_schema
 from builder.load.recipes import TOOLKIT_ARGUMENTS
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of
@@ -37,7 +37,7 @@ _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
     "policy": policy_of,
     "policy-case": case_of,
 }
-FILE_KINDS = (*schemas.KINDS, *_RECORDS)
+FILE_KINDS = (*KINDS, *_RECORDS)
 RESULT_KINDS = ("evidence",)
 
 
@@ -80,10 +80,10 @@ def _shape(kind: str) -> dict[str, object]:
 
         return evidence_schema()
     if kind in _RECORDS:
-        return schemas.learnt(_RECORDS[kind])
-    shape = schemas.file_schema(kind)
+        return learnt(_RECORDS[kind])
+    shape = file_schema(kind)
     if kind == "recipe":
         from builder.compile.spec.schema import block_schemas  # noqa: PLC0415 - it imports hpccm
 
-        shape["definitions"] = block_schemas(schemas.when_schema(), TOOLKIT_ARGUMENTS)
+        shape["definitions"] = block_schemas(when_schema(), TOOLKIT_ARGUMENTS)
     return shape

@@ -7,7 +7,7 @@ the types that `yaml.safe_load` gives them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,6 +122,13 @@ def note(node: Node, **schema: object) -> None:
     """Add keywords to the JSON Schema of `node` if it is a probe."""
     if isinstance(node, Probe):
         node.schema.update(schema)
+
+
+def learnt(reader: Callable[[Node, Faults], object]) -> dict[str, object]:
+    """Return the JSON Schema of the values that a reader accepts, found with a probe."""
+    probe = Probe(where=Where(file="", line=1), value="")
+    reader(probe, Faults())
+    return probe.schema
 
 
 def key_node(key: str, entry: Node) -> Node:

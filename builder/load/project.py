@@ -1,4 +1,7 @@
-"""Read the YAML files of a project into typed values, or report all their faults at once."""
+"""Read the YAML files of a project into typed values, or report all their faults at once.
+
+The same functions that read a kind of file give its JSON Schema.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,29 @@ from pathlib import Path
 
 from builder.load.bases import read_base
 from builder.load.checks import read_checks
-from builder.load.document import Faults, Node, parse
+from builder.load.document import Faults, Node, learnt, parse
 from builder.load.facts import read_facts
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import read_matrix
 from builder.load.patterns import (
+    ANY,
     Known,
     check_names,
     declared_axes,
     declared_checks,
     declared_names,
+    patterns_of,
 )
 from builder.load.recipes import (
     TOOLKIT_ARGUMENTS,
+    WHEN,
     check_ancestry,
     check_toolkit,
     read_recipe,
     with_files,
 )
-from builder.load.site import read_site
-from builder.model import BaseImage, BlockUse, Matrix, Project, Recipe, Where
+from builder.load.site import read_site, site_of
+from builder.model import SELECTABLE, BaseImage, BlockUse, Matrix, Project, Recipe, Where
 from builder.model.errors import BadInput, Fault
 
 MATRIX = "matrix.yaml"
@@ -129,3 +135,27 @@ def _bases(nodes: Mapping[str, Node | None], faults: Faults) -> dict[str, BaseIm
     check_names(nodes, "base", faults)
     bases = [read_base(node, faults) for node in nodes.values() if node]
     return {base.name: base for base in bases if base.name}
+
+
+_ANY = Known(recipes=None, bases=None, checks=None, axes={})
+_READERS: dict[str, Callable[[Node, Faults], object]] = {
+    "recipe": lambda node, faults: read_recipe(node, _ANY, faults),
+    "base": read_base,
+    "matrix": lambda node, faults: read_matrix(node, _ANY, faults),
+    "checks": lambda node, faults: read_checks(node, None, faults),
+    "site": site_of,
+}
+KINDS = tuple(_READERS)
+
+
+def file_schema(kind: str) -> dict[str, object]:
+    """Return the schema of one of the `KINDS` of file; it covers only the structure.
+
+    It refers to the blocks of recipes as `#/definitions/block`, and does not contain them.
+    """
+    return learnt(_READERS[kind])
+
+
+def when_schema() -> tuple[str, dict[str, object]]:
+    """Return the key of a block's condition, and the schema of its value."""
+    return WHEN, learnt(patterns_of(SELECTABLE, _ANY, here=ANY))
