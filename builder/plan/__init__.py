@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from builder.model import BlockUse, LeftOut, Plan, PlannedImage, Project, Reason, Selection
 from builder.model.errors import BadInput
-from builder.plan.cells import check_selection, nothing_selected, selected_cells
-from builder.plan.constraints import Constraints
+from builder.plan.cells import Constraints, check_selection, nothing_selected, selected_cells
 from builder.plan.images import Images
 from builder.plan.routes import WORLD
 

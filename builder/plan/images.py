@@ -33,8 +33,7 @@ from builder.model.errors import BadInput, Fault
 from builder.model.inputs import base_name
 from builder.model.site import at_mirror
 from builder.plan import toolkits
-from builder.plan.cells import fits
-from builder.plan.constraints import CellVerdict
+from builder.plan.cells import CellVerdict, fits
 
 KEY_FORMAT = "5"  # increased when the same inputs give a different image
 CHECKS_FOLDER = Path("tests/images")
