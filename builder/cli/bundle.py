@@ -31,8 +31,7 @@ from builder.distribute.publish.releases import (
 )
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
-from builder.registry import Credentials, Reference, Source, connect
-from builder.registry.client import namespace
+from builder.registry import Credentials, Reference, Source, connect, namespace
 from builder.registry.manifests import NATIVE, REGISTRY_BASE
 from builder.system.process import Processes
 from builder.system.terminal import ByteProgress, Progress

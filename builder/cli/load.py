@@ -45,8 +45,7 @@ from builder.distribute.pull.request import (
 )
 from builder.model.errors import BadInput, Refused, counted
 from builder.model.records import write
-from builder.registry import Reference
-from builder.registry.client import namespace
+from builder.registry import Reference, namespace
 from builder.registry.manifests import NATIVE
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress

@@ -34,8 +34,7 @@ from builder.distribute.publish.releases import (
 from builder.load.project import load_project
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, Refused, counted
-from builder.registry import Registry, Source
-from builder.registry.client import namespace
+from builder.registry import Registry, Source, namespace
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 

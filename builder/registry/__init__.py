@@ -1,8 +1,14 @@
-"""A client for OCI distribution specification 1.1; all content is checked against its digest."""
+"""A client for OCI distribution specification 1.1; all content is checked against its digest.
+
+https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
+"""
 
 from __future__ import annotations
 
-from builder.registry.client import Registry, connect
+from collections.abc import Callable, Collection
+
+from builder.model.errors import BadInput
+from builder.registry import blobs, referrers
 from builder.registry.credentials import Credentials, Login, RegistryState
 from builder.registry.failures import (
     Denied,
@@ -13,7 +19,9 @@ from builder.registry.failures import (
 )
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
-from builder.registry.repository import INDEXES, MANIFESTS
+from builder.registry.repository import INDEXES, MANIFESTS, Repository
+from builder.registry.transport import TIMEOUT_S, Transport
+from builder.system.process import Processes
 
 __all__ = [
     "INDEX",
@@ -37,4 +45,83 @@ __all__ = [
     "is_digest",
     "is_repository",
     "is_tag",
+    "namespace",
 ]
+
+
+class Registry(Repository):
+    """A repository, with blobs of any size and the referrers of its manifests.
+
+    Repositories returned by `sibling` share its connections and logins.
+    """
+
+    read_blob = blobs.read_blob
+    write_blob = blobs.write_blob
+    attach_all = referrers.attach_all
+    detach = referrers.detach
+    referrers = referrers.referrers
+
+    def sibling(self, repository: str) -> Registry:
+        """Return another repository of the same registry."""
+        return Registry(self.transport, repository)
+
+    def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
+        """Write a manifest that has a `subject`, so that the subject's `referrers` include it."""
+        return self.attach_all([content], media_type)[0]
+
+
+def connect(
+    reference: Reference,
+    credentials: Credentials | None = None,
+    *,
+    plain_http: Collection[str] = (),
+    wait: Callable[[float], object] | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+    state: RegistryState | None = None,
+    attempts: int | None = None,
+    timeout_s: tuple[float, float] = TIMEOUT_S,
+) -> Registry:
+    """Return the repository of a reference. `wait` sleeps for seconds between attempts.
+
+    `tell` receives a line for each wait, with reason and length. All clients of a repository with
+    the same credentials may share a `state`. At most `attempts` in a row make no progress (default:
+    5). `timeout_s` limits connecting, and a pause between two bytes.
+    """
+    transport = Transport(
+        reference.registry,
+        credentials or Credentials(),
+        plain_http=plain_http,
+        wait=wait,
+        tell=tell,
+        state=state,
+        attempts=attempts,
+        timeout_s=timeout_s,
+    )
+    return Registry(transport, reference.repository)
+
+
+def namespace(
+    text: str,
+    plain_http: Collection[str],
+    *,
+    own: bool = False,
+    processes: Processes | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> Callable[[str], Registry]:
+    """Return a function that gives a recipe's repository in REGISTRY/NAMESPACE.
+
+    Raises `BadInput`. Only the command's `own` registry gets the login from the environment
+    variables. `processes` starts credential helpers. `tell` receives a line for each wait.
+    """
+    if "/" not in text.strip("/"):
+        shown = "this" if "@" in text else text
+        raise BadInput(f"{shown}: write REGISTRY/NAMESPACE, such as quay.io/site")
+    if any(mark in text.rpartition("/")[2] for mark in ":@"):
+        raise BadInput("a namespace cannot have a tag or digest: write REGISTRY/NAMESPACE")
+    sample = Reference.parse(f"{text.rstrip('/')}/x")
+    credentials = Credentials(own=sample.registry if own else "", processes=processes)
+    first = connect(sample, credentials, plain_http=plain_http, tell=tell)
+    folder = sample.repository.removesuffix("/x")
+    return lambda recipe: first.sibling(
+        Reference.parse(f"{sample.registry}/{folder}/{recipe}").repository
+    )

@@ -25,8 +25,7 @@ from builder.distribute.publish.releases import ReadyRelease, declared_releases,
 from builder.load.project import load_project
 from builder.model import Selection
 from builder.model.errors import BadInput, Interrupted, Refused
-from builder.registry import RegistryFailed
-from builder.registry.client import namespace
+from builder.registry import RegistryFailed, namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
 from builder.system.threads import in_threads

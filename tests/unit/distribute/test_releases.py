@@ -12,7 +12,7 @@ from builder.distribute.publish.releases import declared_releases, ready_release
 from builder.load.project import load_project
 from builder.model import Cell, FloatingTag, Project, Selection, Where
 from builder.model.errors import BadInput
-from builder.registry.client import namespace
+from builder.registry import namespace
 
 
 @pytest.fixture(scope="module", name="project")

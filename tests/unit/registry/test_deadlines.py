@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.model.errors import Interrupted
-from builder.registry import Credentials, Descriptor, RegistryFailed, connections
-from builder.registry.client import Registry
+from builder.registry import Credentials, Descriptor, Registry, RegistryFailed, connections
 from builder.registry.transport import Transport
 
 CONTENT = bytes(1 << 20)

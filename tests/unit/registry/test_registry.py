@@ -33,13 +33,14 @@ from builder.registry import (
     Login,
     NotThere,
     Reference,
+    Registry,
     RegistryFailed,
     Unreachable,
     WrongContent,
     blobs,
     connect,
+    namespace,
 )
-from builder.registry.client import Registry, namespace
 from builder.registry.failures import Retries, Transient
 
 CONTENT = bytes(range(256)) * 4000
