@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from gc import freeze
+from pathlib import Path
 
 from builder.build.shared import name_shared
 from builder.cli.commands import command_of, parse
-from builder.cli.os_errors import describe
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.system.home import Home
 from builder.system.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # a shell's status for a program that SIGPIPE ended
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HINTS = {
+    **dict.fromkeys(_FULL, "free disk space, or name another folder: --output, BUILD_IMAGES_HOME"),
+    **dict.fromkeys(
+        [errno.EACCES, errno.EPERM, errno.EROFS],
+        "name another folder, or get permission for this one",
+    ),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +74,27 @@ def _failed(error: OSError) -> int:
     text, code = describe(error)
     _tell(f"build-images: {text}")
     return code
+
+
+def describe(error: OSError) -> tuple[str, int]:
+    """Return the message for an error, with its hint on a second line, and the exit code."""
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    problem = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
+    hint = _HINTS.get(error.errno or 0)
+    code = (MissingPrerequisite if _lacks(error) else BadInput).exit_code
+    return f"{problem}" + (f"\n  hint: {hint}" if hint else ""), code
+
+
+def _lacks(error: OSError) -> bool:
+    """True if the machine lacks disk space, or a home directory that can be written to."""
+    if error.errno in _FULL:
+        return True
+    named = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
+    try:
+        home = Home.of_environment().path
+    except MissingPrerequisite:  # this user has none
+        return False
+    return any(path == home or home in path.parents or path in home.parents for path in named)
 
 
 def _tell(text: str) -> None:

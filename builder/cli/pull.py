@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from builder.cli import describe
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -18,7 +19,6 @@ from builder.cli.options import (
     add_plain_http,
     not_empty,
 )
-from builder.cli.os_errors import describe
 from builder.distribute.pull.cache import PullCache
 from builder.distribute.pull.images import Pulled, Puller, pull
 from builder.distribute.pull.request import (

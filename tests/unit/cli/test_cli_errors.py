@@ -12,8 +12,7 @@ import pytest
 from projects import copy_of_project
 from samples import ROOT, compare_with_golden
 
-from builder.cli import main, plan
-from builder.cli.os_errors import describe
+from builder.cli import describe, main, plan
 from builder.system.terminal import (
     LiveProgress,
     in_colour,
