@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from builder.compile.spec.blocks import limit_reason
+from builder.compile.spec.catalogue import limit_reason
 from builder.compile.spec.image_scripts import (
     IN_SPEC,
     base_archive,

@@ -17,7 +17,7 @@ import hpccm.templates
 from hpccm.building_blocks.base import bb_base
 from hpccm.primitives import copy, shell
 
-from builder.compile.spec.blocks import notes_on
+from builder.compile.spec.catalogue import notes_on
 from builder.compile.spec.quirks import WORK_FOLDER
 from builder.compile.spec.rules import fault
 from builder.model import BlockUse, LockedSource, PlannedImage, StageRecipe

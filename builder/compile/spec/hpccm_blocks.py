@@ -23,8 +23,7 @@ from hpccm.common import linux_distro
 from hpccm.primitives import comment, environment, shell
 from hpccm.toolchain import toolchain
 
-from builder.compile.spec.blocks import DEBIAN, block_notes, notes_on
-from builder.compile.spec.catalogue import registered_block
+from builder.compile.spec.catalogue import DEBIAN, block_notes, notes_on, registered_block
 from builder.compile.spec.quirks import adjusted, downloads, fetches, target_of
 from builder.compile.spec.rules import fault, rendered_faults
 from builder.model import DEVELOPMENT, FILE_ARGUMENTS, BlockUse, PlannedImage, StageRecipe

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from builder.compile.spec.blocks import AARCH64, DEBIAN, PPC64LE, X86_64, family, notes_on
+from builder.compile.spec.catalogue import AARCH64, DEBIAN, PPC64LE, X86_64, family, notes_on
 from builder.model import EPOCH, PlannedCuda, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.exact_json import part

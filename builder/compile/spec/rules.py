@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from builder.compile.spec import catalogue
-from builder.compile.spec.blocks import block_notes, notes_on
-from builder.compile.spec.catalogue import Block, block_of
+from builder.compile.spec.catalogue import Block, block_notes, block_of, notes_on
 from builder.model import DEVELOPMENT, TOOLKITS, BlockUse
 from builder.model.errors import Fault
 from builder.model.inputs import LOCAL_SOURCE

@@ -18,7 +18,7 @@ from every_block import ARCHS, EVERY, FAMILIES, UNUSABLE, both, planned, uses, w
 from samples import block, compare_with_golden
 
 from builder.compile.spec import block_faults, compile_spec, limit_reason
-from builder.compile.spec.blocks import limits
+from builder.compile.spec.catalogue import limits
 from builder.compile.spec.hpccm_blocks import EXPLAINED, block_classes
 from builder.model.errors import BadInput
 
