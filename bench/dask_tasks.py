@@ -25,7 +25,7 @@ from timing import machine
 
 from builder.build.engines import ENGINES, Tools
 from builder.build.executor import run_all
-from builder.build.planning import load_plan
+from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.schedule import Schedule
 from builder.build.tasks import Task
@@ -65,7 +65,8 @@ def measure(tasks: int, workers: int, folder: Path) -> tuple[float, float]:
     """Return the seconds of a run, and the MB that this process needed for it."""
     connection.carry_out_here = nothing
     vars(connection)["describe"] = facts
-    [image, *_] = load_plan(PROJECT, Selection(images=("hpc-base-*-x86_64",))).images
+    plan = load_plan(PROJECT, Selection(images=("hpc-base-*-x86_64",)))
+    [spec, *_] = compiled(PROJECT, plan)
     tools = Tools(processes=Processes(), home=Home(path=folder))
     run = Run(
         settings=BuildSettings(project=PROJECT, out=folder, engine="buildah", formats=("oci",)),
@@ -74,7 +75,7 @@ def measure(tasks: int, workers: int, folder: Path) -> tuple[float, float]:
         progress=Progress(stream=io.StringIO()),
         host=host_facts(),
     )
-    name = image.identifier
+    name = spec.image.identifier
     todo = [
         Task(name=f"stage {number}", kind="stage", work=lambda: None, image=name)
         for number in range(tasks)
@@ -97,9 +98,7 @@ def measure(tasks: int, workers: int, folder: Path) -> tuple[float, float]:
         Client(cluster) as client,
     ):
         connected = Connection(client)
-        executor = DaskExecutor(
-            connected, run, {name: image}, store=str(folder), project="sha256:0"
-        )
+        executor = DaskExecutor(connected, run, {name: spec}, store=str(folder), project="sha256:0")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.monotonic()
         run_all(Schedule(todo, workers=()), executor, on_end=on_end)

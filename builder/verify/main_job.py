@@ -43,6 +43,10 @@ class RemoteExecutor(Executor, Protocol):
     def pools(self) -> Sequence[Pool]:
         """The pools that workers may join."""
 
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """The durations of tasks that ended, by name."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
@@ -112,11 +116,14 @@ class _MainJob:
 
     def __init__(self, run: Run, elsewhere: RemoteExecutor | None = None) -> None:
         self._elsewhere = elsewhere
+        # The last task of an image: a worker that only builds writes the manifest, too.
+        self._last = "image" if elsewhere and not run.settings.verify else "verify"
         self.manifests: dict[str, Manifest] = {}
         self.errors: dict[str, BuildImagesError] = {}
         self._run = run
         self._jobs: dict[str, ImageJob] = {}
         self._tasks: dict[str, Task] = {}
+        self._labels: dict[str, str] = {}  # of tasks, in the durations
         self._images: dict[str, list[str]] = {}  # images that wait for a task, in build order
         self._runtimes: dict[str, str] = {}  # tasks by the keys of the last development stages
         self._durations = Durations.read(run.tools.home.path)
@@ -160,6 +167,8 @@ class _MainJob:
                     ),
                 )
         finally:
+            for name, seconds in elsewhere.seconds.items() if elsewhere else ():
+                self._durations.measured[self._labels[name]] = seconds
             self._durations.keep(home.path)
             for job in self._jobs.values():
                 job.close()
@@ -188,7 +197,7 @@ class _MainJob:
         needs = add("image", name, job.build, needs=needs, after=after, group=name)
         if not self._elsewhere:  # a worker packs what it builds
             needs = add("pack", name, job.pack, needs=needs, group=name)
-        if not self._elsewhere or self._run.settings.verify:
+        if self._last == "verify":
             add("verify", name, job.prove, needs=needs, group=name)
 
     def _ancestor(self, image: PlannedImage, keyed: Sequence[KeyedStage]) -> tuple[str, ...]:
@@ -218,7 +227,7 @@ class _MainJob:
         name = f"{kind} {unique or about}"
         self._images.setdefault(name, []).append(image.identifier)
         if name not in self._tasks:
-            measured = f"{self._run.engine.name} {kind} {about}"
+            measured = self._labels[name] = f"{self._run.engine.name} {kind} {about}"
             emulated = image.cell.arch != self._run.host.arch
             slower = _EMULATED if emulated and kind in {"base", "stage", "image"} else 1
             self._tasks[name] = Task(
@@ -257,10 +266,11 @@ class _MainJob:
         if error:
             self._failed(images, task, error)
         over = [*images, *(other.group for other in dropped if other.group)]
-        if task.kind == "verify" or error:
+        is_last = task.kind == self._last
+        if is_last or error:
             for name in over:
                 self._jobs[name].close()
-        if task.kind == "verify" and not error:
+        if is_last and not error:
             self._finished(images[0])
 
     def _finished(self, name: str) -> None:

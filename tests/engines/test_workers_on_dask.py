@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -106,6 +107,23 @@ def test_images_are_made_by_workers_and_come_back_verified(
         done = passed(build_images(*words(small_site, empty, "--output", tmp_path / "2"), env=env))
         assert f"{LEAN}: from the site's store" in done.stderr
     passed(build_images("verify", tmp_path / "2" / LEAN, "--project", small_site))
+
+
+def test_an_image_may_be_built_now_and_verified_later(
+    small_site: Path, pool: Pool, tmp_path: Path
+) -> None:
+    env = environment(small_site, tmp_path)
+    done = passed(build_images(*words(small_site, pool, "--no-verify"), env=env))
+    assert f"✓ {LEAN}: built" in done.stderr
+    assert manifest_of(small_site / "out" / LEAN)["outcome"] == "built"
+    assert (small_site / "out" / LEAN / "image.sif").exists()
+    for tag in (small_site / "store/tags").glob("packed-*"):  # as if it had been built here
+        tag.unlink()
+    done = passed(build_images(*words(small_site, pool, "--json"), env=env))
+    assert "image on" not in done.stderr
+    manifest = manifest_of(small_site / "out" / LEAN)
+    assert manifest["outcome"] == "verified"
+    assert json.loads(done.stdout)["images"][0]["image"] == LEAN
 
 
 def test_a_killed_worker_costs_no_image(small_site: Path, pool: Pool, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from builder.sources.site_store.entries import SiteStore, unused_entries
+from builder.sources.site_store.entries import SiteStore
+from builder.sources.site_store.unused import unused_entries
 
 __all__ = ["SiteStore", "unused_entries"]

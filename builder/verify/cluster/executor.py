@@ -19,12 +19,12 @@ from builder.build.run import Run
 from builder.build.schedule import Attempt
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
-from builder.build.workspace import output_folder
-from builder.model import PlannedImage, SitePool
+from builder.build.workspace import FILES, output_folder
+from builder.model import PlannedImage, SitePool, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.verify.cluster.connection import Connection
 from builder.verify.cluster.orders import Order, OrderResult, WorkerFacts, own_program
-from builder.verify.shared_images import image_tag, take_entry
+from builder.verify.shared_images import image_tag, put_image, take_entry
 
 # Kinds of the entries that workers add for each kind of task; others get no tag.
 _ADDS = {
@@ -65,6 +65,12 @@ def pool_of(worker: WorkerFacts, pools: Sequence[Pool]) -> Pool:
     )
 
 
+def _artifacts(blobs: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of an entry that belong to an image's artifacts."""
+    tops = {*FILES.values()}
+    return {path: digest for path, digest in blobs.items() if path.partition("/")[0] in tops}
+
+
 @dataclass(kw_only=True, slots=True)
 class _Known:
     """A worker that joined, and how its machine is called in messages."""
@@ -76,15 +82,15 @@ class _Known:
 class DaskExecutor:
     """Carries the tasks of a run to workers, and takes what they made from the site's store.
 
-    `images` are the planned images of the run by identifier, `project` the digest of the project's
-    entry in the store, whose name is `store`.
+    `specs` are those of the run's images by identifier, `project` the digest of the project's entry
+    in the store, whose name is `store`. `seconds` are the durations of tasks that ended, by name.
     """
 
     def __init__(
         self,
         connection: Connection,
         run: Run,
-        images: Mapping[str, PlannedImage],
+        specs: Mapping[str, Spec],
         *,
         store: str,
         project: str,
@@ -93,7 +99,8 @@ class DaskExecutor:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.pools = tuple(pools)
         self.run = run
-        self._connection, self._run, self._images = connection, run, images
+        self.seconds: dict[str, float] = {}
+        self._connection, self._run, self._specs = connection, run, specs
         self._store, self._project = store, project
         self._name = secrets.token_hex(4)  # so that two runs have different tasks
         self._known: dict[str, _Known] = {}
@@ -126,19 +133,29 @@ class DaskExecutor:
     def accept(self, attempt: Attempt) -> None:
         """Set the tags of what a task added; move a verified image to the output folder."""
         task, result = self._tasks.pop(attempt), self._results.pop(attempt)
+        self.seconds[task.name] = result.seconds
         for tag, digest in result.entries.items():
             if tag.startswith(_ADDS[task.kind]):
                 self._set_tag(tag, digest)
         if task.kind == "image":
             self._packed[task.image] = result.entry
-        if task.kind == "verify":
-            image = self._images[task.image]
-            if not take_entry(self._run, image, result.entry):
-                raise StepFailed(f"{task.image}: the site's store does not give the verified image")
-            manifest = read_manifest(self._run.settings.out / task.image)
-            if manifest and manifest.outcome == "verified":
-                base = manifest.inputs.base.key
-                self._set_tag(image_tag(self._run, image, base), result.entry)
+        if task.kind == "verify" or (task.kind == "image" and not self._run.settings.verify):
+            self._take(self._specs[task.image].image, result.entry)
+
+    def _take(self, image: PlannedImage, entry: str) -> None:
+        """Fill an image's output folder; its artifacts have to be those that were packed."""
+        name, shared = image.identifier, self._run.shared
+        try:
+            packed, taken = (_artifacts(shared.blobs(one)) for one in (self._packed[name], entry))
+        except OSError as error:
+            raise StepFailed(f"{name}: the site's store: {error}") from error
+        if packed != taken:
+            raise StepFailed(f"{name}: the evidence is of other artifacts than those of the build")
+        if not take_entry(self._run, image, entry):
+            raise StepFailed(f"{name}: the site's store does not give the image")
+        manifest = read_manifest(self._run.settings.out / name)
+        if manifest and manifest.outcome == "verified":
+            self._set_tag(image_tag(self._run, image, manifest.inputs.base.key), entry)
 
     def stop(self) -> None:
         """Cancel everything, and wait until the workers have ended their orders."""
@@ -155,7 +172,7 @@ class DaskExecutor:
         return f"build-images-{self._name}-{attempt.name}-{attempt.number}"
 
     def _order(self, task: Task) -> Order:
-        settings, cell = self._run.settings, self._images[task.image].cell
+        settings, cell = self._run.settings, self._specs[task.image].image.cell
         return Order(
             kind=task.kind,
             image=task.image,
@@ -167,11 +184,19 @@ class DaskExecutor:
             formats=tuple(settings.formats),
             epoch=settings.epoch,
             number=task.number,
-            packed=self._packed.get(task.image, "") if task.kind == "verify" else "",
+            packed=self._packed_entry(task.image) if task.kind == "verify" else "",
             native_tools=settings.native_tools,
             offline=settings.offline,
             max_index_age=settings.max_index_age,
         )
+
+    def _packed_entry(self, name: str) -> str:
+        """Return the digest of a packed image's entry; one that an earlier run built is added."""
+        if name not in self._packed:
+            folder, spec = self._run.settings.out / name, self._specs[name]
+            if manifest := read_manifest(folder):
+                self._packed[name] = put_image(self._run, spec, manifest, "packed")
+        return self._packed.get(name, "")
 
     def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
         """Report the end of an attempt. `text` is its result; called in Dask's thread."""

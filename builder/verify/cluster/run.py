@@ -41,7 +41,7 @@ def workers_of(on: str, run: Run, specs: Sequence[Spec]) -> Iterator[DaskExecuto
         executor = DaskExecutor(
             connection,
             run,
-            {spec.image.identifier: spec.image for spec in specs},
+            {spec.image.identifier: spec for spec in specs},
             store=store,
             project=digest,
             pools=pools_of(site.pools),

@@ -162,7 +162,10 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     [spec] = specs
     if order.kind == "image" and (digest := find_packed(run, spec.image)):
         return OrderResult(entry=digest)
-    if order.kind == "verify" and not take_entry(run, spec.image, order.packed):
+    is_there = order.kind != "verify" or (
+        order.packed and take_entry(run, spec.image, order.packed)
+    )
+    if not is_there:
         raise MissingPrerequisite(
             f"{order.image}: the site's store did not give the image", hint="it is built again"
         )

@@ -9,14 +9,17 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
+from manifest_samples import record
 from samples import image
 
+from builder.artifacts.manifests import write_manifest
 from builder.build.engines import ENGINES, Tools
 from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
 from builder.build.run import BuildSettings, Run
 from builder.build.schedule import Attempt
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
+from builder.compile.spec import compile_spec
 from builder.model import SitePool
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
@@ -79,7 +82,8 @@ class Bench:
         (root / "out").mkdir()
         self.out, self.said, self.connection = root / "out", io.StringIO(), Noting()
         self.shared = SiteStore(FolderStore(root / "cache"), root)
-        self.image = image(root / "project")
+        self.spec = compile_spec(image(root / "project"), run_checks="")
+        self.image = self.spec.image
         tools = Tools(processes=Processes(), home=Home(path=root / "home"))
         settings = BuildSettings(
             project=root, out=self.out, engine="buildah", formats=("oci",), epoch=7
@@ -95,7 +99,7 @@ class Bench:
         self.executor = DaskExecutor(
             self.connection,  # type: ignore[arg-type]
             run,
-            {self.image.identifier: self.image},
+            {self.image.identifier: self.spec},
             store="/nfs/cache",
             project="sha256:1",
             pools=(X86, POWER),
@@ -135,12 +139,13 @@ class Bench:
         ended(result.text(), None)
         return self.events()
 
-    def entry(self, tag: str) -> str:
+    def entry(self, tag: str, **files: str) -> str:
         """Add an entry without a tag, as workers do; its digest."""
         store = SiteStore(self.shared._place, self.shared._scratch, tags=False)
         folder = self.out.parent / tag
         folder.mkdir()
-        (folder / "file").write_text(tag)
+        for name, text in {"file": tag, **files}.items():
+            (folder / name).write_text(text)
         store.put(tag, folder, tag)
         return store.added[tag]
 
@@ -232,11 +237,36 @@ def test_the_image_that_was_accepted_is_verified(bench: Bench) -> None:
     assert (late.number, order.kind, order.packed) == (1, "verify", "sha256:2")
 
 
-def test_evidence_that_the_store_lacks_fails_the_image(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("artifact", "problem"),
+    [
+        ("another", "the evidence is of other artifacts than those of the build"),
+        ("the same", "the site's store does not give the image"),  # it has no manifest
+        ("", "no entry sha256:0000"),
+    ],
+)
+def test_evidence_has_to_belong_to_the_image_that_was_accepted(
+    artifact: str, problem: str, bench: Bench
+) -> None:
+    attempt = bench.begin("image")
+    bench.end(OrderResult(entry=bench.entry("packed-1", **{"image.sif": "the same"})))
+    bench.executor.accept(attempt)
+    entry = bench.entry("image-1", **{"image.sif": artifact}) if artifact else "sha256:" + "0" * 64
     attempt = bench.begin("verify")
-    bench.end(OrderResult(entry="sha256:" + "0" * 64))
-    with pytest.raises(Exception, match="does not give the verified image"):
+    bench.end(OrderResult(entry=entry, seconds=2.5))
+    with pytest.raises(Exception, match=problem):
         bench.executor.accept(attempt)
+    assert bench.executor.seconds[attempt.name] == 2.5
+
+
+def test_an_image_that_an_earlier_run_built_is_verified(bench: Bench) -> None:
+    folder = bench.out / bench.image.identifier
+    folder.mkdir()
+    (folder / "image.sif").write_text("a SIF")
+    write_manifest(folder, record({"artifacts": {"oci": {}, "sif": {}}}), ())
+    bench.begin("verify")
+    *_, (order, _, _) = bench.connection.submitted.values()
+    assert "image.sif" in bench.shared.blobs(order.packed)
 
 
 def test_a_failure_of_the_machine_is_tried_elsewhere(bench: Bench) -> None:
