@@ -45,7 +45,7 @@ ABOUT = {
     "site-files": "write the files that a site needs to run the images",
     "ci": "print a pipeline for the images, for a CI system",
     "catalog": "write a web site of the images that are built",
-    "workers": "print the batch script that adds workers to a scheduler (see --on)",
+    "workers": "show the workers of a scheduler (see --on), or print a script that adds some",
 }
 DESCRIPTION = """\
 Build container images for supercomputers: recipes in YAML, for a matrix of architecture x

@@ -66,6 +66,11 @@ class Connection:
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._collector.start()
 
+    def workers(self) -> dict[str, WorkerFacts | str]:
+        """Return the workers by address; a text for one that does not say what it is."""
+        addresses = [*self._client.scheduler_info(n_workers=-1)["workers"]]
+        return dict(zip(addresses, self._asking.map(self._facts, addresses), strict=True))
+
     def watch(
         self,
         joined: Callable[[str, WorkerFacts | str], object],
