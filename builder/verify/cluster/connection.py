@@ -62,6 +62,7 @@ class Connection:
         self._noting = ThreadPoolExecutor(1)  # what is told, in its order
         self._is_closed = False
         self._topics: list[str] = []
+        self._present: set[str] = set()  # workers that have not left
         self._done: SimpleQueue[tuple[Future[str], Ended] | None] = SimpleQueue()
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._collector.start()
@@ -82,22 +83,14 @@ class Connection:
         Workers are named by their addresses. `joined` gets a text if a worker does not say what it
         is; `lost` gets whether the worker was to leave.
         """
-        known: set[str] = set()
-
-        def ask(address: str) -> None:
-            with self._lock:
-                if address in known or self._is_closed:
-                    return
-                known.add(address)
-            self._asking.submit(lambda: joined(address, self._facts(address)))
 
         def note(event: tuple[float, object]) -> None:
             _, message = event
             match message:
                 case {"action": "add-worker", "worker": address}:
-                    ask(address)
+                    self._ask(address, joined)
                 case {"action": "remove-worker", "worker": address, "expected": expected}:
-                    known.discard(address)
+                    self._present.discard(address)
                     self._noting.submit(lost, address, bool(expected))
 
         def tell(event: tuple[float, tuple[str, str]]) -> None:
@@ -107,7 +100,7 @@ class Connection:
             self._client.subscribe_topic(topic, handler)
             self._topics.append(topic)
         for address in self._client.scheduler_info(n_workers=-1)["workers"]:
-            ask(address)
+            self._ask(address, joined)
 
     def submit(self, key: str, text: str, address: str, ended: Ended) -> None:
         """Submit an order to a worker. `ended` gets the result's text, or an error.
@@ -181,6 +174,24 @@ class Connection:
         for topic in self._topics:
             self._client.unsubscribe_topic(topic)
         self._client.close()
+
+    def _ask(self, address: str, joined: Callable[[str, WorkerFacts | str], object]) -> None:
+        """Ask a worker what it is, and call `joined` unless it left meanwhile."""
+
+        def answer() -> None:
+            facts = self._facts(address)
+            with contextlib.suppress(RuntimeError):  # the connection is closed
+                self._noting.submit(enter, facts)
+
+        def enter(facts: WorkerFacts | str) -> None:
+            if address in self._present:
+                joined(address, facts)
+
+        with self._lock:
+            if address in self._present or self._is_closed:
+                return
+            self._present.add(address)
+        self._asking.submit(answer)
 
     def _facts(self, address: str) -> WorkerFacts | str:
         try:
