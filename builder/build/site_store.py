@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +13,10 @@ from builder.build.inputs import project_digests
 from builder.load.document import Faults
 from builder.load.project import CHECKS
 from builder.load.site import SITE, STORE, VARIABLE, read_site
-from builder.model import Site
+from builder.model import Site, Spec
 from builder.model.digests import sha256_of_file, sha256_of_json
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.inputs import LOCAL_SOURCE
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
@@ -84,8 +85,10 @@ def store_named(
 # ---- The project, for workers on other machines ----
 
 
-def add_project(store: SiteStore, project: Path) -> str:
+def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> str:
     """Add a project's files to the site's store; return the digest of the entry.
+
+    Sources that lie in the project are among them, if specs need them.
 
     Raises `MissingPrerequisite` if they cannot be added.
     """
@@ -93,7 +96,9 @@ def add_project(store: SiteStore, project: Path) -> str:
     checks = Path(CHECKS).parent
     with TemporaryDirectory(prefix="build-images-") as folder:
         copy = Path(folder)
-        for name in project_digests(project):
+        urls = [source.url for spec in specs for source in spec.sources]
+        local = [url.removeprefix(LOCAL_SOURCE) for url in urls if url.startswith(LOCAL_SOURCE)]
+        for name in (*project_digests(project), *local):
             target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(project / name, target)

@@ -36,7 +36,7 @@ def workers_of(on: str, run: Run, specs: Sequence[Spec]) -> Iterator[DaskExecuto
         held.enter_context(using(home, project, progress.say))
         shared = store_named(store, run.tools, progress.say)
         run = dataclasses.replace(run, shared=shared)
-        digest = add_project(shared, project)
+        digest = add_project(shared, project, specs)
         connection = held.enter_context(_connection(on, run, site))
         executor = DaskExecutor(
             connection,

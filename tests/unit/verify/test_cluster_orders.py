@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -9,8 +10,11 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from samples import image
 
 from builder.build.site_store import add_project
+from builder.compile.spec import compile_spec
+from builder.model import LockedSource
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
@@ -74,14 +78,19 @@ def test_the_projects_entry_has_what_images_are_declared_by(
     (tmp_path / "site.yaml").write_text("shared: /opt/x\n")
     monkeypatch.setenv("BUILD_IMAGES_SITE", str(tmp_path / "site.yaml"))
     store = SiteStore(FolderStore(tmp_path / "cache"), tmp_path)
-    digest = add_project(store, project)
-    assert add_project(store, project)  # again, by another run
+    (project / "archives").mkdir()
+    (project / "archives/sdk.tar").write_text("an archive of a licensee")
+    urls = ("local:archives/sdk.tar", "https://example.org/a.tar")
+    sources = tuple(LockedSource(url=url, file="f", sha256="0" * 64, size=1) for url in urls)
+    spec = compile_spec(image(tmp_path / "other"), run_checks="")
+    digest = add_project(store, project, [dataclasses.replace(spec, sources=sources)])
+    assert add_project(store, project) != digest  # without the archive
     (tmp_path / "taken").mkdir()
     assert store.take(digest, tmp_path / "taken")
     taken = [path for path in (tmp_path / "taken").rglob("*") if path.is_file()]
     assert sorted(str(path.relative_to(tmp_path / "taken")) for path in taken) == [
-        *("base-images/b.yaml", "files/f.sh", "matrix.yaml", "recipes/a.yaml", "site.yaml"),
-        "tests/images/run-checks",
+        *("archives/sdk.tar", "base-images/b.yaml", "files/f.sh", "matrix.yaml", "recipes/a.yaml"),
+        *("site.yaml", "tests/images/run-checks"),
     ]
     assert os.access(tmp_path / "taken/files/f.sh", os.X_OK)
     assert (tmp_path / "taken/site.yaml").read_text() == "shared: /opt/x\n"
