@@ -56,7 +56,14 @@ class WorkerLost:
     reason: str = ""
 
 
-Event = AttemptEnded | WorkerJoined | WorkerLost | None  # None: an interruption
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorFailed:
+    """The executor can carry no more tasks; the error ends the run."""
+
+    error: BuildImagesError
+
+
+Event = AttemptEnded | WorkerJoined | WorkerLost | ExecutorFailed | None  # None: an interruption
 
 # Called in the main thread when a task ends: with its error, and the tasks dropped because of it.
 OnEnd = Callable[[Task, BaseException | None, Sequence[Task]], None]
@@ -180,6 +187,8 @@ def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd)
     match event:
         case None:
             raise KeyboardInterrupt
+        case ExecutorFailed():
+            raise event.error
         case WorkerJoined():
             schedule.join(event.worker)
         case WorkerLost():

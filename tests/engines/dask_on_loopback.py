@@ -23,6 +23,7 @@ class Pool:
 
     address: str
     folder: Path
+    scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def add(self, home: Path, **variables: str) -> None:
@@ -48,7 +49,7 @@ def dask_pool(folder: Path, homes: Sequence[Path] = ()) -> Iterator[Pool]:
     log = folder / "scheduler.log"
     words = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
     scheduler = _start(words, log, dict(os.environ))
-    pool = Pool(address=f"tcp://127.0.0.1:{port}", folder=folder)
+    pool = Pool(address=f"tcp://127.0.0.1:{port}", folder=folder, scheduler=scheduler)
     try:
         wait_for(lambda: "Scheduler at" in log.read_text(), _READY_S)
         for home in homes:

@@ -167,6 +167,19 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
     assert again.status == 0, again.stderr
 
 
+def test_a_lost_scheduler_ends_the_run(small_site: Path, pool: Pool, tmp_path: Path) -> None:
+    write_tiny(small_site, '"test -e /tmp/never || sleep 3901"')
+    with started(small_site, pool, tmp_path) as child:
+        wait_for(lambda: processes(r"^sleep 3901$"))
+        assert pool.scheduler
+        pool.scheduler.kill()
+        done = ended(child, 60)
+        wait_for(lambda: not processes(ORDER), 30)
+    assert done.status == 4, done.stderr
+    assert "the connection to the Dask scheduler is lost" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_full_disk_of_one_worker_costs_no_image(
     small_site: Path, homes: list[Path], tmp_path: Path
 ) -> None:

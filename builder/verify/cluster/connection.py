@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Ended = Callable[[str, BaseException | None], object]
 
 _ANSWER_S = 20.0  # for a scheduler to answer
+_POLL_S = 0.3  # how often it is looked whether the scheduler is there, and who is at work
 _AT_ONCE = 8  # workers that are asked what they are
 _LINES = "build-images"  # the topic of the lines of progress
 _SETTINGS = {  # of a scheduler that is started here: a worker that is silent for so long is lost
@@ -77,11 +78,12 @@ class Connection:
         joined: Callable[[str, WorkerFacts | str], object],
         lost: Callable[[str, bool], object],
         told: Callable[[str, str], object],
+        gone: Callable[[], object],
     ) -> None:
         """Call `joined` for each worker, now and later, `lost` when it leaves, `told` for lines.
 
         Workers are named by their addresses. `joined` gets a text if a worker does not say what it
-        is; `lost` gets whether the worker was to leave.
+        is; `lost` gets whether the worker was to leave. `gone` is called if the scheduler is gone.
         """
 
         def note(event: tuple[float, object]) -> None:
@@ -101,6 +103,18 @@ class Connection:
             self._topics.append(topic)
         for address in self._client.scheduler_info(n_workers=-1)["workers"]:
             self._ask(address, joined)
+        threading.Thread(target=self._guard, args=(gone,), daemon=True).start()
+
+    def _guard(self, gone: Callable[[], object]) -> None:
+        """Wait until the scheduler is gone. It then has cancelled all orders, so all is over."""
+        while self._is_up:
+            time.sleep(_POLL_S)
+        if not self._is_closed:
+            gone()
+
+    @property
+    def _is_up(self) -> bool:
+        return self._client.status == "running"
 
     def submit(self, key: str, text: str, address: str, ended: Ended) -> None:
         """Submit an order to a worker. `ended` gets the result's text, or an error.
@@ -151,18 +165,22 @@ class Connection:
         """Cancel orders; their workers end them."""
         with self._lock:
             futures = [self._futures.pop(key) for key in keys if key in self._futures]
-        if futures:
+        if futures and self._is_up:
             self._client.cancel(futures, force=True)
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Return whether all workers ended all orders that are cancelled, after so many seconds."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            running = self._client.run(orders_here, on_error="ignore")
-            if not any(running.values()):
-                return True
-            time.sleep(0.2)
-        return False
+    def wait_until_idle(self, addresses: Iterable[str], seconds: float) -> bool:
+        """Return whether workers ended the orders that are cancelled, after so many seconds."""
+        deadline, busy = time.monotonic() + seconds, {*addresses}
+        while busy and self._is_up:
+            asked = self._asking.submit(
+                self._client.run, orders_here, workers=[*busy], on_error="ignore"
+            )
+            wait([asked], timeout=max(0.0, deadline - time.monotonic()))
+            if not asked.done():  # a worker that is stopped does not answer
+                return False
+            busy = {address for address in busy if asked.result().get(address)}
+            time.sleep(_POLL_S)
+        return True
 
     def close(self) -> None:
         """Close the connection; tasks that run are cancelled."""

@@ -14,7 +14,13 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from builder.artifacts.manifests import read_manifest
-from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
+from builder.build.executor import (
+    AttemptEnded,
+    Event,
+    ExecutorFailed,
+    WorkerJoined,
+    WorkerLost,
+)
 from builder.build.run import Run
 from builder.build.schedule import Attempt
 from builder.build.tasks import Task
@@ -107,7 +113,7 @@ class DaskExecutor:
         self._packed: dict[str, str] = {}  # digests of entries, by image
         self._tasks: dict[Attempt, Task] = {}
         self._results: dict[Attempt, OrderResult] = {}
-        connection.watch(self._joined, self._lost, self._told)
+        connection.watch(self._joined, self._lost, self._told, self._gone)
 
     def capacity(self) -> Sequence[Worker]:
         """Return no workers: those that are there join by events."""
@@ -159,8 +165,10 @@ class DaskExecutor:
 
     def stop(self) -> None:
         """Cancel everything, and wait until the workers have ended their orders."""
-        self._connection.cancel([self._key(attempt) for attempt in self._tasks])
-        if not self._connection.wait_until_idle(_ENDING_S):
+        running = [*self._tasks]
+        self._connection.cancel(self._key(attempt) for attempt in running)
+        addresses = [attempt.worker.name for attempt in running]
+        if not self._connection.wait_until_idle(addresses, _ENDING_S):
             self._run.progress.say("some workers have not ended their tasks yet")
 
     def close(self) -> None:
@@ -266,6 +274,16 @@ class DaskExecutor:
                 self._key(attempt) for attempt in [*self._tasks] if attempt.worker.name == address
             )
             self.events.put(WorkerLost(worker=address, explained=is_expected))
+
+    def _gone(self) -> None:
+        self.events.put(
+            ExecutorFailed(
+                error=MissingPrerequisite(
+                    "the connection to the Dask scheduler is lost",
+                    hint="run the same command again: what is finished is kept",
+                )
+            )
+        )
 
     def _told(self, address: str, line: str) -> None:
         if known := self._known.get(address):

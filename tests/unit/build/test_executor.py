@@ -13,6 +13,7 @@ from builder.build.executor import (
     PATIENCE_S,
     AttemptEnded,
     Event,
+    ExecutorFailed,
     ThreadExecutor,
     WorkerJoined,
     WorkerLost,
@@ -130,6 +131,13 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_its_task() -> None:
     [(name, error, dropped)] = run(executor, [task("verify a")])
     assert (name, dropped) == ("verify a", [])
     assert error == executor.refuses
+
+
+def test_an_executor_that_fails_ends_the_run() -> None:
+    executor = Scripted([ONE], [ExecutorFailed(error=StepFailed("the scheduler is gone"))])
+    with pytest.raises(StepFailed, match="the scheduler is gone"):
+        run(executor, [task("image a")])
+    assert executor.ends == ["stopped"]
 
 
 def test_a_task_that_no_machine_can_do_fails_for_the_reason_of_the_last() -> None:

@@ -18,7 +18,7 @@ class Client:
     """A client of a scheduler that is not there; workers answer when `may_answer` is set."""
 
     def __init__(self, *workers: str) -> None:
-        self.workers = workers
+        self.workers, self.status = workers, "running"
         self.handlers: dict[str, Handler] = {}
         self.may_answer = threading.Event()
         self.asked: SimpleQueue[str] = SimpleQueue()
@@ -33,7 +33,8 @@ class Client:
         assert n_workers == -1
         return {"workers": dict.fromkeys(self.workers)}
 
-    def run(self, _: object, *, workers: list[str]) -> dict[str, WorkerFacts]:
+    def run(self, _: object, *, workers: list[str], on_error: str = "") -> dict[str, WorkerFacts]:
+        assert on_error in {"", "ignore"}
         self.asked.put(workers[0])
         assert self.may_answer.wait(10)
         return {workers[0]: FACTS}
@@ -53,6 +54,7 @@ def watched(client: Client) -> tuple[Connection, SimpleQueue[tuple[object, ...]]
         lambda *worker: heard.put(("joined", *worker)),
         lambda *worker: heard.put(("lost", *worker)),
         lambda *line: heard.put(("told", *line)),
+        lambda: heard.put(("gone",)),
     )
     return connection, heard
 
@@ -84,4 +86,21 @@ def test_a_worker_that_is_lost_while_it_is_asked_does_not_join() -> None:
     connection._asking.shutdown()
     connection._noting.shutdown()
     assert heard.empty()
+    connection.close()
+
+
+def test_a_scheduler_that_is_gone_is_told_once() -> None:
+    client = Client()
+    connection, heard = watched(client)
+    client.status = "connecting"
+    assert heard.get(timeout=10) == ("gone",)
+    assert connection.wait_until_idle(["tcp://a"], 10)  # its orders were cancelled
+    connection.close()
+
+
+def test_a_stopped_worker_is_not_waited_for_longer_than_the_rest() -> None:
+    client = Client()
+    connection, _ = watched(client)
+    assert not connection.wait_until_idle(["tcp://a"], 0.2)
+    client.may_answer.set()
     connection.close()

@@ -14,7 +14,13 @@ from samples import image
 
 from builder.artifacts.manifests import write_manifest
 from builder.build.engines import ENGINES, Tools
-from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
+from builder.build.executor import (
+    AttemptEnded,
+    Event,
+    ExecutorFailed,
+    WorkerJoined,
+    WorkerLost,
+)
 from builder.build.run import BuildSettings, Run
 from builder.build.schedule import Attempt
 from builder.build.tasks import Task
@@ -60,8 +66,9 @@ class Noting:
         joined: Callable[[str, WorkerFacts | str], object],
         lost: Callable[[str, bool], object],
         told: Callable[[str, str], object],
+        gone: Callable[[], object],
     ) -> None:
-        self.joined, self.lost, self.told = joined, lost, told
+        self.joined, self.lost, self.told, self.gone = joined, lost, told, gone
 
     def submit(self, key: str, text: str, address: str, ended: Ended) -> None:
         self.submitted[key] = (Order.read(text), address, ended)
@@ -69,8 +76,8 @@ class Noting:
     def cancel(self, keys: Iterable[str]) -> None:
         self.cancelled += keys
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        assert seconds == 10
+    def wait_until_idle(self, addresses: Iterable[str], seconds: float) -> bool:
+        assert (*addresses, seconds) == ("tcp://n1", 10)
         return self.is_idle
 
 
@@ -317,6 +324,14 @@ def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
     assert bench.lines()[2:] == ["n1: building", "n1 is lost (x86)", "n1 leaves (x86)"]
     bench.executor.cancel(attempt)
     assert bench.connection.cancelled[-1] == key
+
+
+def test_the_run_ends_with_its_scheduler(bench: Bench) -> None:
+    bench.connection.gone()
+    [event] = bench.events()
+    assert isinstance(event, ExecutorFailed)
+    assert str(event.error).startswith("the connection to the Dask scheduler is lost\n  hint: run")
+    assert event.error.exit_code == 4
 
 
 def test_an_interruption_cancels_all_orders(bench: Bench) -> None:
