@@ -178,7 +178,8 @@ class Connection:
             wait([asked], timeout=max(0.0, deadline - time.monotonic()))
             if not asked.done():  # a worker that is stopped does not answer
                 return False
-            busy = {address for address in busy if asked.result().get(address)}
+            counts = {} if asked.exception() else asked.result()  # the scheduler may have ended
+            busy = {address for address in busy if counts.get(address)}
             time.sleep(_POLL_S)
         return True
 
@@ -226,6 +227,7 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
     need_distributed()
     from distributed import Client, Security  # noqa: PLC0415 - see `need_distributed`
 
+    _silence()
     if isinstance(security, TlsFiles):
         ends = {"cert": security.certificate, "key": security.key}
         files = {
@@ -248,6 +250,14 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
         yield connection
     finally:
         connection.close()
+
+
+def _silence() -> None:
+    """Log nothing of Dask's: what a user has to know is told by this program."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith(("distributed", "tornado")):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 @contextlib.contextmanager
@@ -278,7 +288,7 @@ def new_scheduler(folder: Path) -> Iterator[tuple[Scheduler, Connection]]:
                 protocol="tls://",
                 security=security,
                 dashboard_address=":0",
-                silence_logs=logging.ERROR,
+                silence_logs=logging.CRITICAL,
             ) as cluster,
             connected(cluster.scheduler_address, security) as connection,
         ):
