@@ -9,6 +9,8 @@ processes does it to the home and the builds of this machine. A line that no uni
 as not noticed. How many of those lines engine tests run is printed after `--engines FILE...`, which
 measures that of test files (bench/covering.py): all of tests/engines takes an hour.
 
+Root's mutants run in a PID namespace of their own: one that ends the wrong processes ends its own.
+
 Exits with 1 where less than REACH of all is noticed, or less than REACH_OF_PROOF of what proves
 images.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 from collections import defaultdict
@@ -33,6 +36,7 @@ import builder
 REACH, REACH_OF_PROOF = 0.90, 0.97
 PROOF = ("builder/verify", "builder/trust", "builder/distribute/pull")
 TESTS = PROJECT / "tests/unit"
+_ALONE = "BUILD_IMAGES_MUTANTS_ALONE"  # set within the namespace
 NOTICED, SURVIVED, NOT_COVERED = "noticed", "survived", "not covered"
 
 
@@ -138,6 +142,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--engines", nargs="+", type=Path, default=[], metavar="FILE")
     options = parser.parse_args()
+    _enter_namespace()
     if PROJECT not in Path(builder.__file__).parents:
         parser.error(f"builder is imported from {builder.__file__}: set PYTHONPATH to {PROJECT}")
     engines = coverage_of_engines(measured=options.engines)
@@ -151,6 +156,14 @@ def main() -> int:
         options.json.write_text(json.dumps([vars_of(one) for one in results], indent=1))
     proof = [one for one in results if one.file.startswith(tuple(f"{name}/" for name in PROOF))]
     return 0 if rate(results) >= REACH and (not proof or rate(proof) >= REACH_OF_PROOF) else 1
+
+
+def _enter_namespace() -> None:
+    """Run this program again in a PID namespace, if root runs it outside of one."""
+    if os.geteuid() == 0 and _ALONE not in os.environ:
+        words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable]
+        os.environ[_ALONE] = "1"
+        os.execvp(words[0], [*words, *sys.argv])
 
 
 def vars_of(result: Result) -> dict[str, object]:
