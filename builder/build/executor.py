@@ -209,10 +209,10 @@ def _settle_result(
     if schedule.done(attempt, digest=event.digest):
         if current and current != attempt:
             executor.cancel(current)
-        error = None
+        error: Exception | None = None
         try:
             executor.accept(attempt)
-        except BuildImagesError as failure:
+        except (BuildImagesError, OSError) as failure:
             error = failure
         on_end(schedule.task(attempt.name), error, ())
 

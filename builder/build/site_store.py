@@ -108,6 +108,8 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
         files = sorted(path for path in copy.rglob("*") if path.is_file())
         digests = {str(path.relative_to(copy)): sha256_of_file(path) for path in files}
         tag = f"project-{sha256_of_json(digests)}"
+        if digest := store.digest(tag):
+            return digest
         store.put(tag, copy, f"project {project.name}", packed=True)
     if tag not in store.added:
         raise MissingPrerequisite(

@@ -248,7 +248,8 @@ def _closing(
     for spec in specs:
         name = spec.image.identifier
         if name in errors:
-            lines.append(f"✗ {name}  failed: see {_shown(out / name / 'build.log')}")
+            log = out / name / "build.log"
+            lines.append(f"✗ {name}  failed{f': see {_shown(log)}' if log.exists() else ''}")
             continue
         manifest = manifests[name]
         mark = "✗" if manifest.outcome == "failed" else "✓"

@@ -280,7 +280,9 @@ class _MainJob:
         assert job.manifest is not None
         if job.was_made:
             self.manifests[name] = job.manifest
-            text = _closing(job.manifest, job.seconds())
+            durations = job.manifest.durations_s.values()
+            seconds = sum(durations) if self._elsewhere else job.seconds()
+            text = _closing(job.manifest, seconds)
             self._run.progress.finish(name, job.manifest.outcome, text)
         else:  # another builder made it in the meantime
             self._unchanged(name, job.manifest)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import tempfile
 import threading
 import time
@@ -20,7 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from builder.model import TlsFiles
-from builder.model.errors import MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite
 from builder.verify.cluster.orders import WorkerFacts
 from builder.verify.cluster.slurm import Scheduler
 from builder.verify.cluster.task import describe, run_order
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Ended = Callable[[str, BaseException | None], object]
 
+_ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 _ANSWER_S = 20.0  # for a scheduler to answer
 _POLL_S = 0.3  # how often it is looked whether the scheduler is there, and who is at work
 _AT_ONCE = 8  # workers that are asked what they are
@@ -77,13 +79,14 @@ class Connection:
         self,
         joined: Callable[[str, WorkerFacts | str], object],
         lost: Callable[[str, bool], object],
-        told: Callable[[str, str], object],
+        told: Callable[[str, str, str], object],
         gone: Callable[[], object],
     ) -> None:
         """Call `joined` for each worker, now and later, `lost` when it leaves, `told` for lines.
 
-        Workers are named by their addresses. `joined` gets a text if a worker does not say what it
-        is; `lost` gets whether the worker was to leave. `gone` is called if the scheduler is gone.
+        Workers are named by their addresses; a line has the key of its order before. `joined` gets
+        a text if a worker does not say what it is; `lost` gets whether the worker was to leave.
+        `gone` is called if the scheduler is gone.
         """
 
         def note(event: tuple[float, object]) -> None:
@@ -95,7 +98,7 @@ class Connection:
                     self._present.discard(address)
                     self._noting.submit(lost, address, bool(expected))
 
-        def tell(event: tuple[float, tuple[str, str]]) -> None:
+        def tell(event: tuple[float, tuple[str, str, str]]) -> None:
             self._noting.submit(told, *event[1])
 
         for topic, handler in (("all", note), (_LINES, tell)):
@@ -168,12 +171,12 @@ class Connection:
         if futures and self._is_up:
             self._client.cancel(futures, force=True)
 
-    def wait_until_idle(self, addresses: Iterable[str], seconds: float) -> bool:
-        """Return whether workers ended the orders that are cancelled, after so many seconds."""
+    def wait_until_idle(self, keys: str, addresses: Iterable[str], seconds: float) -> bool:
+        """Return whether workers ended the orders whose keys begin so, after so many seconds."""
         deadline, busy = time.monotonic() + seconds, {*addresses}
         while busy and self._is_up:
             asked = self._asking.submit(
-                self._client.run, orders_here, workers=[*busy], on_error="ignore"
+                self._client.run, orders_here, keys, workers=[*busy], on_error="ignore"
             )
             wait([asked], timeout=max(0.0, deadline - time.monotonic()))
             if not asked.done():  # a worker that is stopped does not answer
@@ -190,8 +193,9 @@ class Connection:
         self._done.put(None)
         for threads in (self._asking, self._noting):
             threads.shutdown(wait=False, cancel_futures=True)
-        for topic in self._topics:
-            self._client.unsubscribe_topic(topic)
+        with contextlib.suppress(Exception):  # the scheduler may be gone
+            for topic in self._topics:
+                self._client.unsubscribe_topic(topic)
         self._client.close()
 
     def _ask(self, address: str, joined: Callable[[str, WorkerFacts | str], object]) -> None:
@@ -227,6 +231,13 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
     need_distributed()
     from distributed import Client, Security  # noqa: PLC0415 - see `need_distributed`
 
+    if not _ADDRESS.fullmatch(address):
+        raise BadInput(
+            f"{address}: not the address of a Dask scheduler",
+            hint="write tcp://HOST:PORT, or tls://HOST:PORT with security: in site.yaml",
+        )
+    if address.startswith("tls") and not security:
+        raise BadInput(f"{address}: TLS needs security: in site.yaml", hint="docs/scale-out.md")
     _silence()
     if isinstance(security, TlsFiles):
         ends = {"cert": security.certificate, "key": security.key}
@@ -240,7 +251,7 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
         client = Client(
             address, security=security, timeout=_ANSWER_S, name="build-images", set_as_default=False
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of the network, of TLS, or of Dask
         raise MissingPrerequisite(
             f"{address}: no Dask scheduler answers: {error or type(error).__name__}",
             hint="start one with 'dask scheduler'; docs/scale-out.md has an example",
@@ -278,7 +289,8 @@ def new_scheduler(folder: Path) -> Iterator[tuple[Scheduler, Connection]]:
         security = Security.temporary()
         files = {"ca": security.tls_ca_file, "certificate": security.tls_worker_cert}
         for title, text in {**files, "key": security.tls_worker_key}.items():
-            (own / f"{title}.pem").write_text(text)  # the folder is this user's alone
+            (own / f"{title}.pem").touch(mode=0o600)
+            (own / f"{title}.pem").write_text(text)
         tls = TlsFiles(**{title: str(own / f"{title}.pem") for title in (*files, "key")})
         with (
             dask.config.set(_SETTINGS),
@@ -287,7 +299,7 @@ def new_scheduler(folder: Path) -> Iterator[tuple[Scheduler, Connection]]:
                 host=get_ip(),
                 protocol="tls://",
                 security=security,
-                dashboard_address=":0",
+                dashboard_address="127.0.0.1:0",  # it asks for no password
                 silence_logs=logging.CRITICAL,
             ) as cluster,
             connected(cluster.scheduler_address, security) as connection,
@@ -313,12 +325,12 @@ def carry_out_here(key: str, text: str) -> str:
     _RUNNING.add(key)
     try:
         return run_order(
-            text, is_wanted, lambda line: worker.log_event(_LINES, (worker.address, line))
+            text, is_wanted, lambda line: worker.log_event(_LINES, (key, worker.address, line))
         )
     finally:
         _RUNNING.discard(key)
 
 
-def orders_here() -> int:
-    """Return the number of orders that this worker's process is at work on."""
-    return len(_RUNNING)
+def orders_here(keys: str) -> int:
+    """Return the number of this worker's orders whose keys begin so."""
+    return sum(key.startswith(keys) for key in _RUNNING)

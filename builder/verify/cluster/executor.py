@@ -7,9 +7,10 @@ when the schedule accepts the result.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -23,13 +24,14 @@ from builder.build.executor import (
 )
 from builder.build.run import Run
 from builder.build.schedule import Attempt
+from builder.build.site_store import store_named
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
 from builder.build.workspace import FILES, output_folder
 from builder.model import PlannedImage, SitePool, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.verify.cluster.connection import Connection
-from builder.verify.cluster.orders import Order, OrderResult, WorkerFacts, own_program
+from builder.verify.cluster.orders import INTERRUPTED, Order, OrderResult, WorkerFacts, own_program
 from builder.verify.shared_images import image_tag, put_image, take_entry
 
 # Kinds of the entries that workers add for each kind of task; others get no tag.
@@ -39,6 +41,7 @@ _ADDS = {
     "image": ("base-", "native-", "stage-", "packed-"),
     "verify": (),
 }
+_TAG, _DIGEST = re.compile(r"[a-z]+-[0-9a-f]{64}"), re.compile(r"sha256:[0-9a-f]{64}")
 _ENDING_S = 10.0  # for workers to end their orders after an interruption
 
 
@@ -77,6 +80,10 @@ def _artifacts(blobs: Mapping[str, str]) -> dict[str, str]:
     return {path: digest for path, digest in blobs.items() if path.partition("/")[0] in tops}
 
 
+class _Ended(MissingPrerequisite):
+    """A worker ended an order because it is to end itself."""
+
+
 @dataclass(kw_only=True, slots=True)
 class _Known:
     """A worker that joined, and how its machine is called in messages."""
@@ -108,7 +115,7 @@ class DaskExecutor:
         self.seconds: dict[str, float] = {}
         self._connection, self._run, self._specs = connection, run, specs
         self._store, self._project = store, project
-        self._name = secrets.token_hex(4)  # so that two runs have different tasks
+        self._keys = f"build-images-{secrets.token_hex(4)}-"  # no other run has such keys
         self._known: dict[str, _Known] = {}
         self._packed: dict[str, str] = {}  # digests of entries, by image
         self._tasks: dict[Attempt, Task] = {}
@@ -141,7 +148,11 @@ class DaskExecutor:
         task, result = self._tasks.pop(attempt), self._results.pop(attempt)
         self.seconds[task.name] = result.seconds
         for tag, digest in result.entries.items():
-            if tag.startswith(_ADDS[task.kind]):
+            if (
+                tag.startswith(_ADDS[task.kind])
+                and _TAG.fullmatch(tag)
+                and _DIGEST.fullmatch(digest)
+            ):
                 self._set_tag(tag, digest)
         if task.kind == "image":
             self._packed[task.image] = result.entry
@@ -151,13 +162,17 @@ class DaskExecutor:
     def _take(self, image: PlannedImage, entry: str) -> None:
         """Fill an image's output folder; its artifacts have to be those that were packed."""
         name, shared = image.identifier, self._run.shared
+        if not _DIGEST.fullmatch(entry):
+            raise StepFailed(f"{name}: its worker gave no entry of the site's store")
         try:
             packed, taken = (_artifacts(shared.blobs(one)) for one in (self._packed[name], entry))
         except OSError as error:
             raise StepFailed(f"{name}: the site's store: {error}") from error
         if packed != taken:
             raise StepFailed(f"{name}: the evidence is of other artifacts than those of the build")
-        if not take_entry(self._run, image, entry):
+        # A store of its own: an error for one image says nothing of the next.
+        store = store_named(self._store, self._run.tools, self._run.progress.say)
+        if not take_entry(replace(self._run, shared=store), image, entry):
             raise StepFailed(f"{name}: the site's store does not give the image")
         manifest = read_manifest(self._run.settings.out / name)
         if manifest and manifest.outcome == "verified":
@@ -168,7 +183,7 @@ class DaskExecutor:
         running = [*self._tasks]
         self._connection.cancel(self._key(attempt) for attempt in running)
         addresses = [attempt.worker.name for attempt in running]
-        if not self._connection.wait_until_idle(addresses, _ENDING_S):
+        if not self._connection.wait_until_idle(self._keys, addresses, _ENDING_S):
             self._run.progress.say("some workers have not ended their tasks yet")
 
     def close(self) -> None:
@@ -177,7 +192,7 @@ class DaskExecutor:
     # ---- Orders and their results ----
 
     def _key(self, attempt: Attempt) -> str:
-        return f"build-images-{self._name}-{attempt.name}-{attempt.number}"
+        return f"{self._keys}{attempt.name}-{attempt.number}"
 
     def _order(self, task: Task) -> Order:
         settings, cell = self._run.settings, self._specs[task.image].image.cell
@@ -188,6 +203,7 @@ class DaskExecutor:
             cpu=cell.cpu,
             store=self._store,
             project=self._project,
+            program=own_program(),
             engine=settings.engine,
             formats=tuple(settings.formats),
             epoch=settings.epoch,
@@ -218,15 +234,21 @@ class DaskExecutor:
             self.events.put(AttemptEnded(attempt=attempt, error=error))
             return
         known = self._known[attempt.worker.name]
-        self._run.progress.say(f"{known.facts.machine}: {error}")
-        self.events.put(WorkerLost(worker=attempt.worker.name, reason=str(error)))
+        is_ending = isinstance(error, _Ended)
+        reason = f"{known.facts.machine}: {error}"
+        lost = WorkerLost(worker=attempt.worker.name, explained=is_ending, reason=reason)
+        self.events.put(lost)
         self.events.put(WorkerJoined(worker=known.worker))
+        if not is_ending:
+            self._run.progress.say(reason)
 
     def _error(self, attempt: Attempt, result: OrderResult) -> BuildImagesError | None:
         """Return the error of a result, if any, with its log in the image's output folder."""
         failure = result.failure
         if failure is None:
             return None
+        if failure.message == INTERRUPTED:
+            return _Ended(failure.message)
         if failure.is_of_machine:
             return MissingPrerequisite(failure.message, hint=failure.hint)
         log: Path | None = None
@@ -285,6 +307,7 @@ class DaskExecutor:
             )
         )
 
-    def _told(self, address: str, line: str) -> None:
-        if known := self._known.get(address):
+    def _told(self, key: str, address: str, line: str) -> None:
+        known = self._known.get(address)
+        if known and key.startswith(self._keys):
             self._run.progress.say(f"{known.facts.machine}: {line}")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 
 from builder.build.inputs import program_digest
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 
+INTERRUPTED = "interrupted"  # the message of a failure: the worker is to end
 POOL = "BUILD_IMAGES_POOL"  # names the pool of a worker in its environment
 
 
@@ -21,7 +22,8 @@ class Order:
     """One task of a run, for a worker: `kind` is base, stage, image or verify.
 
     `project` and `packed` are digests of entries of the site's store: the project's files, and the
-    image to verify. `number` is that of the stage. The rest are settings of the run.
+    image to verify. `program` is the digest of build-images, `number` the stage's. The rest
+    are settings of the run.
     """
 
     kind: str
@@ -30,6 +32,7 @@ class Order:
     cpu: str
     store: str
     project: str
+    program: str
     engine: str
     formats: tuple[str, ...]
     epoch: int
@@ -65,6 +68,12 @@ class Failure:
         message = error.message if isinstance(error, StepFailed) else str(error.args[0])
         tail = error.tail if isinstance(error, StepFailed) else ()
         return cls(message=message, hint=error.hint, tail=tail, exit_code=error.exit_code)
+
+    @classmethod
+    def of_machine(cls, error: Exception) -> Failure:
+        """Return the failure of an error that another machine may not have."""
+        failure = cls.of(error if isinstance(error, BuildImagesError) else StepFailed(str(error)))
+        return replace(failure, exit_code=MissingPrerequisite.exit_code)
 
     @property
     def is_of_machine(self) -> bool:

@@ -31,6 +31,8 @@ def workers_of(on: str, run: Run, specs: Sequence[Spec]) -> Iterator[DaskExecuto
     store = store_name(project)
     if not store:
         raise BadInput("--on needs a store that all workers share", hint=STORE_HINT)
+    if run.settings.offline and not store.startswith("/"):
+        raise BadInput(f"--offline: {store} is in a registry", hint="name a folder as the store")
     run.settings.out.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         held.enter_context(using(home, project, progress.say))

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.build.inputs import fetched
+from builder.build.inputs import fetched, program_digest
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import store_named, take_project
@@ -44,6 +44,7 @@ from builder.verify.cluster.orders import (
     WorkerFacts,
     own_program,
 )
+from builder.verify.machine_faults import is_disk_full
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 from builder.verify.shared_images import find_packed, put_image, take_entry
@@ -94,19 +95,18 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    with TemporaryDirectory(prefix="build-images-order-") as folder:
-        order, result, log = (Path(folder) / name for name in ("order", "result", "log"))
-        order.write_text(text)
-        argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
-        try:
+    try:
+        with TemporaryDirectory(prefix="build-images-order-") as folder:
+            order, result, log = (Path(folder) / name for name in ("order", "result", "log"))
+            order.write_text(text)
+            argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
             processes.logged(argv, log=log, what="the order", on_line=forward)
-        except StepFailed as error:
-            if not result.exists():
-                return OrderResult(failure=Failure.of(error)).text()
-        finally:
-            ended.set()
-            watcher.join()
-        return result.read_text()
+            return result.read_text()
+    except (BuildImagesError, OSError) as error:  # it ended without a result: another may do it
+        return OrderResult(failure=Failure.of_machine(error)).text()
+    finally:
+        ended.set()
+        watcher.join()
 
 
 # ---- In the order's own process ----
@@ -117,6 +117,8 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
 
     Raises the errors of its steps.
     """
+    if order.program != program_digest():
+        raise MissingPrerequisite("it has another version of build-images")
     home = Home.of_environment()
     project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
     take_project(order.store, order.project, project, progress.say)
@@ -139,6 +141,8 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
         try:
             return _result(order, run, specs)
         except StepFailed as error:
+            if is_disk_full(error):
+                return OrderResult(failure=Failure.of_machine(error))
             log = with_log(error, out / order.image).log
             text = text_of(log)[-_LOG:] if log else ""
             return OrderResult(failure=Failure.of(error), log=text)
@@ -206,6 +210,8 @@ def main() -> int:
             events.put(carry_out(read, Progress(), running))
         except BuildImagesError as error:
             events.put(OrderResult(failure=Failure.of(error)))
+        except OSError as error:
+            events.put(OrderResult(failure=Failure.of_machine(error)))
         except BaseException as error:  # raised in the main thread
             events.put(error)
 

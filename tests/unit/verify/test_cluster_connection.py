@@ -33,7 +33,7 @@ class Client:
         assert n_workers == -1
         return {"workers": dict.fromkeys(self.workers)}
 
-    def run(self, _: object, *, workers: list[str], on_error: str = "") -> dict[str, WorkerFacts]:
+    def run(self, *_: object, workers: list[str], on_error: str = "") -> dict[str, WorkerFacts]:
         assert on_error in {"", "ignore"}
         self.asked.put(workers[0])
         assert self.may_answer.wait(10)
@@ -94,13 +94,13 @@ def test_a_scheduler_that_is_gone_is_told_once() -> None:
     connection, heard = watched(client)
     client.status = "connecting"
     assert heard.get(timeout=10) == ("gone",)
-    assert connection.wait_until_idle(["tcp://a"], 10)  # its orders were cancelled
+    assert connection.wait_until_idle("run-", ["tcp://a"], 10)  # its orders were cancelled
     connection.close()
 
 
 def test_a_stopped_worker_is_not_waited_for_longer_than_the_rest() -> None:
     client = Client()
     connection, _ = watched(client)
-    assert not connection.wait_until_idle(["tcp://a"], 0.2)
+    assert not connection.wait_until_idle("run-", ["tcp://a"], 0.2)
     client.may_answer.set()
     connection.close()

@@ -34,7 +34,14 @@ from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.cluster.executor import DaskExecutor, pool_of, pools_of
-from builder.verify.cluster.orders import Failure, Order, OrderResult, WorkerFacts, own_program
+from builder.verify.cluster.orders import (
+    INTERRUPTED,
+    Failure,
+    Order,
+    OrderResult,
+    WorkerFacts,
+    own_program,
+)
 
 X86 = Pool(name="x86", architectures=("x86_64", "ppc64le"))
 POWER = Pool(name="power", architectures=("ppc64le",))
@@ -65,7 +72,7 @@ class Noting:
         self,
         joined: Callable[[str, WorkerFacts | str], object],
         lost: Callable[[str, bool], object],
-        told: Callable[[str, str], object],
+        told: Callable[[str, str, str], object],
         gone: Callable[[], object],
     ) -> None:
         self.joined, self.lost, self.told, self.gone = joined, lost, told, gone
@@ -76,8 +83,9 @@ class Noting:
     def cancel(self, keys: Iterable[str]) -> None:
         self.cancelled += keys
 
-    def wait_until_idle(self, addresses: Iterable[str], seconds: float) -> bool:
+    def wait_until_idle(self, keys: str, addresses: Iterable[str], seconds: float) -> bool:
         assert (*addresses, seconds) == ("tcp://n1", 10)
+        assert all(key.startswith(keys) for key in self.submitted)
         return self.is_idle
 
 
@@ -107,7 +115,7 @@ class Bench:
             self.connection,  # type: ignore[arg-type]
             run,
             {self.image.identifier: self.spec},
-            store="/nfs/cache",
+            store=str(root / "cache"),
             project="sha256:1",
             pools=(X86, POWER),
         )
@@ -217,8 +225,9 @@ def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench:
             image=bench.image.identifier,
             flavour="runtime",
             cpu="generic",
-            store="/nfs/cache",
+            store=str(bench.out.parent / "cache"),
             project="sha256:1",
+            program=own_program(),
             engine="buildah",
             formats=("oci",),
             epoch=7,
@@ -226,13 +235,17 @@ def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench:
         ),
     )
     assert bench.lines()[-1] == f"{bench.image.identifier}: stage on n1 (x86)"
-    entries = {tag: bench.entry(tag) for tag in ("stage-1", "base-1", "image-1")}
-    assert bench.end(OrderResult(entries=entries)) == [AttemptEnded(attempt=attempt)]
-    assert not bench.shared.digest("stage-1")
+    stage, base, image_tag = (f"{kind}-{'0' * 64}" for kind in ("stage", "base", "image"))
+    entries = {tag: bench.entry(tag) for tag in (stage, base, image_tag)}
+    odd = {f"{stage}/../../victim": entries[stage], f"base-{'1' * 64}": "not a digest"}
+    assert bench.end(OrderResult(entries={**entries, **odd})) == [AttemptEnded(attempt=attempt)]
+    assert not bench.shared.digest(stage)
     bench.executor.accept(attempt)
-    assert bench.shared.digest("stage-1") == entries["stage-1"]
-    assert bench.shared.digest("base-1") == entries["base-1"]
-    assert not bench.shared.digest("image-1")  # no stage is an image
+    assert bench.shared.digest(stage) == entries[stage]
+    assert bench.shared.digest(base) == entries[base]
+    tags = bench.out.parent / "cache/tags"
+    assert sorted(path.name for path in tags.iterdir()) == [base, stage]  # no stage is an image
+    assert not (bench.out.parent / "cache/victim").exists()
 
 
 def test_the_image_that_was_accepted_is_verified(bench: Bench) -> None:
@@ -281,10 +294,19 @@ def test_a_failure_of_the_machine_is_tried_elsewhere(bench: Bench) -> None:
     failure = Failure(message="the disk is full", exit_code=4)
     worker = Worker(name="tcp://n1", machine="n1", pool=X86)
     assert bench.end(OrderResult(failure=failure)) == [
-        WorkerLost(worker="tcp://n1", reason="the disk is full"),
+        WorkerLost(worker="tcp://n1", reason="n1: the disk is full"),
         WorkerJoined(worker=worker),
     ]
     assert bench.lines()[-1] == "n1: the disk is full"
+
+
+def test_a_worker_that_is_to_end_is_not_to_blame(bench: Bench) -> None:
+    bench.begin("image")
+    [lost, joined] = bench.end(OrderResult(failure=Failure(message=INTERRUPTED, exit_code=4)))
+    assert isinstance(lost, WorkerLost)
+    assert lost.explained
+    assert isinstance(joined, WorkerJoined)
+    assert "interrupted" not in bench.said.getvalue()
 
 
 def test_a_failure_of_the_task_comes_with_its_log(bench: Bench) -> None:
@@ -311,8 +333,9 @@ def test_a_result_that_cannot_be_read_ends_its_attempt(bench: Bench) -> None:
 def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
     attempt = bench.begin("image")
     [key] = bench.connection.submitted
-    bench.connection.told("tcp://n1", "building")
-    bench.connection.told("tcp://n9", "of another run")
+    bench.connection.told(key, "tcp://n1", "building")
+    bench.connection.told("build-images-0-image-1", "tcp://n1", "of another run")
+    bench.connection.told(key, "tcp://n9", "of nobody")
     bench.connection.lost("tcp://n9", False)
     bench.connection.lost("tcp://n1", False)
     bench.connection.lost("tcp://n1", True)
