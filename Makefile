@@ -5,7 +5,8 @@ ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
 BENCHES := plan specs compile many formats packing native emulated cells verify defects ranks \
-	registry pulls family pull_faults publish_faults kills scale mutants
+	registry pulls family pull_faults publish_faults worker_faults kills scale \
+	mutants
 
 .DEFAULT_GOAL := help
 .PHONY: help images test test-long setup setup-test lint structure bench clean

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -170,7 +171,7 @@ class Round:
             self._heal()
         if status and self.spoiled:
             self.failed = True
-            self.note(f"exit code {status}; again")
+            self.note(f"exit code {status}; again: {self._reason()}")
             status = self._command()
         if status:
             self.lost.append(f"exit code {status}")
@@ -245,6 +246,12 @@ class Round:
             self._due.remove(one)
             self.note(one[1])
             one[2]()
+
+    def _reason(self) -> str:
+        """Why the last command failed, as it says."""
+        text = (self.folder / f"command-{self.commands}.log").read_text(errors="replace")
+        lines = [line for line in text.splitlines() if re.search("error:|✗ .*: failed", line)]
+        return " | ".join(lines[-2:]) or text[-200:]
 
     def _replace_workers(self) -> None:
         """Have a new worker for each that ended, some seconds later."""
@@ -465,14 +472,16 @@ def wrong_images(out: Path, number: int, wanted: Recording) -> list[str]:
 
 def _wrong_evidence(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """The evidence that is of other files than those of the manifest, or that is not listed."""
-    digests = {one["digest"].partition(":")[2] for one in manifest["artifacts"].values()}
-    there = sorted(path for path in (folder / "evidence").iterdir())
+    known = {"tree": manifest["tree_digest"]}
+    known |= {kind: one["digest"] for kind, one in manifest["artifacts"].items()}
+    there = sorted((folder / "evidence").glob("*.json"))
     listed = sorted(manifest["evidence"])
     if [path.relative_to(folder).as_posix() for path in there] != listed:
         yield f"the manifest lists {listed}, there is {[path.name for path in there]}"
     for path in there:
         for subject in json.loads(path.read_text())["subject"]:
-            if subject["digest"]["sha256"] not in digests:
+            name = subject["name"].partition("/")[2]
+            if f"sha256:{subject['digest']['sha256']}" != known.get(name):
                 yield f"{path.name} is of other files"
 
 
@@ -598,6 +607,8 @@ def _play(site: Site, number: int, seed: int, expected_s: float, found: Found) -
         all_ += [f"{name}: {one}" for one in kind]
     came = ", ".join(it.faults) or "no fault in time"
     print(f"{name}: {came}: {seconds:.0f} s, {it.commands} commands", flush=True)
+    if it.failed:
+        print(*(f"  {note}" for note in it.notes if "again: " in note), sep="\n", flush=True)
     if it.wrong or it.lost or it.left:
         print(*it.notes, *it.wrong, *it.lost, *it.left, sep="\n  ", flush=True)
         print(f"  logs: {_kept_logs(it)}", flush=True)
