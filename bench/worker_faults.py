@@ -638,6 +638,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="rounds that are left out")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the machines")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))  # workers are to end, too
     print(machine())
     # Containers work in homes as an ordinary user does.
     folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="worker-faults-"))
