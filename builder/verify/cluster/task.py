@@ -31,12 +31,13 @@ from builder.build.stages import RunStages, with_log, words_of
 from builder.build.workspace import remove
 from builder.host.local_host import this_machine
 from builder.model import Selection, Spec
-from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.errors import BuildImagesError, Interrupted, MissingPrerequisite, StepFailed
 from builder.system.files import text_of, write_whole
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import Progress, interruptions
 from builder.verify.cluster.orders import (
+    INTERRUPTED,
     POOL,
     Failure,
     Order,
@@ -53,6 +54,7 @@ _PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress
 _POLL_S = 0.5  # how often it is looked whether an order is still wanted
 _LOG = 64 << 10  # characters of a log that are returned after a failure
 _ENDING_S = 8.0  # for the steps of an order to end after an interruption
+_UNWANTED = "unwanted"  # the file beside an order that tells its process to end
 
 
 def describe() -> WorkerFacts:
@@ -83,9 +85,12 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
     processes = Processes()
     ended = threading.Event()
 
-    def watch() -> None:
+    def watch(unwanted: Path) -> None:
         while not ended.wait(_POLL_S):
             if not wanted():
+                # A signal would reach the engine, too. What fails for it leaves its mounts.
+                unwanted.touch()
+                ended.wait(_ENDING_S)
                 processes.stop()
                 return
 
@@ -93,20 +98,26 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
         if match := _PROGRESS.match(line):
             tell(line[match.end() :])
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
     try:
         with TemporaryDirectory(prefix="build-images-order-") as folder:
             order, result, log = (Path(folder) / name for name in ("order", "result", "log"))
             order.write_text(text)
+            unwanted = order.with_name(_UNWANTED)
+            watcher = threading.Thread(target=watch, args=(unwanted,), daemon=True)
+            watcher.start()
             argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
-            processes.logged(argv, log=log, what="the order", on_line=forward)
+            try:
+                processes.logged(argv, log=log, what="the order", on_line=forward)
+            except StepFailed as error:
+                if unwanted.exists():
+                    raise Interrupted(INTERRUPTED) from error
+                raise
+            finally:
+                ended.set()
+                watcher.join()
             return result.read_text()
     except (BuildImagesError, OSError) as error:  # it ended without a result: another may do it
         return OrderResult(failure=Failure.of_machine(error)).text()
-    finally:
-        ended.set()
-        watcher.join()
 
 
 # ---- In the order's own process ----
@@ -198,7 +209,7 @@ def _build_stages(order: Order, run: Run, spec: Spec) -> None:
 
 
 def main() -> int:
-    """Carry out the order of a file; end early on a signal, and when the worker has gone."""
+    """Carry out the order of a file; end early if it is unwanted, or its worker has gone."""
     order, target, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     events: SimpleQueue[OrderResult | BaseException | None] = SimpleQueue()
     running: list[Run] = []
@@ -218,7 +229,7 @@ def main() -> int:
     worker = threading.Thread(target=work, daemon=True)
     with interruptions(lambda: events.put(None)):
         worker.start()
-        event = _next(events, parent)
+        event = _next(events, parent, order.with_name(_UNWANTED))
         if isinstance(event, OrderResult):
             seconds = round(time.monotonic() - begin, 2)
             write_whole(target, dataclasses.replace(event, seconds=seconds).text())
@@ -232,9 +243,9 @@ def main() -> int:
 
 
 def _next(
-    events: SimpleQueue[OrderResult | BaseException | None], parent: int
+    events: SimpleQueue[OrderResult | BaseException | None], parent: int, unwanted: Path
 ) -> OrderResult | BaseException | None:
-    while os.getppid() == parent:
+    while os.getppid() == parent and not unwanted.exists():
         with contextlib.suppress(Empty):
             return events.get(timeout=_POLL_S)
     return None

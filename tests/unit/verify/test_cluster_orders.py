@@ -138,19 +138,24 @@ def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> Non
     )
 
 
-def test_an_order_that_is_not_wanted_any_more_is_ended(program: Path, tmp_path: Path) -> None:
+def test_an_order_that_is_not_wanted_any_more_is_ended(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_ENDING_S", 0.1)
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
     text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
     assert OrderResult.read(text).failure == Failure(message=INTERRUPTED, exit_code=4)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_an_order_ends_when_its_worker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_ends_when_its_worker_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: SimpleQueue[OrderResult | BaseException | None] = SimpleQueue()
-    assert task._next(events, os.getppid() + 1) is None
+    assert task._next(events, os.getppid() + 1, tmp_path / "no") is None
     monkeypatch.setattr(task, "_POLL_S", 0.01)
     events.put(OrderResult(entry="sha256:1"))
-    assert task._next(events, os.getppid()) == OrderResult(entry="sha256:1")
+    assert task._next(events, os.getppid(), tmp_path / "no") == OrderResult(entry="sha256:1")
 
 
 def test_a_worker_tells_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +167,20 @@ def test_a_worker_tells_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert facts.pool == "x86"
     assert facts.program.startswith("sha256:")
     assert bool(facts.engine) is bool(shutil.which("buildah"))
+
+
+def test_an_order_that_is_not_wanted_ends_what_it_started_itself(
+    program: Path, tmp_path: Path
+) -> None:
+    """No signal comes: the engine would fail before its order knew why, and nobody cleaned up."""
+    ended = tmp_path / "ended"
+    lines = [
+        "trap 'echo signalled > " + str(ended) + "; exit 1' TERM",
+        f"touch {tmp_path}/begun",
+        'until test -e "$(dirname "$3")/unwanted"; do sleep 0.05; done',
+        f"sleep 1; echo by itself > {ended}; exit 130",
+    ]
+    write(program, *lines)
+    text = task.run_order("", lambda: not (tmp_path / "begun").exists(), lambda _: None)
+    assert OrderResult.read(text).failure == Failure(message=INTERRUPTED, exit_code=4)
+    assert ended.read_text() == "by itself\n"
