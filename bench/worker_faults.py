@@ -46,8 +46,9 @@ from worker_machines import Line, Machines, WorkerProcess, machines_at_work
 from builder.artifacts import oci
 from builder.build.workspace import FILES, SPEC_FILES
 from builder.system.descendants import end_tree
-from builder.system.files import remove_tree
+from builder.system.files import remove_tree, unmount_below
 from builder.system.home import Home
+from builder.system.process import Processes
 
 IMAGES = tuple(f"{name}-1.0-small-x86_64" for name in ("alone", "core", "leaf", "twig"))
 _RECIPE = """\
@@ -494,6 +495,7 @@ def site_of(folder: Path, registry: Stoppable, workers: int) -> Iterator[Site]:
     with contextlib.ExitStack() as ends:
         project = copy_of_project(folder / "project")
         add_small_base(project)
+        ends.callback(unmount_below, folder, Processes())  # the disk, and what a fault left
         homes = [folder / f"home-{number + 1}" for number in range(_MACHINES)]
         tools = Home.of_environment().path / "tools"
         for home in (*homes, folder / "login"):
@@ -501,7 +503,6 @@ def site_of(folder: Path, registry: Stoppable, workers: int) -> Iterator[Site]:
             if home == homes[-1]:
                 small = ("mount", "-t", "tmpfs", "-o", f"size={_SMALL_DISK},mode=755")
                 subprocess.run([*small, "tmpfs", home], check=True)
-                ends.callback(_unmount, home)
             (home / "tools").symlink_to(tools)
         for home in homes:
             store_small_base(project, home)
@@ -515,10 +516,6 @@ def site_of(folder: Path, registry: Stoppable, workers: int) -> Iterator[Site]:
             proxy=proxy,
             machines=machines,
         )
-
-
-def _unmount(disk: Path) -> None:
-    subprocess.run(["umount", "--recursive", disk], check=True)
 
 
 def local_build(folder: Path) -> Recording:
