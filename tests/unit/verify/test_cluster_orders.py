@@ -155,7 +155,10 @@ def test_an_order_ends_when_its_worker_is_gone(
     assert task._next(events, os.getppid() + 1, tmp_path / "no") is None
     monkeypatch.setattr(task, "_POLL_S", 0.01)
     events.put(OrderResult(entry="sha256:1"))
-    assert task._next(events, os.getppid(), tmp_path / "no") == OrderResult(entry="sha256:1")
+    unwanted = tmp_path / "no"
+    assert task._next(events, os.getppid(), unwanted) == OrderResult(entry="sha256:1")
+    unwanted.touch()
+    assert task._next(events, os.getppid(), unwanted) is None
 
 
 def test_a_worker_tells_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
