@@ -480,6 +480,9 @@ def test_what_the_main_job_says_at_its_end(
     monkeypatch.setattr(build, "prepare", prepared)
     monkeypatch.setattr(build, "run_job", lambda *_, **__: results)
     argv = (f"--project={project}", *(f"--image={one}" for one in (good, bad, broken)), "--no-lint")
+    assert f"✗ {broken}  failed\n" in run(*argv).out  # before anything was written
+    (project / "out" / broken).mkdir()
+    (project / "out" / broken / "build.log").touch()
     done = run(*argv)
     assert done.code == 1, done.err
     formats = (
