@@ -85,9 +85,12 @@ class StoredBase:
         note_use(self.archive.parent / RECORD)
 
     def check(self) -> None:
-        """Raise `StepFailed` if the store has another base in its place now."""
-        record = json.loads((self.archive.parent / RECORD).read_text())
-        if record["digest"] != self.digest:
+        """Raise `StepFailed` if the store has another base in its place now.
+
+        A copy outside of the store has no record beside it, and nobody replaces it.
+        """
+        record = read_json(self.archive.parent / RECORD)
+        if record.get("digest", self.digest) != self.digest:
             raise StepFailed(
                 f"{self.archive}: not the base that this run began with ({self.digest})",
                 hint="another build-images has replaced it: run the same command again",

@@ -127,6 +127,13 @@ def test_a_base_that_changed_meanwhile_is_no_base(machine: Commands) -> None:
         ENGINES["buildah"](machine.tools).provide_base(base, log=machine.folder / "build.log")
 
 
+def test_a_copy_of_a_base_has_no_record(machine: Commands) -> None:
+    base = stored_base(machine.folder)
+    (machine.folder / "base.json").unlink()
+    ENGINES["buildah"](machine.tools).provide_base(base, log=machine.folder / "build.log")
+    assert any(line.endswith(f"tag 9a9a debian13:1 {base.tag}") for line in machine.lines)
+
+
 @pytest.mark.parametrize("arch", ["x86_64", "ppc64le"])
 def test_a_definition_is_built_by_apptainer(arch: str, machine: Commands) -> None:
     folder = machine.folder / "work"
