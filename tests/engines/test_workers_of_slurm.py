@@ -21,7 +21,7 @@ from small_base import LEAN
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
-WORKER = r"distributed\.cli\.dask_worker"
+WORKER = r"distributed\.cli\.dask_worker tls:"  # those of other tests have no TLS
 X86 = (
     "x86: {arch: x86_64, builds: [x86_64, ppc64le], "
     "slurm: {options: [--time=20, --exclusive], workers: 2}}"
