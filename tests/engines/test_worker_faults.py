@@ -1,6 +1,6 @@
 """Faults at random while workers of a Dask scheduler make images.
 
-`python bench/worker_faults.py` runs many rounds; here, two in `make test`, which a fixed seed
+`python bench/worker_faults.py` runs many rounds; here, one in `make test`, which a fixed seed
 chooses, and 20 in `make test-long`, others each time.
 """
 
@@ -19,7 +19,7 @@ from builder.build.engines import Tools
 from builder.system.files import remove_tree
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
-ROUNDS = 20 if LONG else 2
+ROUNDS = 20 if LONG else 1
 
 
 def test_every_image_is_made_in_spite_of_faults_and_nothing_is_left(tools: Tools) -> None:
