@@ -36,6 +36,7 @@ _ANSWER_S = 20.0  # for a scheduler to answer
 _POLL_S = 0.3  # how often it is looked whether the scheduler is there, and who is at work
 _AT_ONCE = 8  # workers that are asked what they are
 _LINES = "build-images"  # the topic of the lines of progress
+_TOPICS = ("all", _LINES)  # what is watched
 _SETTINGS = {  # of a scheduler that is started here: a worker that is silent for so long is lost
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.work-stealing": False,
@@ -50,7 +51,7 @@ def need_distributed() -> None:
     except ImportError as error:
         raise MissingPrerequisite(
             "--on needs Dask's package distributed, which is not installed",
-            hint="pip install 'build-images[cluster]'",
+            hint="pip install '.[cluster]', in a clone of build-images",
         ) from error
 
 
@@ -64,7 +65,6 @@ class Connection:
         self._asking = ThreadPoolExecutor(_AT_ONCE)
         self._noting = ThreadPoolExecutor(1)  # what is told, in its order
         self._is_closed = False
-        self._topics: list[str] = []
         self._present: set[str] = set()  # workers that have not left
         self._done: SimpleQueue[tuple[Future[str], Ended] | None] = SimpleQueue()
         self._collector = threading.Thread(target=self._collect, daemon=True)
@@ -101,9 +101,8 @@ class Connection:
         def tell(event: tuple[float, tuple[str, str, str]]) -> None:
             self._noting.submit(told, *event[1])
 
-        for topic, handler in (("all", note), (_LINES, tell)):
+        for topic, handler in zip(_TOPICS, (note, tell), strict=True):
             self._client.subscribe_topic(topic, handler)
-            self._topics.append(topic)
         for address in self._client.scheduler_info(n_workers=-1)["workers"]:
             self._ask(address, joined)
         threading.Thread(target=self._guard, args=(gone,), daemon=True).start()
@@ -193,8 +192,8 @@ class Connection:
         self._done.put(None)
         for threads in (self._asking, self._noting):
             threads.shutdown(wait=False, cancel_futures=True)
-        with contextlib.suppress(Exception):  # the scheduler may be gone
-            for topic in self._topics:
+        with contextlib.suppress(Exception):  # the scheduler may be gone, or nothing is watched
+            for topic in _TOPICS:
                 self._client.unsubscribe_topic(topic)
         self._client.close()
 
