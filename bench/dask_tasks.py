@@ -117,9 +117,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="build-images-dask-") as folder:
         seconds, megabytes = measure(options.tasks, options.workers, Path(folder))
     each = 1000 * seconds / options.tasks
-    found = {"seconds": seconds, "ms a task": each, "MB": megabytes, "machine": machine()}
+    figures = {"seconds": seconds, "ms a task": each, "MB": megabytes, "machine": machine()}
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
     else:
         print(f"{options.tasks} tasks on {options.workers} workers; {machine()}")
         print(f"{seconds:.1f} s, {each:.2f} ms a task, {megabytes:.0f} MB more memory")

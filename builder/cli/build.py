@@ -39,7 +39,6 @@ from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
 from builder.reports.report import BuildRun, report_of_run
 from builder.system.terminal import Progress, progress_for
-from builder.verify.cluster.run import workers_of
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 from builder.verify.shared_images import take_images
@@ -162,6 +161,8 @@ def _build(
         run = prepare(_settings(options), progress, plan, todo=needed, held=held)
         elsewhere = None
         if todo and options.on:
+            from builder.verify.cluster.run import workers_of  # noqa: PLC0415 - others need it not
+
             elsewhere = held.enter_context(workers_of(options.on, run, todo))
             run = elsewhere.run
             todo = take_images(run, todo, jobs=options.jobs)

@@ -66,8 +66,7 @@ def _script(options: WorkersOptions, site: Site) -> str:
         known = ", ".join(site.pools) or "none"
         problem = f"has no pool {options.pool}" if options.pool else "script: --pool is required"
         raise BadInput(f"{SITE}: {problem}; pools: {known}", hint="docs/scale-out.md")
-    address = options.scheduler or _ADDRESS
-    scheduler = Scheduler(address=address, tls=site.security, folder=Path())
+    scheduler = Scheduler(address=options.scheduler or _ADDRESS, tls=site.security, folder=Path())
     return script_of(options.pool, site.pools[options.pool], scheduler)
 
 

@@ -223,18 +223,13 @@ class SiteStore:
     def blobs(self, digest: str) -> Mapping[str, str]:
         """Return the digests of an entry's files, by path. Raises errors of the store."""
         assert self._place is not None
-        content = self._place.manifest(digest)
-        if content is None or digest_of(content) != digest:
-            raise NotThere(f"{self._place.name}: no entry {digest}")
-        return {file.path: file.blob.digest for file in _files_of(content, digest)}
+        files = _files_of(_by_digest(self._place, digest), digest)
+        return {file.path: file.blob.digest for file in files}
 
     def set_tag(self, tag: str, digest: str) -> None:
         """Let a tag name an entry that another machine added. Raises errors of the store."""
         assert self._place is not None
-        content = self._place.manifest(digest)
-        if content is None or digest_of(content) != digest:
-            raise NotThere(f"{self._place.name}: no entry {digest}")
-        self._place.set_tag(tag, content)
+        self._place.set_tag(tag, _by_digest(self._place, digest))
 
     def stop(self) -> None:
         """End the transfers of other threads; they raise `Interrupted`."""
@@ -294,6 +289,14 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of `work`; all of it has ended then, also after a failure."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return list(threads.map(work, items))
+
+
+def _by_digest(place: StorePlace, digest: str) -> bytes:
+    """Return the manifest of a digest; raises `NotThere` if the place has none, or another."""
+    content = place.manifest(digest)
+    if content is None or digest_of(content) != digest:
+        raise NotThere(f"{place.name}: no entry {digest}")
+    return content
 
 
 def _files_of(content: bytes, where: str) -> list[EntryFile]:

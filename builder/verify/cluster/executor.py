@@ -113,7 +113,7 @@ class DaskExecutor:
         self.pools = tuple(pools)
         self.run = run
         self.seconds: dict[str, float] = {}
-        self._connection, self._run, self._specs = connection, run, specs
+        self._connection, self._specs = connection, specs
         self._store, self._project = store, project
         self._keys = f"build-images-{secrets.token_hex(4)}-"  # no other run has such keys
         self._known: dict[str, _Known] = {}
@@ -130,7 +130,7 @@ class DaskExecutor:
         """Submit a task to the worker of an attempt."""
         known = self._known[attempt.worker.name]
         where = f"on {known.facts.machine} ({attempt.worker.pool.name})"
-        self._run.progress.step(task.image, f"{task.label.removesuffix(f' {task.image}')} {where}")
+        self.run.progress.step(task.image, f"{task.label.removesuffix(f' {task.image}')} {where}")
         self._tasks[attempt] = task
         self._connection.submit(
             self._key(attempt),
@@ -148,20 +148,17 @@ class DaskExecutor:
         task, result = self._tasks.pop(attempt), self._results.pop(attempt)
         self.seconds[task.name] = result.seconds
         for tag, digest in result.entries.items():
-            if (
-                tag.startswith(_ADDS[task.kind])
-                and _TAG.fullmatch(tag)
-                and _DIGEST.fullmatch(digest)
-            ):
+            is_valid = _TAG.fullmatch(tag) and _DIGEST.fullmatch(digest)
+            if is_valid and tag.startswith(_ADDS[task.kind]):
                 self._set_tag(tag, digest)
         if task.kind == "image":
             self._packed[task.image] = result.entry
-        if task.kind == "verify" or (task.kind == "image" and not self._run.settings.verify):
+        if task.kind == "verify" or (task.kind == "image" and not self.run.settings.verify):
             self._take(self._specs[task.image].image, result.entry)
 
     def _take(self, image: PlannedImage, entry: str) -> None:
         """Fill an image's output folder; its artifacts have to be those that were packed."""
-        name, shared = image.identifier, self._run.shared
+        name, shared = image.identifier, self.run.shared
         if not _DIGEST.fullmatch(entry):
             raise StepFailed(f"{name}: its worker gave no entry of the site's store")
         try:
@@ -171,12 +168,12 @@ class DaskExecutor:
         if packed != taken:
             raise StepFailed(f"{name}: the evidence is of other artifacts than those of the build")
         # A store of its own: an error for one image says nothing of the next.
-        store = store_named(self._store, self._run.tools, self._run.progress.say)
-        if not take_entry(replace(self._run, shared=store), image, entry):
+        store = store_named(self._store, self.run.tools, self.run.progress.say)
+        if not take_entry(replace(self.run, shared=store), image, entry):
             raise StepFailed(f"{name}: the site's store does not give the image")
-        manifest = read_manifest(self._run.settings.out / name)
+        manifest = read_manifest(self.run.settings.out / name)
         if manifest and manifest.outcome == "verified":
-            self._set_tag(image_tag(self._run, image, manifest.inputs.base.key), entry)
+            self._set_tag(image_tag(self.run, image, manifest.inputs.base.key), entry)
 
     def stop(self) -> None:
         """Cancel everything, and wait until the workers have ended their orders."""
@@ -184,7 +181,7 @@ class DaskExecutor:
         self._connection.cancel(self._key(attempt) for attempt in running)
         addresses = [attempt.worker.name for attempt in running]
         if not self._connection.wait_until_idle(self._keys, addresses, _ENDING_S):
-            self._run.progress.say("some workers have not ended their tasks yet")
+            self.run.progress.say("some workers have not ended their tasks yet")
 
     def close(self) -> None:
         """Do nothing: the workers stay, and take tasks of other runs."""
@@ -195,7 +192,7 @@ class DaskExecutor:
         return f"{self._keys}{attempt.name}-{attempt.number}"
 
     def _order(self, task: Task) -> Order:
-        settings, cell = self._run.settings, self._specs[task.image].image.cell
+        settings, cell = self.run.settings, self._specs[task.image].image.cell
         return Order(
             kind=task.kind,
             image=task.image,
@@ -217,9 +214,9 @@ class DaskExecutor:
     def _packed_entry(self, name: str) -> str:
         """Return the digest of a packed image's entry; one that an earlier run built is added."""
         if name not in self._packed:
-            folder, spec = self._run.settings.out / name, self._specs[name]
+            folder, spec = self.run.settings.out / name, self._specs[name]
             if manifest := read_manifest(folder):
-                self._packed[name] = put_image(self._run, spec, manifest, "packed")
+                self._packed[name] = put_image(self.run, spec, manifest, "packed")
         return self._packed.get(name, "")
 
     def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
@@ -240,7 +237,7 @@ class DaskExecutor:
         self.events.put(lost)
         self.events.put(WorkerJoined(worker=known.worker))
         if not is_ending:
-            self._run.progress.say(reason)
+            self.run.progress.say(reason)
 
     def _error(self, attempt: Attempt, result: OrderResult) -> BuildImagesError | None:
         """Return the error of a result, if any, with its log in the image's output folder."""
@@ -253,7 +250,7 @@ class DaskExecutor:
             return MissingPrerequisite(failure.message, hint=failure.hint)
         log: Path | None = None
         if result.log:
-            folder = self._run.settings.out / self._tasks[attempt].image
+            folder = self.run.settings.out / self._tasks[attempt].image
             output_folder(folder)
             log = folder / "build.log"
             log.write_text(result.log)
@@ -261,15 +258,15 @@ class DaskExecutor:
 
     def _set_tag(self, tag: str, digest: str) -> None:
         try:
-            self._run.shared.set_tag(tag, digest)
+            self.run.shared.set_tag(tag, digest)
         except (BuildImagesError, OSError) as error:
-            self._run.progress.say(f"the site's store: {tag}: {error}")
+            self.run.progress.say(f"the site's store: {tag}: {error}")
 
     # ---- Workers ----
 
     def _joined(self, address: str, facts: WorkerFacts | str) -> None:
         """Add a worker; `facts` is a text if it cannot be used."""
-        say = self._run.progress.say
+        say = self.run.progress.say
         if isinstance(facts, str):
             say(f"{address} is not used: {facts}")
         elif facts.program != own_program():
@@ -291,7 +288,7 @@ class DaskExecutor:
     def _lost(self, address: str, is_expected: bool) -> None:
         if known := self._known.get(address):
             how = "leaves" if is_expected else "is lost"
-            self._run.progress.say(f"{known.facts.machine} {how} ({known.worker.pool.name})")
+            self.run.progress.say(f"{known.facts.machine} {how} ({known.worker.pool.name})")
             self._connection.cancel(
                 self._key(attempt) for attempt in [*self._tasks] if attempt.worker.name == address
             )
@@ -310,4 +307,4 @@ class DaskExecutor:
     def _told(self, key: str, address: str, line: str) -> None:
         known = self._known.get(address)
         if known and key.startswith(self._keys):
-            self._run.progress.say(f"{known.facts.machine}: {line}")
+            self.run.progress.say(f"{known.facts.machine}: {line}")

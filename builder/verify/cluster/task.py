@@ -181,9 +181,8 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
         order.packed and take_entry(run, spec.image, order.packed)
     )
     if not is_there:
-        raise MissingPrerequisite(
-            f"{order.image}: the site's store did not give the image", hint="it is built again"
-        )
+        text = f"{order.image}: the site's store did not give the image"
+        raise MissingPrerequisite(text, hint="run the same command again")
     if order.kind in {"stage", "image"}:
         sources = fetched(run.settings.project, specs, run.progress, offline=run.settings.offline)
         run = dataclasses.replace(run, sources=sources)
