@@ -26,17 +26,22 @@ class Pool:
     scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def add(self, home: Path, **variables: str) -> None:
-        """Start a worker, and wait until it has joined."""
+    def add(self, *homes: Path) -> None:
+        """Start a worker for each home, and wait until all have joined."""
+        logs = [self._start_worker(home) for home in homes]
+        wait_for(lambda: all("Registered to" in log.read_text() for log in logs), _READY_S)
+
+    def _start_worker(self, home: Path) -> Path:
+        """Start a worker; return its log."""
         log = self.folder / f"worker-{len(self.workers)}.log"
-        words = [
+        argv = [
             *("dask_worker", self.address, "--nworkers=1", "--nthreads=1", "--no-nanny"),
             *("--memory-limit=0", "--death-timeout=60", "--no-dashboard"),
             f"--local-directory={self.folder / str(len(self.workers))}",
         ]
-        environment = {**os.environ, "BUILD_IMAGES_HOME": str(home), **variables}
-        self.workers[home] = _start(words, log, environment)
-        wait_for(lambda: "Registered to" in log.read_text(), _READY_S)
+        environment = {**os.environ, "BUILD_IMAGES_HOME": str(home)}
+        self.workers[home] = _start(argv, log, environment)
+        return log
 
 
 @contextlib.contextmanager
@@ -47,23 +52,22 @@ def dask_pool(folder: Path, homes: Sequence[Path] = ()) -> Iterator[Pool]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "scheduler.log"
-    words = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
-    scheduler = _start(words, log, dict(os.environ))
+    argv = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
+    scheduler = _start(argv, log, dict(os.environ))
     pool = Pool(address=f"tcp://127.0.0.1:{port}", folder=folder, scheduler=scheduler)
     try:
         wait_for(lambda: "Scheduler at" in log.read_text(), _READY_S)
-        for home in homes:
-            pool.add(home)
+        pool.add(*homes)
         yield pool
     finally:
         for process in (*pool.workers.values(), scheduler):
             _end(process)
 
 
-def _start(words: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with log.open("wb") as sink:
         return subprocess.Popen(
-            [sys.executable, "-m", f"distributed.cli.{words[0]}", *words[1:]],
+            [sys.executable, "-m", f"distributed.cli.{argv[0]}", *argv[1:]],
             stdout=sink,
             stderr=subprocess.STDOUT,
             env=environment,

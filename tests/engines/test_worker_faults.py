@@ -1,7 +1,7 @@
 """Faults at random while workers of a Dask scheduler make images.
 
-`python bench/worker_faults.py` runs many rounds; here, one in `make test`, which a fixed seed
-chooses, and 20 in `make test-long`, others each time.
+`python bench/worker_faults.py` runs many rounds; here, one with four workers in `make test`, which
+a fixed seed chooses, and 20 with eight in `make test-long`, others each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from builder.build.engines import Tools
 from builder.system.files import remove_tree
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
-ROUNDS = 20 if LONG else 1
+ROUNDS, WORKERS = (20, 8) if LONG else (1, 4)
 
 
 def test_every_image_is_made_in_spite_of_faults_and_nothing_is_left(tools: Tools) -> None:
@@ -31,7 +31,7 @@ def test_every_image_is_made_in_spite_of_faults_and_nothing_is_left(tools: Tools
     folder = Path(tempfile.mkdtemp(prefix="worker-faults-", dir="/var/tmp"))
     folder.chmod(0o755)  # the ordinary user works in homes
     try:
-        found = campaign(folder, rounds=ROUNDS, seed=seed, workers=8)
+        found = campaign(folder, rounds=ROUNDS, seed=seed, workers=WORKERS)
     finally:
         remove_tree(folder)
     print_found(found, seed)

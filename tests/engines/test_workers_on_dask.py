@@ -22,6 +22,7 @@ from harness import (
     manifest_of,
     passed,
     processes,
+    sample,
     small_disk,
     wait_for,
 )
@@ -48,6 +49,12 @@ def homes_of_machines(tools: Tools, small_site: Path) -> Iterator[list[Path]]:
 
 
 @pytest.fixture(name="pool")
+def pool_of_one(homes: list[Path], tmp_path: Path) -> Iterator[Pool]:
+    with dask_pool(tmp_path / "dask", homes[:1]) as pool:
+        yield pool
+
+
+@pytest.fixture(name="two")
 def pool_of_two(homes: list[Path], tmp_path: Path) -> Iterator[Pool]:
     with dask_pool(tmp_path / "dask", homes) as pool:
         yield pool
@@ -95,7 +102,8 @@ def ended(child: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
     return Ended(status=child.returncode, stdout="", stderr=stderr)
 
 
-@pytest.mark.parametrize("kind", ["registry", "folder"])
+@pytest.mark.campaign
+@pytest.mark.parametrize("kind", sample(["folder", "registry"], 1))
 def test_images_are_made_by_workers_and_come_back_verified(
     kind: str, small_site: Path, homes: list[Path], tmp_path: Path, registry: RealRegistry
 ) -> None:
@@ -137,35 +145,36 @@ def test_an_image_may_be_built_now_and_verified_later(
     assert json.loads(done.stdout)["images"][0]["image"] == LEAN
 
 
-def test_a_killed_worker_costs_no_image(small_site: Path, pool: Pool, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_no_image(small_site: Path, two: Pool, tmp_path: Path) -> None:
     write_tiny(small_site, '"test -e /tmp/never || sleep 13"')
-    with started(small_site, pool, tmp_path) as child:
+    with started(small_site, two, tmp_path) as child:
         wait_for(lambda: processes(r"^sleep 13$"))
-        [order] = orders(pool)
+        [order] = orders(two)
         stat = Path(f"/proc/{order}/stat").read_text().rpartition(") ")[2].split()
         os.kill(int(stat[1]), signal.SIGKILL)
-        wait_for(lambda: order not in orders(pool), 15)
+        wait_for(lambda: order not in orders(two), 15)
         done = ended(child)
     assert done.status == 0, done.stderr
     assert " is lost (x86_64)" in done.stderr
     assert done.stderr.count(f"{TINY}: verify on") == 1
     assert manifest_of(small_site / "out" / TINY)["outcome"] == "verified"
-    assert not orders(pool)
+    assert not orders(two)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGKILL], 1))
 def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
-    number: signal.Signals, small_site: Path, pool: Pool, tmp_path: Path
+    number: signal.Signals, small_site: Path, two: Pool, tmp_path: Path
 ) -> None:
     write_tiny(small_site, f'"test -e /tmp/never || sleep {3700 + number}"')
     write_tiny(small_site, f'"test -e /tmp/never || sleep {3800 + number}"', name="other")
     pattern = rf"^sleep 3[78]{number:02}$"
-    with started(small_site, pool, tmp_path) as child:
-        wait_for(lambda: len(processes(pattern)) == len(pool.workers))
+    with started(small_site, two, tmp_path) as child:
+        wait_for(lambda: len(processes(pattern)) == len(two.workers))
         begin = time.monotonic()
         os.kill(child.pid, number)
         wait_for(lambda: not processes(pattern), 12)
-        wait_for(lambda: not orders(pool), 12 - (time.monotonic() - begin))
+        wait_for(lambda: not orders(two), 12 - (time.monotonic() - begin))
         done = ended(child)
     if number == signal.SIGINT:
         assert done.status == 130
@@ -174,7 +183,7 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
     assert not (small_site / "out" / TINY / "manifest.json").exists()
     write_tiny(small_site, '"echo done"')
     write_tiny(small_site, '"echo done"', name="other")
-    again = build_images(*words(small_site, pool), env=environment(small_site, tmp_path))
+    again = build_images(*words(small_site, two), env=environment(small_site, tmp_path))
     assert again.status == 0, again.stderr
 
 

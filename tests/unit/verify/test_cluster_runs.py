@@ -16,6 +16,7 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
+from builder.verify.cluster import connection
 from builder.verify.cluster.connection import connected
 from builder.verify.cluster.run import workers_of
 from builder.verify.cluster.slurm import Scheduler, slurm_workers
@@ -68,7 +69,8 @@ def test_a_run_on_workers_that_cannot_be(
     assert caught.value.hint
 
 
-def test_a_scheduler_that_does_not_answer() -> None:
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
     with (
         pytest.raises(MissingPrerequisite, match=r"^tcp://127\.0\.0\.1:9: no Dask"),
         connected("tcp://127.0.0.1:9", None),
