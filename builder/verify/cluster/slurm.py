@@ -28,7 +28,7 @@ class Scheduler:
     folder: Path = Path()
 
 
-def script_of(name: str, pool: SitePool, scheduler: Scheduler, *, python: str = "") -> str:
+def script_of(name: str, pool: SitePool, scheduler: Scheduler) -> str:
     """Return the batch script that adds a pool's workers, one a job of an array."""
     slurm = pool.slurm or SlurmJobs()
     logs = f"{scheduler.folder.parent}/" if scheduler.folder.is_absolute() else ""
@@ -39,7 +39,7 @@ def script_of(name: str, pool: SitePool, scheduler: Scheduler, *, python: str = 
         *slurm.options,
     ]
     words = [
-        *(python or sys.executable, "-m", "distributed.cli.dask_worker", scheduler.address),
+        *(sys.executable, "-m", "distributed.cli.dask_worker", scheduler.address),
         # One worker is one task at a time. The memory of a task is that of its own processes.
         *("--nworkers", "1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0"),
         *("--death-timeout", str(_LONELY_S), "--no-dashboard"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 
@@ -27,6 +30,7 @@ from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
 from builder.compile.spec import compile_spec
 from builder.model import SitePool
+from builder.model.errors import StepFailed
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.home import Home
@@ -42,6 +46,7 @@ from builder.verify.cluster.orders import (
     WorkerFacts,
     own_program,
 )
+from builder.verify.shared_images import image_tag, put_image
 
 X86 = Pool(name="x86", architectures=("x86_64", "ppc64le"))
 POWER = Pool(name="power", architectures=("ppc64le",))
@@ -190,6 +195,8 @@ def test_a_site_has_its_pools_and_others_are_made_of_what_workers_are() -> None:
         name="x86_64 with 1 GPU", architectures=("x86_64", "ppc64le"), gpus=1
     )
     assert pool_of(facts(gpus=4, emulates=()), ()).name == "x86_64 with 4 GPUs"
+    own = Pool(name="x86_64", architectures=("x86_64", "aarch64"))
+    assert pool_of(facts(emulates=("x86_64", "aarch64")), ()) == own
     assert pool_of(facts(pool="other"), pools).name == "other"
 
 
@@ -246,6 +253,74 @@ def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench:
     tags = bench.out.parent / "cache/tags"
     assert sorted(path.name for path in tags.iterdir()) == [base, stage]  # no stage is an image
     assert not (bench.out.parent / "cache/victim").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "tagged"),
+    [
+        ("base", ["base", "native"]),
+        ("image", ["base", "native", "packed", "stage"]),
+        ("stage", ["base", "native", "stage"]),
+        ("verify", []),
+    ],
+)
+def test_a_task_adds_entries_of_its_kinds_only(kind: str, tagged: list[str], bench: Bench) -> None:
+    attempt = bench.begin(kind)
+    tags = [f"{one}-{'0' * 64}" for one in ("base", "native", "stage", "packed", "image")]
+    bench.end(OrderResult(entries={tag: bench.entry(tag) for tag in tags}))
+    problem = "its worker gave no entry of the site's store"
+    with pytest.raises(StepFailed, match=problem) if kind == "verify" else nullcontext():
+        bench.executor.accept(attempt)
+    found = bench.out.parent / "cache/tags"
+    assert sorted(path.name[:-65] for path in found.glob("*")) == tagged
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "is_tagged"),
+    [("verify", "verified", True), ("verify", "failed", False), ("image", "built", False)],
+)
+def test_an_image_comes_into_its_output_folder(
+    kind: str, outcome: str, is_tagged: bool, bench: Bench
+) -> None:
+    run = bench.executor.run
+    if kind == "image":
+        run = replace(run, settings=replace(run.settings, verify=False))
+        bench.executor.run = run
+    folder = bench.out / bench.image.identifier
+    folder.mkdir()
+    (folder / "image.sif").write_text("a SIF")
+    (folder / "evidence").mkdir()
+    (folder / "evidence/sif.json").write_text("{}")
+    manifest = record({"outcome": outcome, "artifacts": {"oci": {}, "sif": {}}})
+    write_manifest(folder, manifest, ())
+    place = bench.shared._place
+    of_worker = replace(run, shared=SiteStore(place, bench.shared._scratch, tags=False))
+    entries = [put_image(of_worker, bench.spec, manifest, name) for name in ("packed", "image")]
+    shutil.rmtree(folder)
+    for name, entry in zip(("image", "verify"), entries, strict=True):
+        attempt = bench.begin(name)
+        bench.end(OrderResult(entry=entry))
+        bench.executor.accept(attempt)
+        assert folder.exists() is (name == kind)
+        if name == kind:
+            break
+    assert (folder / "image.sif").read_text() == "a SIF"
+    assert (folder / "manifest.json").exists()
+    tag = image_tag(run, bench.image, manifest.inputs.base.key)
+    assert bench.shared.digest(tag) == (entries[1] if is_tagged else "")
+
+
+def test_a_store_that_cannot_be_read_fails_the_image(bench: Bench) -> None:
+    attempt = bench.begin("image")
+    bench.end(OrderResult(entry=bench.entry("packed-1")))
+    bench.executor.accept(attempt)
+    attempt = bench.begin("verify")
+    blobs = bench.out.parent / "cache/blobs"
+    shutil.rmtree(blobs)
+    blobs.write_text("where a folder is to be")
+    bench.end(OrderResult(entry="sha256:" + "0" * 64))
+    with pytest.raises(StepFailed, match=f"^{bench.image.identifier}: the site's store: "):
+        bench.executor.accept(attempt)
 
 
 def test_the_image_that_was_accepted_is_verified(bench: Bench) -> None:
@@ -324,10 +399,14 @@ def test_a_failure_of_the_task_comes_with_its_log(bench: Bench) -> None:
 def test_a_result_that_cannot_be_read_ends_its_attempt(bench: Bench) -> None:
     attempt = bench.begin("image")
     *_, (_, _, ended) = bench.connection.submitted.values()
-    ended("{", None)
-    [event] = bench.events()
-    assert isinstance(event, AttemptEnded)
-    assert (event.attempt, type(event.error)) == (attempt, json.JSONDecodeError)
+    lost = OSError("a fault of Dask")
+    for text, error in (("{", None), ("", lost)):
+        ended(text, error)
+        [event] = bench.events()
+        assert isinstance(event, AttemptEnded)
+        assert (event.attempt, type(event.error)) == (
+            *(attempt, json.JSONDecodeError if text else OSError),
+        )
 
 
 def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:

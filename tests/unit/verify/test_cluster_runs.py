@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fake_registry import Fake
+from samples import image
+from test_cluster_executor import Noting, facts
 
+from builder.build.at_work import projects
 from builder.build.engines import ENGINES, Tools
 from builder.build.run import BuildSettings, Run
+from builder.build.schedule import Attempt
+from builder.build.site_store import store_named
+from builder.build.tasks import Task
+from builder.compile.spec import compile_spec
 from builder.model import SitePool, SlurmJobs
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
-from builder.verify.cluster import connection
+from builder.verify.cluster import run as run_module
 from builder.verify.cluster.connection import connected
 from builder.verify.cluster.run import workers_of
 from builder.verify.cluster.slurm import Scheduler, slurm_workers
 
 X86 = SitePool(arch="x86_64", slurm=SlurmJobs(workers=3))
+SCHEDULER = Scheduler(address="tls://h:1")
+SITE = """\
+store: {store}
+pools:
+  power: {{arch: ppc64le}}
+  x86: {{arch: x86_64, slurm: {{workers: 2}}}}
+"""
 POWER = SitePool(arch="ppc64le", slurm=SlurmJobs(options=("--partition=power",)))
 
 
@@ -70,7 +89,7 @@ def test_a_run_on_workers_that_cannot_be(
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_ANSWER_S", 0.5)
+    monkeypatch.setattr("builder.verify.cluster.connection._ANSWER_S", 0.1)
     with (
         pytest.raises(MissingPrerequisite, match=r"^tcp://127\.0\.0\.1:9: no Dask"),
         connected("tcp://127.0.0.1:9", None),
@@ -78,13 +97,66 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
+# ---- The executor of a run ----
+
+
+@pytest.mark.parametrize("on", ["tcp://h:1", "slurm"])
+def test_a_run_gets_the_workers_of_its_scheduler(
+    on: str, asked: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a store in a registry, and offline with one in a folder."""
+    folder, noting = asked.parent, Noting()
+    (folder / "store").mkdir()
+    (folder / "tests/images").mkdir(parents=True)
+    store = str(folder / "store") if on == "slurm" else f"{fake.host}/site/cache"
+    (folder / "site.yaml").write_text(SITE.format(store=store))
+    monkeypatch.delenv("BUILD_IMAGES_STORE", raising=False)
+
+    @contextlib.contextmanager
+    def a_scheduler(address: object, security: object = None) -> Iterator[Any]:
+        """One that runs, or one that is started in a folder."""
+        assert (on, security) == (address, None) or address == folder / "home/clusters"
+        yield noting if on == address else (Scheduler(address="tls://h:2"), noting)
+
+    monkeypatch.setattr(run_module, "connected", a_scheduler)
+    monkeypatch.setattr(run_module, "new_scheduler", a_scheduler)
+    spec = compile_spec(image(folder / "project"), run_checks="")
+    run = run_in(folder, offline=on == "slurm")
+    out = folder / "deep/er/out"
+    run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, out=out))
+    if on == "slurm":
+        out.mkdir(parents=True)
+    with workers_of(on, run, [spec]) as executor:
+        assert [pool.name for pool in executor.pools] == ["power", "x86"]
+        noting.joined("tcp://n1", facts(pool="x86"))
+        worker = executor.events.get_nowait().worker  # type: ignore[union-attr]
+        attempt = Attempt(name="base x", number=1, worker=worker)
+        name = spec.image.identifier
+        executor.start(
+            Task(name="base x", kind="base", work=print, label="base x", image=name), attempt
+        )
+        [(order, _, _)] = noting.submitted.values()
+        assert order.store == store
+        entry = store_named(store, run.tools, print).blobs(order.project)
+        assert ({*entry}, out.is_dir()) == ({"site.yaml"}, True)
+        assert executor.run.shared.is_used
+        jobs = asked.read_text().splitlines() if asked.exists() else []
+        assert jobs == (["sbatch --parsable"] if on == "slurm" else [])
+    assert projects(run.tools.home) == [str(folder)]
+
+
 @pytest.fixture(name="asked")
 def slurm_that_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with what sbatch and scancel were asked; sbatch knows no partition `power`."""
+    """A file with what sbatch and scancel were asked; sbatch knows no partition `power`.
+
+    It says nothing of what a pool `silent` lacks. Scripts are kept beside the file.
+    """
     asked = tmp_path / "asked"
     programs = {
         "sbatch": f'echo "sbatch $1" >> {asked}\n'
-        "if grep -q partition=power $2; then echo 'Invalid partition' >&2; exit 1; fi\n"
+        f"cp $2 {tmp_path}\n"
+        "if grep -q partition=power $2; then echo 'Error:\nInvalid partition' >&2; exit 1; fi\n"
+        "case $2 in */silent.sh) exit 7;; esac\n"
         'echo "$(basename "$2" | wc -c);cluster"',
         "scancel": f'echo "scancel $*" >> {asked}',
     }
@@ -98,21 +170,43 @@ def slurm_that_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_jobs_of_a_run_are_submitted_and_cancelled(asked: Path) -> None:
     said: list[str] = []
     processes = Processes()
-    pools = {"x86": X86, "x86-64": X86}
-    with slurm_workers(Scheduler(address="tls://h:1"), pools, processes, said.append):
-        assert asked.read_text() == "sbatch --parsable\n" * 2
+    pools = {"x86": X86, "x86-64": X86, "local": SitePool(arch="x86_64")}
+    scheduler = Scheduler(address="tls://h:1", folder=asked.parent / "clusters/run-1")
+    with slurm_workers(scheduler, pools, processes, said.append):
+        assert asked.read_text() == "sbatch --parsable\n" * 3
         processes.stop()  # as an interruption does
-    assert asked.read_text().splitlines()[2] == "scancel 7 10"
-    assert said == ["Slurm job 7: 3 x x86", "Slurm job 10: 3 x x86-64"]
+    assert asked.read_text().splitlines()[3] == "scancel 7 10 9"
+    assert said == ["Slurm job 7: 3 x x86", "Slurm job 10: 3 x x86-64", "Slurm job 9: 1 x local"]
+    logs = f"#SBATCH --output={asked.parent}/clusters/%x-%A-%a.log\n"
+    assert logs in (asked.parent / "x86.sh").read_text()
 
 
-def test_a_job_that_slurm_refuses_ends_the_others(asked: Path) -> None:
-    pools = {"x86": X86, "power": POWER}
+@pytest.mark.parametrize(
+    ("pool", "slurm", "reason"),
+    [
+        ("power", POWER, "Invalid partition\n"),
+        ("silent", X86, "sbatch --parsable "),
+    ],
+)
+def test_a_job_that_slurm_refuses_ends_the_others(
+    pool: str, slurm: SitePool, reason: str, asked: Path
+) -> None:
     with (
         pytest.raises(BuildImagesError) as caught,
-        slurm_workers(Scheduler(address="tls://h:1"), pools, Processes(), print),
+        slurm_workers(
+            Scheduler(address="tls://h:1"), {"x86": X86, pool: slurm}, Processes(), print
+        ),
     ):
         pass
-    assert str(caught.value).startswith("Slurm refuses the job of pool power: Invalid partition\n")
-    assert "workers script --pool power" in caught.value.hint
+    assert str(caught.value).startswith(f"Slurm refuses the job of pool {pool}: {reason}")
+    assert f"workers script --pool {pool}" in caught.value.hint
     assert asked.read_text().splitlines()[-1] == "scancel 7"
+
+
+def test_nothing_is_cancelled_where_no_job_was_submitted(asked: Path) -> None:
+    with (
+        pytest.raises(MissingPrerequisite),
+        slurm_workers(SCHEDULER, {"power": POWER}, Processes(), print),
+    ):
+        pass
+    assert asked.read_text() == "sbatch --parsable\n"
