@@ -5,6 +5,7 @@ This is the set-up of a clone (`ci/setup`) without the virtual environment.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import builder
 from builder.cli.options import Options, Parser, add_flag, not_empty
 from builder.model.errors import StepFailed
+from builder.system.home import Home
 from builder.system.process import Processes
 
 _SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
@@ -36,6 +38,7 @@ class SetupOptions(Options):
     with_cosign: bool
     dry_run: bool
     check: bool
+    print_path: bool
 
 
 def declare(parser: Parser) -> None:
@@ -56,6 +59,7 @@ def declare(parser: Parser) -> None:
     ways = parser.add_mutually_exclusive_group()
     add_flag(ways, "--dry-run", "show what would be installed, and where")
     add_flag(ways, "--check", "exit code 4 if anything is missing")
+    add_flag(ways, "--print-path", "show the folders of build-images and its tools, for PATH")
 
 
 def words_of(options: SetupOptions) -> list[str]:
@@ -67,11 +71,26 @@ def words_of(options: SetupOptions) -> list[str]:
     return [*part, *users, *flags]
 
 
+def program_folders() -> list[Path]:
+    """Return the folders of this program and of the tools that set-up installs."""
+    home, program = Home.of_environment(), _own_program() or sys.executable
+    shared = [home.shared / "tools/bin"] if home.shared else []
+    return [Path(program).parent, home.tools, *shared]
+
+
+def _own_program() -> str | None:
+    """Return the path of `build-images`; None for `python -m builder`."""
+    program = shutil.which(sys.argv[0])
+    return str(Path(program).absolute()) if program else None
+
+
 def run(options: SetupOptions) -> int:
     """Run the set-up and return its exit code."""
-    program = shutil.which(sys.argv[0])
-    command = str(Path(program).absolute()) if program else "build-images"
-    own = {"BUILD_IMAGES_SETUP": f"{command} setup", "BUILD_IMAGES_PYTHON": sys.executable}
+    if options.print_path:
+        print(os.pathsep.join(map(str, program_folders())))
+        return 0
+    setup = f"{_own_program() or 'build-images'} setup"
+    own = {"BUILD_IMAGES_SETUP": setup, "BUILD_IMAGES_PYTHON": sys.executable}
     with tempfile.TemporaryDirectory() as folder:
         try:
             Processes().logged(

@@ -21,7 +21,8 @@ _MPI = re.compile(r"(?P<family>[^\d=]*?)(?:[-=]?(?P<version>\d.*))?", re.DOTALL)
 _VERSION = re.compile(r"[-=]?(?P<version>\d.*)|", re.DOTALL)
 _NUMBERED = tuple(family for family in facts.MPI_FAMILIES if family[-1].isdigit())
 _SPECIFIED = re.compile(rf"(?P<name>[^<>!~=]*?)\s*(?P<specifier>{_OPERATOR}.*)", re.DOTALL)
-_PRINTED = re.compile(r"\d+(?:\.\d+)+")
+# Not go1.24, the compiler of a program that states no version of its own.
+_PRINTED = re.compile(r"(?<![\d.])(?<!\bgo)\d+(?:\.\d+)+")
 _GLOB = re.compile(r"[*?\[]")
 
 

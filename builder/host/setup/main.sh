@@ -125,6 +125,7 @@ main() {
             ((${#ROWS[@]} == 0)) || install_all
             leave_to_administrator
             say "set-up: done in ${SECONDS} s"
+            [[ $PART == host ]] || say "  to call the programs by name: $(path_line)"
             ;;
     esac
 }

@@ -40,7 +40,13 @@ names_of() {
 
 # The command that needs this set-up.
 purpose() {
-    if [[ $PART == host ]]; then printf '%s host' "$SELF"; else printf 'make %s' "$TARGET"; fi
+    if [[ $PART == host ]]; then
+        printf '%s host' "$SELF"
+    elif [[ -z $PROJECT ]]; then
+        printf 'build-images'
+    else
+        printf 'make %s' "$TARGET"
+    fi
 }
 
 print_plan() {
@@ -81,6 +87,14 @@ commands_of_root() {
         done
     fi
     printf '    and then: %s' "$(own_command)"
+}
+
+# The line that puts what this set-up installs on PATH.
+path_line() {
+    local program=${SELF% setup}
+    [[ -z $PROJECT ]] || program=.venv/bin/build-images
+    # shellcheck disable=SC2016  # the user's shell expands it
+    printf 'export PATH="$(%s setup --print-path):$PATH"' "$program"
 }
 
 # Without a clone there is only one target, which is not named.

@@ -196,8 +196,11 @@ def _srun(start: Start, mpi: ImageMpi, tools: Tools) -> Launcher:
     if not mpi.pmix:
         reason = f"{mpi.title} has none: its own launcher is mpirun"
         raise Unfit(f"srun starts ranks through PMIx, but {reason}")
-    offered = ask(tools, program, "--mpi=list")
-    if "pmix" not in (offered.stdout + offered.stderr).split():
+    asked = ask(tools, program, "--mpi=list")
+    offered = asked.stdout + asked.stderr
+    if fatal := re.search("fatal: (.*)", offered):
+        raise Unfit(f"Slurm is not configured on this host: {fatal[1]}")
+    if "pmix" not in offered.split():
         raise Unfit("this host's srun has no plugin pmix (srun --mpi=list)")
     ping = ask(tools, "scontrol", "ping")
     if " is UP" not in ping.stdout:

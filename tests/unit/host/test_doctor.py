@@ -541,6 +541,18 @@ def test_slurm(machine: Machine) -> None:
     assert machine.examine().items["srun"].text == "22.05.8"
 
 
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("GitVersion:    devel\nGoVersion:     go1.27.3\n", "found"),
+        ("GitVersion:    v2.6.3\nGoVersion:     go1.27.3\n", "2.6.3"),
+    ],
+)
+def test_the_version_of_cosign_is_not_that_of_go(machine: Machine, output: str, text: str) -> None:
+    machine.program("cosign", output)
+    assert machine.examine().items["cosign"].text == text
+
+
 def test_a_refusal_names_all_that_is_missing_with_the_way_out(machine: Machine) -> None:
     (machine.bin / "apptainer").unlink()
     (machine.bin / "mmdebstrap").unlink()

@@ -483,6 +483,20 @@ def setup_options(*words: str) -> set_up.SetupOptions:
     return options
 
 
+def test_the_folders_for_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`export PATH="$(build-images setup --print-path):$PATH"`, as docs/setup.md has it."""
+    program = tmp_path / "bin/build-images"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    assert main(["setup", "--print-path"]) == 0
+    assert capsys.readouterr().out == f"{program.parent}:{tmp_path}/home/tools/bin\n"
+
+
 def test_the_scripts_pass_shellcheck() -> None:
     shellcheck = Path(sys.executable).parent / "shellcheck"
     done = subprocess.run(

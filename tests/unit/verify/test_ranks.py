@@ -240,12 +240,17 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         ),
         (
             OPEN_MPI,
+            {"srun_--mpi=list": "srun: fatal: Could not establish a configuration source\n"},
+            "Slurm is not configured on this host: Could not establish a configuration source",
+        ),
+        (
+            OPEN_MPI,
             {"srun_--mpi=list": PLUGINS, "scontrol": "Slurmctld(primary) at head is DOWN\n"},
             "no Slurm controller answers: Slurmctld(primary) at head is DOWN",
         ),
         (OPEN_MPI, {"srun_--mpi=list": PLUGINS}, "no Slurm controller answers: scontrol ping"),
     ],
-    ids=["mpich", "no-plugin", "down", "silent"],
+    ids=["mpich", "no-plugin", "no-configuration", "down", "silent"],
 )
 def test_a_host_whose_slurm_cannot(
     mpi: ImageMpi, answers: dict[str, str], reason: str, host: Callable[..., Tools]

@@ -23,6 +23,7 @@ if mode() == "load" then
         LmodError("no image " .. image .. "; in the folder of images, run: build-images pull quay.io/site/cuda-base:1.0-debian12-cuda11.8-openmpi4.1 --format sif")
     end
 end
+append_path("PATH", "/opt/build-images/tools/bin") -- Apptainer, where an administrator ran `build-images setup host`
 setenv("BUILD_IMAGES_IMAGE", image)
 setenv("APPTAINER_NV", "1")
 set_shell_function("cuda-base-exec",

@@ -23,6 +23,7 @@ if mode() == "load" then
         LmodError("no image " .. image .. "; in the folder of images, run: build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --format sif")
     end
 end
+append_path("PATH", "/opt/build-images/tools/bin") -- Apptainer, where an administrator ran `build-images setup host`
 setenv("BUILD_IMAGES_IMAGE", image)
 set_shell_function("hpc-base-exec",
     "apptainer exec /opt/images/hpc-base-1.0-debian13-openmpi5.0-x86_64-sif/image.sif \"$@\"",

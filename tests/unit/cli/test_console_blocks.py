@@ -1,0 +1,110 @@
+"""What README.md and docs/ show is what happens: their console blocks are run.
+
+Those that need engines or images run in tests/engines/test_console_blocks_with_images.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from console_blocks import (
+    PAGES,
+    PLACES,
+    ConsoleBlock,
+    ConsoleCommand,
+    blocks_of,
+    console_blocks,
+    missing_lines,
+)
+from projects import copy_of_project
+from samples import ROOT
+
+from builder.cli import main
+
+BLOCKS = console_blocks()
+FILES = [block for page in PAGES for block in blocks_of(page) if block.file]
+
+
+def named(blocks: list[ConsoleBlock]) -> list[object]:
+    return [pytest.param(block, id=block.name) for block in blocks]
+
+
+@pytest.fixture(name="project")
+def copy_of_the_shipped_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    project = copy_of_project(tmp_path / "project")
+    shutil.copy(ROOT / "lock.yaml", project)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COSIGN_PASSWORD", "of a test")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("CLONE", str(ROOT))
+    return project
+
+
+def run_command(command: ConsoleCommand) -> tuple[int, str]:
+    """Run a command in this process if it is ours; the exit status and both streams."""
+    argv = shlex.split(command.text, comments=True)
+    if argv[0] != "build-images":
+        done = subprocess.run(
+            ["bash", "-c", command.text], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+    argv, target = (argv[:-2], Path(argv[-1])) if ">" in argv else (argv, Path(os.devnull))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        status = main(argv[1:])
+    target.write_text(printed.getvalue())
+    return status, printed.getvalue()
+
+
+def test_files_of_pages_have_names_of_their_own() -> None:
+    names = [block.file for block in FILES]
+    assert len(set(names)) == len(names), names
+
+
+def test_each_block_is_run_or_has_the_reason_why_not() -> None:
+    silent = [block.name for block in BLOCKS if not (block.place or block.reason)]
+    assert not silent, "no comment `run: PLACE` or `not run: REASON` above the block"
+    places = {block.place for block in BLOCKS if block.place}
+    assert places <= set(PLACES)
+    for block in BLOCKS:
+        assert not block.place or block.run_commands, f"{block.name} runs nothing"
+
+
+def test_no_block_with_commands_is_of_another_kind() -> None:
+    """A block without a language is not looked at: it holds output or a file."""
+    others = [block for page in PAGES for block in blocks_of(page) if not block.language]
+    for block in others:
+        assert not re.search(r"(?m)^[$#] ", block.text), f"{block.name}: make it ```console"
+
+
+@pytest.mark.parametrize("block", named(FILES))
+def test_files_are_valid(block: ConsoleBlock, project: Path) -> None:
+    file = project / block.file
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(block.text)
+    status, printed = run_command(ConsoleCommand(text="build-images plan", output=()))
+    assert status == 0, printed
+
+
+@pytest.mark.parametrize("block", named([each for each in BLOCKS if each.place == "project"]))
+def test_commands_do_as_the_page_says(block: ConsoleBlock, project: Path) -> None:
+    for each in FILES:
+        if each.file in block.files:
+            (project / each.file).write_text(each.text)
+    if block.before:
+        subprocess.run(["bash", "-c", block.before], check=True)
+    status = 0
+    for command in block.run_commands:
+        assert status == 0, command
+        status, printed = run_command(command)
+        assert not missing_lines(command, printed, exact=True), printed
+    assert status == block.status, printed
