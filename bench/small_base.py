@@ -15,7 +15,9 @@ from builder.load.project import load_project
 from builder.model.architectures import ARCHITECTURES
 
 NAME = "small"
-MATRIX = f"axes:\n  arch: [x86_64]\n  base: [{NAME}]\n  cuda: [none]\n  mpi: [none]\n"
+MATRIX = (
+    f"axes:\n  arch: [x86_64]\n  base: [{NAME}]\n  cuda: [none]\n  mpi: [none]\ninherit: false\n"
+)
 _YAML = f"""\
 base: {NAME}
 about: a shell and what steps call, copied out of the host of a test

@@ -30,13 +30,13 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import base_name
+from builder.model.inputs import base_name, layer_of
 from builder.model.site import at_mirror
 from builder.plan import toolkits
 from builder.plan.cells import CellVerdict, fits
 
 KEY_FORMAT = "5"  # increased when the same inputs give a different image
-CHECKS_FOLDER = Path("tests/images")
+_CHECKS = "tests/images"
 _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 
@@ -46,10 +46,15 @@ class Images:
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
         self._compiler = compiler
-        folder = project.root / CHECKS_FOLDER
-        names = {name for check in project.checks.values() for name in check.sources}
-        self._texts = {name: read_text(folder / name) for name in names}
-        self._run_checks = read_text(folder / "run-checks")
+        read = functools.cache(lambda layers, name: read_text(layers.find(f"{_CHECKS}/{name}")))
+        layers = {layer.name: project.layers.upto(layer.name) for layer in project.layers.each}
+        self._texts = {
+            check.name: {
+                name: read(layers[layer_of(check.where.file)], name) for name in check.sources
+            }
+            for check in project.checks.values()
+        }
+        self._run_checks = read(project.layers, "run-checks")
         self.faults: list[Fault] = []
 
     def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
@@ -167,7 +172,7 @@ class Images:
         return StageCheck(
             name=check.name,
             about=check.about,
-            sources={name: self._texts[name] for name in check.sources},
+            sources=self._texts[name],
             build=tuple(self._rendered(check.build, names, check.where)),
             run=str(run),
             needs=check.needs,
