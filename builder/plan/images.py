@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ class Images:
             self._stage(recipe, checks, cell, verdict, context)
             for recipe, checks in self._chain_with_checks(cell)
         )
-        checks = (self._check(name, verdict, context) for stage in stages for name in stage.checks)
+        named = [name for stage in stages for name in stage.checks]
+        layers = _layers(self._project, cell, named)
         names = (cuda and cuda.images) or [base_name(base, cell.arch)] * 2
         pinned = [lock.pinned(name, cell.arch) for name in names]
         base_image, runtime_image = (
@@ -81,11 +82,12 @@ class Images:
             mpi=verdict.mpi,
             cuda=cuda,
             stages=stages,
-            checks=tuple(checks),
+            checks=tuple(self._check(name, verdict, context) for name in named),
             content_key="",
-            decided=tuple(_decisions(base, cell, verdict)),
+            decided=(*_decisions(base, cell, verdict), *_by_layer(layers)),
             sources=lock.of_recipes([stage.name for stage in stages]),
             system=self._project.facts.system(base.distribution, base.version),
+            layers=layers,
         )
         return dataclasses.replace(image, content_key=self._content_key(image))
 
@@ -209,6 +211,32 @@ def _stage_parts(stage: StageRecipe) -> list[object]:
 def _check_parts(check: StageCheck) -> list[object]:
     about = [check.name, check.about, dict(check.sources), check.build]
     return [*about, check.run, check.needs, check.timeout_s]
+
+
+def _layers(project: Project, cell: Cell, checks: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the layer that each recipe, base, axis and check of a cell is from."""
+    if len(project.layers.each) == 1:
+        return {}
+    files = {
+        "recipe": {recipe.name: recipe.where.file for recipe in project.chain(cell.recipe)},
+        "base": {cell.base: project.bases[cell.base].where.file},
+        "axis": project.matrix.files,
+        "check": {name: project.checks[name].where.file for name in checks},
+    }
+    return {
+        kind: {name: layer_of(file) for name, file in named.items()}
+        for kind, named in files.items()
+    }
+
+
+def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for layer in dict.fromkeys(name for named in layers.values() for name in named.values()):
+        parts = [
+            f"{kind} {', '.join(names)}"
+            for kind, named in layers.items()
+            if (names := [name for name, owner in named.items() if owner == layer])
+        ]
+        yield f"from {layer}: {'; '.join(parts)}"
 
 
 _CUDA_ROUTES = {
