@@ -52,7 +52,7 @@ development: []
 runtime:
   - shell: {{commands: [{commands}]}}
 """
-_CHECK = """\
+NUMBERS = """\
 
   numbers:
     about: what a step of the run-time stage wrote is there
@@ -67,7 +67,7 @@ def add_small_base(site: Path) -> None:
         recipe.unlink()
     (site / "recipes/lean.yaml").write_text(_LEAN)
     with (site / "tests/images/checks.yaml").open("a") as checks:
-        checks.write(_CHECK)
+        checks.write(NUMBERS)
     (site / f"base-images/{NAME}.yaml").write_text(_YAML)
     (site / "matrix.yaml").write_text(MATRIX)
 
