@@ -58,6 +58,7 @@ _MATRIX = """\
 axes: {{arch: [{architectures}], base: [sample], cuda: [none], mpi: [none]}}
 default: {{recipe: [{recipes}]}}
 tags: {{{tags}}}
+inherit: false
 """
 
 

@@ -32,7 +32,7 @@ def write_project(root: Path, *, recipes: int, bases: int) -> int:
     shutil.copytree(SHIPPED / "tests/images", root / "tests/images")
     names = [f"system{number}" for number in range(bases)]
     axes = {"arch": list(ARCHITECTURES), "base": names, "cuda": ["none"], "mpi": list(MPIS)}
-    _write(root / "matrix.yaml", {"axes": axes})
+    _write(root / "matrix.yaml", {"axes": axes, "inherit": False})
     for number in range(recipes):
         _write(root / "recipes" / f"{_name(number)}.yaml", _recipe(number))
     for number, name in enumerate(names):

@@ -15,7 +15,9 @@ from builder.load.project import load_project
 from builder.model.architectures import ARCHITECTURES
 
 NAME = "small"
-MATRIX = f"axes:\n  arch: [x86_64]\n  base: [{NAME}]\n  cuda: [none]\n  mpi: [none]\n"
+MATRIX = (
+    f"axes:\n  arch: [x86_64]\n  base: [{NAME}]\n  cuda: [none]\n  mpi: [none]\ninherit: false\n"
+)
 _YAML = f"""\
 base: {NAME}
 about: a shell and what steps call, copied out of the host of a test
@@ -50,7 +52,7 @@ development: []
 runtime:
   - shell: {{commands: [{commands}]}}
 """
-_CHECK = """\
+NUMBERS = """\
 
   numbers:
     about: what a step of the run-time stage wrote is there
@@ -65,7 +67,7 @@ def add_small_base(site: Path) -> None:
         recipe.unlink()
     (site / "recipes/lean.yaml").write_text(_LEAN)
     with (site / "tests/images/checks.yaml").open("a") as checks:
-        checks.write(_CHECK)
+        checks.write(NUMBERS)
     (site / f"base-images/{NAME}.yaml").write_text(_YAML)
     (site / "matrix.yaml").write_text(MATRIX)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from builder.build.engines import Buildah, Tools
-from builder.build.shared import link_shared
+from builder.load.document import Faults
+from builder.load.site import read_site
 from builder.system.files import mounted_below, remove_tree, unmount_below, write_whole
-from builder.system.home import Home
+from builder.system.home import SHARED_VARIABLE, Home
 from builder.system.locks import Turn, locked, together
 from builder.system.orphans import MARK, end_orphans, living
 from builder.system.process import Processes
@@ -106,3 +107,35 @@ def clean(tools: Tools) -> None:
         unmount_below(storage, Processes())
     if not mounted_below(temporary):  # files below a mount are not its own
         remove_tree(tools.home.temporary)
+
+
+# ---- The folder that a site's administrator shares with all users, named by `site.yaml` ----
+
+_LINKED = ("bases", "native", "sources/sha256")  # folders with complete entries that never change
+
+
+def name_shared(project: Path) -> None:
+    """Set the shared folder that a site names, unless the environment names one."""
+    if SHARED_VARIABLE in os.environ:
+        return
+    faults = Faults()
+    shared = read_site(project, faults).shared
+    if shared and not faults.found:  # its faults are reported where the site itself is read
+        os.environ[SHARED_VARIABLE] = shared
+
+
+def link_shared(home: Home) -> None:
+    """Link shared entries into a home; the home's own entries stay."""
+    if home.shared is None:
+        return
+    for name in _LINKED:
+        theirs, own = home.shared / name, home.path / name
+        if not theirs.is_dir():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        for link in [one for one in own.iterdir() if one.is_symlink() and not one.exists()]:
+            link.unlink(missing_ok=True)  # it is no longer shared
+        for path in theirs.iterdir():
+            if not path.name.startswith(".") and not os.path.lexists(own / path.name):
+                with contextlib.suppress(FileExistsError):  # another builder was faster
+                    (own / path.name).symlink_to(path)

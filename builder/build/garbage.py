@@ -25,6 +25,7 @@ from builder.build.records import Records, noted_engine, noted_engines, stage_st
 from builder.build.site_store import STORE_HINT, place_of
 from builder.build.workspace import remove
 from builder.load.document import Faults
+from builder.load.layers import layers_of
 from builder.load.lock import read_lock
 from builder.model import PlannedImage
 from builder.model.cells import base_tag
@@ -236,11 +237,11 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
     faults = Faults()
     for root in {project, *map(Path, projects(home))}:
         try:
-            is_locked = (root / LOCK_FILE).exists()
+            holders = layers_of(root).holders(LOCK_FILE)
         except PermissionError:  # before Python 3.12; the lock may name any of them
             return
-        if is_locked:
-            locked |= {source.sha256 for source in read_lock(root, faults).sources.values()}
+        for layer in holders:
+            locked |= {source.sha256 for source in read_lock(layer, faults).sources.values()}
     if faults.found:
         return  # a lock that cannot be read may name any of them
     for path in _unused((home.sources / "sha256").glob("*"), since):

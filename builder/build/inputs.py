@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,11 +16,23 @@ from builder.build.workspace import write_spec
 from builder.compile.spec import COMPILER, base_archive, downloads_of, limit_reason
 from builder.compile.spec.downloads import Downloads
 from builder.load.document import Faults
-from builder.load.site import read_site
-from builder.model import Lock, LockedSource, Plan, PlannedImage, Project, Selection, Site, Spec
+from builder.load.layers import layers_of
+from builder.load.project import CHECKS
+from builder.load.site import SITE, read_site
+from builder.model import (
+    Layer,
+    Lock,
+    LockedSource,
+    Plan,
+    PlannedImage,
+    Project,
+    Selection,
+    Site,
+    Spec,
+)
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK
+from builder.model.inputs import DEBIAN_SOURCE, LOCK, PACKED, layer_of
 from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -71,7 +83,8 @@ def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
     """Return the store in the builder's home, with this machine's Debian mirror if needed."""
     debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
     home = Home.of_environment().sources
-    return SourceStore(path=home, mirrors=site.sources, debian=debian, project=project)
+    layers = layers_of(project)
+    return SourceStore(path=home, mirrors=site.sources, debian=debian, layers=layers)
 
 
 class DownloadProgress:
@@ -93,20 +106,47 @@ class DownloadProgress:
 
 
 _PROGRAM = Path(__file__).parents[1]
-_FILES = ("matrix.yaml", "lock.yaml", "site.yaml", "tests/images/checks.yaml")
-_FOLDERS = ("recipes", "base-images", "facts", "files")  # the checks' scripts are part of specs
+_FILES = ("matrix.yaml", "lock.yaml", "tests/images/checks.yaml")
+_NAMED = ("recipes/", "base-images/")  # a file here replaces the one of that name in a lower layer
+_FOLDERS = (*_NAMED, "facts", "files")  # the checks' scripts are part of specs
 
 
 def project_digests(project: Path) -> dict[str, str]:
-    """Return `sha256:…` of each file that declares images, by its path in the project."""
-    paths = [project / name for name in _FILES]
-    for name in _FOLDERS:
-        paths += sorted((project / name).rglob("*"))
+    """Return `sha256:…` of each file that declares images, by its name in messages."""
+    files: dict[str, tuple[str, Path]] = {}
+    for layer in (layers := layers_of(project)).each:
+        for name in (*_declaring(layer), *([SITE] if layer == layers.own else [])):
+            shown = layer.shown(name)
+            files[name if name.startswith(_NAMED) else shown] = shown, layer.folder / name
     return {
-        path.relative_to(project).as_posix(): f"sha256:{sha256_of_file(path)}"
-        for path in paths
-        if path.is_file()
+        shown: f"sha256:{sha256_of_file(path)}" for shown, path in files.values() if path.is_file()
     }
+
+
+def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
+    """Return the files of all layers by their paths in a copy of the project for other machines.
+
+    `local` are paths of sources that lie in the project. A site's settings are left out.
+    """
+    layers, files = layers_of(project), dict[str, Path]()
+    for layer in layers.each:
+        inside = "" if layer == layers.own else f"{PACKED}/{layer.name}/"
+        scripts = _below(layer, Path(CHECKS).parent.as_posix())
+        for name in (*_declaring(layer), *scripts, *local):
+            if (path := layer.folder / name).is_file():
+                files[f"{inside}{name}"] = path
+    return files
+
+
+def _declaring(layer: Layer) -> list[str]:
+    """Return the paths of a layer's files that declare images."""
+    return [*_FILES, *(name for folder in _FOLDERS for name in _below(layer, folder))]
+
+
+def _below(layer: Layer, folder: str) -> Iterator[str]:
+    for path in sorted((layer.folder / folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(layer.folder).as_posix()
 
 
 def program_digest(program: Path = _PROGRAM) -> str:
@@ -131,7 +171,11 @@ def files_of(
     """
     files = dict(declared)
     for folder, names in {"recipes/": {*recipes}, "base-images/": {*bases}}.items():
-        stems = {path: PurePosixPath(path).stem for path in declared if path.startswith(folder)}
+        stems = {
+            path: PurePosixPath(path).stem
+            for path in declared
+            if path.removeprefix(f"{layer_of(path)}:").startswith(folder)
+        }
         if names <= {*stems.values()}:
             files = {
                 path: text for path, text in files.items() if stems.get(path, "") in {"", *names}
@@ -230,7 +274,11 @@ class Lockable:
         """
         files = {name: recipe.where.file for name, recipe in project.recipes.items()}
         faults = mismatches(
-            project.lock, self.sources, self.references, files, everything=self.everything
+            project.lock,
+            self.sources,
+            self.references,
+            files,
+            unneeded=project.lock.beyond(project.inherited) if self.everything else Lock(),
         )
         if faults:
             raise BadInput.of(faults)
@@ -243,6 +291,7 @@ class Lockable:
     ) -> tuple[Lock, BuildImagesError | None]:
         """Write the lock of a project's folder; return it, and an error if it is incomplete.
 
+        What the project inherits is not written again.
         Entries that could be locked are written even if others failed; the error names those.
         """
         urls = [url for source in self.sources for url in source.urls]
@@ -259,10 +308,10 @@ class Lockable:
             Lock(sources={source.url: source for source in sources}, references=references),
             everything=self.everything,
             recipes={stage.name for image in self.images for stage in image.stages},
-        )
-        path = folder / LOCK
-        if lock.sources or lock.references or path.exists():
-            write_atomically(path, lock_text(lock))
+        ).over(project.inherited)
+        own, path = lock.beyond(project.inherited), folder / LOCK
+        if own.sources or own.references or path.exists():
+            write_atomically(path, lock_text(own))
         failures = (*unlocked, *unpinned)
         return lock, _not_locked(failures, store) if failures else None
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.build.engines import Tools
-from builder.build.inputs import project_digests
+from builder.build.inputs import packed_files
 from builder.load.document import Faults
-from builder.load.project import CHECKS
 from builder.load.site import SITE, STORE, VARIABLE, read_site
 from builder.model import Site, Spec
 from builder.model.digests import sha256_of_file, sha256_of_json
@@ -86,23 +85,21 @@ def store_named(
 
 
 def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> str:
-    """Add a project's files to the site's store; return the digest of the entry.
+    """Add the files of a project's layers to the site's store; return the digest of the entry.
 
     Sources that lie in the project are among them, if specs need them.
 
     Raises `MissingPrerequisite` if they cannot be added.
     """
     site = Path(os.environ.get(VARIABLE) or project / SITE)
-    checks = Path(CHECKS).parent
+    urls = [source.url for spec in specs for source in spec.sources]
+    local = [url.removeprefix(LOCAL_SOURCE) for url in urls if url.startswith(LOCAL_SOURCE)]
     with TemporaryDirectory(prefix="build-images-") as folder:
         copy = Path(folder)
-        urls = [source.url for spec in specs for source in spec.sources]
-        local = [url.removeprefix(LOCAL_SOURCE) for url in urls if url.startswith(LOCAL_SOURCE)]
-        for name in (*project_digests(project), *local):
+        for name, path in packed_files(project, local).items():
             target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(project / name, target)
-        shutil.copytree(project / checks, copy / checks, dirs_exist_ok=True, ignore=_compiled)
+            shutil.copy(path, target)
         if site.is_file():
             shutil.copyfile(site, copy / SITE)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
@@ -117,9 +114,6 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
             hint="workers take them, and all that they build on, from there",
         )
     return store.added[tag]
-
-
-_compiled = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
 def take_project(name: str, digest: str, project: Path, say: Callable[[str], object]) -> None:

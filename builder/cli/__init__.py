@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from gc import freeze
 from pathlib import Path
 
-from builder.build.shared import name_shared
 from builder.cli.commands import command_of, parse
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.system.home import Home
@@ -50,7 +49,10 @@ def _ended(argv: Sequence[str] | None) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, signal.default_int_handler)
-        name_shared(options.project)
+        if (options.project / "site.yaml").exists() or "BUILD_IMAGES_SITE" in os.environ:
+            from builder.build.at_work import name_shared  # noqa: PLC0415 - few need it
+
+            name_shared(options.project)
         command = command_of(options.command)
         freeze()  # modules are never freed: the collector need not scan them
         return command.run(options)

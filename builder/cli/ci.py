@@ -54,6 +54,7 @@ def run(options: CiOptions) -> int:
         {**pipelines.RUNNERS[system], **own_runners},
         command=shlex.join(argv),
         key=pipelines.KEYLESS if options.keyless else pipelines.SECRET_KEY,
+        has_scripts=(options.project / "ci/setup").exists(),
     )
     print(pipelines.pipeline_text(system, pipeline), end="")
     return 0

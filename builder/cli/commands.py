@@ -35,6 +35,7 @@ ABOUT = {
     "bundle": "write verified images into an archive",
     "load": "import images from an archive, if they are verified",
     "doctor": "show what this machine can build, run and verify, and whether its GPUs are healthy",
+    "init": "make a project of your own, with a recipe and a check, in a new folder",
     "setup": "install the tools for building images: the user's or the administrator's part",
     "check-host": "check whether an image runs on this host, without starting it",
     "gc": "show or remove unused parts of the store",
@@ -64,6 +65,7 @@ examples:
   build-images plan --all                        all images, in the order of the build
   build-images explain --mpi mpich               why each cell is included or excluded
   build-images gc                                unused parts of the store
+  build-images init climate                      a project of your own, in the folder climate
   build-images doctor                            what this machine can build, run and verify
   build-images publish --to quay.io/site         verified images, with evidence, to a registry
   build-images bundle --output site.tar          the same in one file, for a site without network

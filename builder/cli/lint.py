@@ -12,6 +12,7 @@ from builder.build.planning import compiled, load_plan
 from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
+from builder.load.layers import layers_of
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
 from builder.model.inputs import LOCK
@@ -67,13 +68,14 @@ def look(project: Path, specs: Sequence[Spec], *, cached: bool = True) -> LintRe
         search_path=home.search_path(),
         cache=home.path / "lint" if cached else None,
         jobs=min(4, os.cpu_count() or 1),
-        locked=_pins_bases(project / LOCK),
+        locked=_pins_bases(project),
     )
 
 
-def _pins_bases(lock: Path) -> bool:
-    """Return whether the lock has base images; it has none if no registry was reachable."""
-    return lock.exists() and "\n  - reference: " in lock.read_text(encoding="utf-8")
+def _pins_bases(project: Path) -> bool:
+    """Return whether a lock has base images; it has none if no registry was reachable."""
+    locks = [layer.folder / LOCK for layer in layers_of(project).holders(LOCK)]
+    return any("\n  - reference: " in lock.read_text(encoding="utf-8") for lock in locks)
 
 
 def as_text(report: LintReport) -> str:

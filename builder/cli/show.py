@@ -125,7 +125,12 @@ def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]
     return {
         "schema": "build-images/explanation/v1",
         "in": [
-            {"image": image.identifier, "decided": decided(image), "seen": seen(image)}
+            {
+                "image": image.identifier,
+                "decided": decided(image),
+                "seen": seen(image),
+                "layers": image.layers,
+            }
             for image in plan.images
         ],
         "out": [_left_out_json(entry) for entry in plan.left_out],

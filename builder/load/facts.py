@@ -1,6 +1,6 @@
-"""Read the fact tables: the shipped ones in builder/facts/data, and the rows that a project adds.
+"""Read the fact tables: the shipped ones in builder/facts/data, and the rows that layers add.
 
-A row of a project's `facts/NAME.yaml` replaces the shipped one of the same release.
+A row of a layer's `facts/NAME.yaml` replaces the row below it of the same release.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
 from builder.facts.tables import Where
 from builder.load.document import Faults, Node, inside, parse, suggest
+from builder.load.layers import layers_of
 from builder.load.readers import (
     Reader,
     Table,
@@ -29,6 +30,7 @@ from builder.load.readers import (
     text,
     words,
 )
+from builder.model import Layer, Layers
 from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import BadInput, Fault
 from builder.model.versions import version_order
@@ -81,19 +83,19 @@ _KEYS = {
 def known_facts(root: Path, consequence: str = "nothing was built") -> Facts:
     """Return the tables with the rows of the project in `root`; raises all faults at once."""
     faults = Faults()
-    tables = read_facts(root, faults)
+    tables = read_facts(layers_of(root), faults)
     if faults.found:
         raise BadInput.of(faults.found, consequence)
     return tables
 
 
-def read_facts(root: Path, faults: Faults) -> Facts:
-    """Return the shipped tables with a project's rows, checked against each other.
+def read_facts(layers: Layers, faults: Faults) -> Facts:
+    """Return the shipped tables with the rows of a project's layers, checked against each other.
 
     Faults are added to `faults`; do not use the result if there are any.
     """
-    if (root / FOLDER).is_dir():
-        return _read(root, faults)
+    if layers.holders(FOLDER):
+        return _read(layers, faults)
     tables, known_faults = _shipped_alone()
     faults.found += known_faults
     return tables
@@ -103,20 +105,21 @@ def read_facts(root: Path, faults: Faults) -> Facts:
 def _shipped_alone() -> tuple[Facts, tuple[Fault, ...]]:
     """Return the shipped tables, which do not change while the program runs, and their faults."""
     faults = Faults()
-    tables = _read(_SHIPPED, faults)
+    tables = _read(Layers(each=()), faults)
     return tables, tuple(faults.found)
 
 
-def _read(root: Path, faults: Faults) -> Facts:
-    _check_names(root / FOLDER, faults)
+def _read(layers: Layers, faults: Faults) -> Facts:
+    for layer in layers.each:
+        _check_names(layer, faults)
     lines: dict[Where, Mapping[str, int]] = {}
 
     def rows(name: str, read: RowReader[Row]) -> tuple[Row, ...]:
         file, key = f"{name}.yaml", _KEYS[name]
         rows_by_key = _rows(_SHIPPED / file, f"{_SHOWN}/{file}", read, key, lines, faults)
-        own = root / FOLDER / file
-        if own.exists():
-            rows_by_key |= _rows(own, f"{FOLDER}/{file}", read, key, lines, faults)
+        for layer in layers.holders(own := f"{FOLDER}/{file}"):
+            path, shown = layer.folder / own, layer.shown(own)
+            rows_by_key |= _rows(path, shown, read, key, lines, faults)
         return tuple(sorted(rows_by_key.values(), key=key.order))
 
     tables = Facts(
@@ -132,11 +135,11 @@ def _read(root: Path, faults: Faults) -> Facts:
     return tables
 
 
-def _check_names(folder: Path, faults: Faults) -> None:
+def _check_names(layer: Layer, faults: Faults) -> None:
     """Report files with unknown names, which would be ignored silently."""
-    for path in sorted(folder.glob("*")):
+    for path in sorted((layer.folder / FOLDER).glob("*")):
         if path.suffix in {".yaml", ".yml"} and path.name not in FILES:
-            where = Where(file=f"{FOLDER}/{path.name}", line=1)
+            where = Where(file=layer.shown(f"{FOLDER}/{path.name}"), line=1)
             faults.add(where, "unknown fact table", suggest(path.name, FILES))
 
 

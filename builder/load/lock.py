@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from builder.load.document import Faults, Node, parse
 from builder.load.patterns import Known
@@ -19,7 +18,7 @@ from builder.load.readers import (
     record,
     text,
 )
-from builder.model import Where
+from builder.model import Layer, Where
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
 
 SCHEMA = "build-images/lock/v1"
@@ -69,20 +68,20 @@ _reference = record(
 )
 
 
-def read_lock(root: Path, faults: Faults) -> Lock:
-    """Return the lock of a project; an empty lock if the project has no lock.yaml."""
-    if not (root / LOCK).exists():
+def read_lock(layer: Layer, faults: Faults) -> Lock:
+    """Return the lock of a layer; an empty lock if it has no lock.yaml."""
+    if not (layer.folder / LOCK).exists():
         return Lock()
-    node = parse(root / LOCK, LOCK, faults)
+    node = parse(layer.folder / LOCK, layer.shown(LOCK), faults)
     return _lock(node, faults) if node else Lock()
 
 
-def check_recipes(lock: Lock, known: Known, faults: Faults) -> None:
-    """Report entries for recipes that do not exist, which are not needed."""
+def check_recipes(lock: Lock, file: str, known: Known, faults: Faults) -> None:
+    """Report entries of a lock, a file, for recipes that do not exist, which are not needed."""
     for source in lock.sources.values():
         for name in source.recipes:
             if known.recipes is not None and name not in known.recipes:
-                where = Where(file=LOCK, line=source.line, key="recipes")
+                where = Where(file=file, line=source.line, key="recipes")
                 problem = f'{source.url} is locked for an unknown recipe: "{name}"'
                 faults.add(where, problem, _AGAIN)
 

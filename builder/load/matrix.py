@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 from builder import facts
 from builder.load.document import Faults, Node, note, suggest
+from builder.load.layers import INHERIT
 from builder.load.patterns import ANY, EACH, Known, patterns_of
 from builder.load.readers import (
     Reader,
@@ -21,16 +23,30 @@ from builder.load.readers import (
     text,
     version,
 )
-from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, versions
+from builder.load.record_readers import truth
+from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, Where, versions
 
+NO_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+_WHOLE: Mapping[str, object] = {  # for the schema: without inheritance there is every axis
+    "if": {"properties": {INHERIT: {"const": False}}, "required": [INHERIT]},
+    "then": {"properties": {"axes": {"required": [*AXES]}}, "required": ["axes"]},
+}
 _CUDA_RULE = "a project can add releases in facts/cuda.yaml (docs/matrix.md)"
 _MPI_RULE = "write a family and its version, such as openmpi5.0, or none"
 
 
-def read_matrix(node: Node, known: Known, faults: Faults, releases: Collection[str] = ()) -> Matrix:
-    """Return the matrix; its bases, axes and patterns must refer to known names.
+def read_matrix(
+    node: Node,
+    known: Known,
+    faults: Faults,
+    releases: Collection[str] = (),
+    *,
+    is_whole: bool = False,
+) -> Matrix:
+    """Return what one file declares; its bases, axes and patterns must refer to known names.
 
-    `releases` are the CUDA releases in the fact tables; empty if the tables cannot be read.
+    `releases` are the CUDA releases in the fact tables; empty if the tables cannot be read. A
+    matrix that `is_whole`, since it inherits nothing, has all axes.
     """
     axes: dict[str, Reader[str]] = {
         "arch": architecture,
@@ -43,23 +59,63 @@ def read_matrix(node: Node, known: Known, faults: Faults, releases: Collection[s
         {"when": _not_empty(patterns_of(SELECTABLE, known, here=ANY)), "reason": text},
         placed=True,
     )
+    lists = {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES}
+    kind = dict[str, tuple[str, ...]]
+    whole = {"axes": record(kind, lists)} if is_whole else {}
     read = record(
-        Matrix,
+        functools.partial(_matrix, where=node.where),
+        whole,
         {
-            "axes": record(
-                dict[str, tuple[str, ...]],
-                {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES},
-            )
-        },
-        {
+            **({} if is_whole else {"axes": record(kind, {}, lists)}),
             "exclude": list_of(exclude),
             "default": patterns_of(SELECTABLE, known, here=EACH),
             "tags": _floating_tags(known),
+            INHERIT: truth,
         },
-        fields={"exclude": "excludes"},
-        placed=True,
+        fields={"exclude": "excludes", INHERIT: ""},
     )
+    note(node, **_WHOLE)
     return read(node, faults)
+
+
+def _matrix(
+    *, where: Where, axes: Mapping[str, tuple[str, ...]] = NO_AXES, **parts: object
+) -> Matrix:
+    kind: Callable[..., Matrix] = Matrix
+    return kind(axes=axes, where=where, files=dict.fromkeys(axes, where.file), **parts)
+
+
+def over(own: Matrix, below: Matrix) -> Matrix:
+    """Return a matrix over the one that it inherits.
+
+    Its axes, defaults and tags replace those of the same name, and its exclusions are added. What
+    was inherited for values that the axes lack now is left out.
+    """
+    axes = {**below.axes, **own.axes}
+    default = {
+        name: kept
+        for name, patterns in below.default.items()
+        for kept in [tuple(one for one in patterns if _selects(name, one, axes))]
+        if kept
+    }
+    tags = {(tag.recipe, tag.tag): tag for tag in below.tags if _is_on(tag, axes)}
+    return Matrix(
+        axes=axes,
+        where=own.where,
+        excludes=(*below.excludes, *own.excludes),
+        default={**default, **own.default},
+        tags=tuple({**tags, **{(tag.recipe, tag.tag): tag for tag in own.tags}}.values()),
+        files={**below.files, **own.files},
+    )
+
+
+def _selects(name: str, pattern: str, axes: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether a pattern matches a value; recipes are never left out."""
+    return name not in axes or any(versions.matches(name, pattern, value) for value in axes[name])
+
+
+def _is_on(tag: FloatingTag, axes: Mapping[str, tuple[str, ...]]) -> bool:
+    return all(getattr(tag, axis) in axes.get(axis, ()) for axis in ("base", "cuda", "mpi"))
 
 
 def _cuda(releases: Collection[str]) -> Reader[str]:

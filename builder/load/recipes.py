@@ -1,12 +1,13 @@
-"""Read one file under `recipes/`, and check the ancestry of all recipes."""
+"""Read recipes and the checks that they name, and check the ancestry of all recipes."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from builder.load.document import Faults, Node, note, quoted, suggest
@@ -14,14 +15,17 @@ from builder.load.lock import source_url
 from builder.load.patterns import ANY, ONE, Known, patterns_of
 from builder.load.readers import (
     Reader,
+    Table,
     any_text,
     identifier,
+    keyed,
     line,
     list_of,
     mapping_of,
     matching,
     one_of,
     one_or_more,
+    positive,
     record,
     text,
     variable,
@@ -34,6 +38,8 @@ from builder.model import (
     OPTIONAL,
     SELECTABLE,
     BlockUse,
+    Check,
+    Layers,
     Recipe,
     Where,
     templates,
@@ -197,12 +203,15 @@ FOLDER = "files"
 _BELOW = f"valid: a path below {FOLDER}/, such as app.conf"
 
 
-def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
-    """Return the recipes with the texts of the files that their blocks name."""
+def with_files(layers: Layers, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
+    """Return the recipes of a layer with the texts of the files that their blocks name.
+
+    `layers` are their own and those below it.
+    """
 
     def blocks(uses: Iterable[BlockUse]) -> tuple[BlockUse, ...]:
         return tuple(
-            dataclasses.replace(use, files=_texts(root / FOLDER, use, faults))
+            dataclasses.replace(use, files=_texts(layers, use, faults))
             if use.name in FILE_ARGUMENTS
             else use
             for use in uses
@@ -216,7 +225,7 @@ def with_files(root: Path, recipes: Mapping[str, Recipe], faults: Faults) -> dic
     }
 
 
-def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
+def _texts(layers: Layers, use: BlockUse, faults: Faults) -> dict[str, str]:
     """Return the texts of the files that a block names; other checks report wrong types."""
     texts: dict[str, str] = {}
     # Files copied from another stage are not files of the project.
@@ -226,7 +235,7 @@ def _texts(folder: Path, use: BlockUse, faults: Faults) -> dict[str, str]:
         for name in names if isinstance(names, (list, Mapping)) else ():
             if isinstance(name, str):
                 try:
-                    texts[name] = _text(folder, name)
+                    texts[name] = _text(layers, name)
                 except _UnreadableError as error:
                     faults.add(use.place_of(argument), *error.args)
     return texts
@@ -236,7 +245,7 @@ class _UnreadableError(Exception):
     """A file cannot be copied: the problem, and a hint about valid names."""
 
 
-def _text(folder: Path, name: str) -> str:
+def _text(layers: Layers, name: str) -> str:
     if "{{" in name or "{%" in name:
         raise _UnreadableError(
             "a file name cannot be a template: files are read before there are cells",
@@ -245,6 +254,8 @@ def _text(folder: Path, name: str) -> str:
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
         raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', _BELOW)
+    holder = [layers.own, *layers.holders(f"{FOLDER}/{name}")][-1]
+    folder = holder.folder / FOLDER
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         raise _UnreadableError(f"{FOLDER}/{name} is a link that leaves {FOLDER}/", _BELOW)
@@ -317,3 +328,34 @@ def _rendered(value: str, node: Node, faults: Faults) -> object:
             problem = problem.replace(shown, name)
         faults.add(node.where, f"the template cannot be rendered: {problem}", _VALID)
         return ""
+
+
+# ---- The checks that recipes name, from `tests/images/checks.yaml` ----
+
+_timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
+NEEDS = ("mpi", "cuda", "gpu")
+
+
+def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
+    """Return the checks of `checks.yaml` by name; `files` are its sources, None if unknown."""
+    folder = PurePosixPath(node.where.file).parent
+    required = {"about": text, "run": _command, "timeout": _timeout}
+    optional = {
+        "sources": list_of(one_of(files, f"file in {folder}")),
+        "build": list_of(_command),
+        "needs": list_of(one_of(NEEDS, "need")),
+    }
+
+    def check_of(name: str) -> Reader[Check]:
+        kind = functools.partial(Check, name=name)
+        return record(kind, required, optional, fields={"timeout": "timeout_s"}, placed=True)
+
+    table = Table(node, faults, required=("checks",))
+    nothing: tuple[Check, ...] = ()
+    checks = table.read("checks", keyed(identifier, check_of), nothing)
+    return {check.name: check for check in checks}
+
+
+def _command(node: Node, faults: Faults) -> str:
+    text(node, faults)
+    return templated(node, faults)

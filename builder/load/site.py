@@ -117,6 +117,7 @@ site_of = record(
             fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
         ),
         "shared": _path,
+        "layer": _path,
         "store": _store,
         "pools": mapping_of(_pool, key=identifier),
         "security": record(TlsFiles, {"ca": _path, "certificate": _path, "key": _path}),

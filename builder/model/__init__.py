@@ -38,6 +38,8 @@ from builder.model.inputs import (
     EndOfLife,
     Exclude,
     FloatingTag,
+    Layer,
+    Layers,
     Lock,
     LockedSource,
     Matrix,

@@ -15,8 +15,59 @@ from builder.model.digests import sha256_of_json
 from builder.model.site import Site
 
 LOCK = "lock.yaml"
+SHIPPED, SITE, PROJECT = "shipped", "site", "project"  # names of layers, the lowest first
+PACKED = ".layers"  # the lower layers of a project that was packed for another machine
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
 LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that may not be passed on
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A folder with recipes, base images, checks, a matrix: the shipped one, a site's, a project's.
+
+    `name` is `shipped`, `site` or `project`.
+    """
+
+    name: str
+    folder: Path
+
+    def shown(self, path: str) -> str:
+        """Return the name of its file in messages; a project's own file has no prefix."""
+        return path if self.name == PROJECT else f"{self.name}:{path}"
+
+
+def layer_of(file: str) -> str:
+    """Return the name of the layer of a file, from its name in messages."""
+    name, colon, _ = file.partition(":")
+    return name if colon and name in {SHIPPED, SITE} else PROJECT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers:
+    """The folders that a project's files come from, the lowest first; the last is its own.
+
+    A file, and what a file declares, replaces what a lower layer has under the same name.
+    """
+
+    each: tuple[Layer, ...]
+
+    @property
+    def own(self) -> Layer:
+        """The project's own layer."""
+        return self.each[-1]
+
+    def upto(self, name: str) -> Layers:
+        """Return a layer and those below it, which are all that its files may refer to."""
+        names = [layer.name for layer in self.each]
+        return Layers(each=self.each[: names.index(name) + 1])
+
+    def holders(self, path: str) -> list[Layer]:
+        """Return the layers that have a file or folder, the lowest first."""
+        return [layer for layer in self.each if (layer.folder / path).exists()]
+
+    def find(self, path: str) -> Path:
+        """Return the file of the highest layer that has it, else the path in the project."""
+        return [self.own, *self.holders(path)][-1].folder / path
 
 
 def source_folder(recipe: str) -> str:
@@ -81,6 +132,28 @@ class Lock:
 
     sources: Mapping[str, LockedSource] = field(default_factory=dict)
     references: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    def over(self, below: Lock) -> Lock:
+        """Return the pins of both; these replace those below."""
+        return Lock(
+            sources={**below.sources, **self.sources},
+            references={**below.references, **self.references},
+        )
+
+    def beyond(self, below: Lock) -> Lock:
+        """Return the pins that are not below, or differ there."""
+        return Lock(
+            sources={
+                url: source
+                for url, source in self.sources.items()
+                if below.sources.get(url) != source
+            },
+            references={
+                key: digest
+                for key, digest in self.references.items()
+                if below.references.get(key) != digest
+            },
+        )
 
     def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
         """Return the sources that these recipes use, by URL."""
@@ -310,20 +383,27 @@ class FloatingTag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matrix:
-    """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection."""
+    """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection.
+
+    `files` names the file that the values of an axis are from.
+    """
 
     axes: Mapping[str, tuple[str, ...]]
     where: Where
     excludes: tuple[Exclude, ...] = ()
     default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Project:
-    """All input files of a project, loaded and free of faults. Names are in file order."""
+    """All input files of a project, loaded and free of faults. Names are in file order.
 
-    root: Path
+    `lock` has the pins of all layers, `inherited` those of the lower ones.
+    """
+
+    layers: Layers
     matrix: Matrix
     recipes: Mapping[str, Recipe]
     bases: Mapping[str, BaseImage]
@@ -331,6 +411,7 @@ class Project:
     facts: Facts = NO_FACTS
     site: Site = field(default_factory=Site)
     lock: Lock = field(default_factory=Lock)
+    inherited: Lock = field(default_factory=Lock)
 
     def chain(self, recipe: str) -> tuple[Recipe, ...]:
         """Return a recipe's ancestors and the recipe itself, the oldest first."""

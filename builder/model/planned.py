@@ -104,6 +104,8 @@ class PlannedImage:
     hexadecimal over all of it and over the versions of hpccm and of this package. `decided` says, a
     line each, what decided base, packages and flags. `sources` are what the lock has for the
     recipes of its chain. `system` is what is known of the base's distribution, if anything is.
+    `layers` has the layer that each recipe, base, axis and check is from, by kind and name; it is
+    empty in a project that inherits nothing.
     """
 
     cell: Cell
@@ -120,6 +122,7 @@ class PlannedImage:
     decided: tuple[str, ...] = ()
     sources: tuple[LockedSource, ...] = ()
     system: SystemRelease | None = None
+    layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def identifier(self) -> str:

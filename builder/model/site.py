@@ -41,14 +41,15 @@ class TlsFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """`site.yaml`: what differs from site to site, and changes no image's content.
+    """`site.yaml`: what differs from site to site; only its `layer` changes images' content.
 
     `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
     URLs of folders that mirror source files, `packages` those of package repositories by base.
     Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
-    that this machine's users share; empty for the usual one. `store` is the folder or the
-    repository where several machines share what they build; empty for none. `pools` are the
-    workers of other machines, by name, and `security` the files for TLS with their scheduler.
+    that this machine's users share; empty for the usual one. `layer` is the folder with the site's
+    recipes, bases and checks; empty for none. `store` is the folder or the repository where several
+    machines share what they build; empty for none. `pools` are the workers of other machines, by
+    name, and `security` the files for TLS with their scheduler.
     """
 
     registries: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Site:
     cuda_routes: tuple[str, ...] = ()
     mpi_routes: tuple[str, ...] = MPI_ROUTES
     shared: str = ""
+    layer: str = ""
     store: str = ""
     pools: Mapping[str, SitePool] = field(default_factory=dict)
     security: TlsFiles | None = None

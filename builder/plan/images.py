@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,13 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import base_name
+from builder.model.inputs import base_name, layer_of
 from builder.model.site import at_mirror
 from builder.plan import toolkits
 from builder.plan.cells import CellVerdict, fits
 
 KEY_FORMAT = "5"  # increased when the same inputs give a different image
-CHECKS_FOLDER = Path("tests/images")
+_CHECKS = "tests/images"
 _NO_LAUNCHER = "echo 'the MPI is the host'\\''s: none is in the image'; exit 77"
 
 
@@ -46,10 +46,15 @@ class Images:
     def __init__(self, project: Project, compiler: str) -> None:
         self._project = project
         self._compiler = compiler
-        folder = project.root / CHECKS_FOLDER
-        names = {name for check in project.checks.values() for name in check.sources}
-        self._texts = {name: read_text(folder / name) for name in names}
-        self._run_checks = read_text(folder / "run-checks")
+        read = functools.cache(lambda layers, name: read_text(layers.find(f"{_CHECKS}/{name}")))
+        layers = {layer.name: project.layers.upto(layer.name) for layer in project.layers.each}
+        self._texts = {
+            check.name: {
+                name: read(layers[layer_of(check.where.file)], name) for name in check.sources
+            }
+            for check in project.checks.values()
+        }
+        self._run_checks = read(project.layers, "run-checks")
         self.faults: list[Fault] = []
 
     def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
@@ -60,7 +65,8 @@ class Images:
             self._stage(recipe, checks, cell, verdict, context)
             for recipe, checks in self._chain_with_checks(cell)
         )
-        checks = (self._check(name, verdict, context) for stage in stages for name in stage.checks)
+        named = [name for stage in stages for name in stage.checks]
+        layers = _layers(self._project, cell, named)
         names = (cuda and cuda.images) or [base_name(base, cell.arch)] * 2
         pinned = [lock.pinned(name, cell.arch) for name in names]
         base_image, runtime_image = (
@@ -76,11 +82,12 @@ class Images:
             mpi=verdict.mpi,
             cuda=cuda,
             stages=stages,
-            checks=tuple(checks),
+            checks=tuple(self._check(name, verdict, context) for name in named),
             content_key="",
-            decided=tuple(_decisions(base, cell, verdict)),
+            decided=(*_decisions(base, cell, verdict), *_by_layer(layers)),
             sources=lock.of_recipes([stage.name for stage in stages]),
             system=self._project.facts.system(base.distribution, base.version),
+            layers=layers,
         )
         return dataclasses.replace(image, content_key=self._content_key(image))
 
@@ -167,7 +174,7 @@ class Images:
         return StageCheck(
             name=check.name,
             about=check.about,
-            sources={name: self._texts[name] for name in check.sources},
+            sources=self._texts[name],
             build=tuple(self._rendered(check.build, names, check.where)),
             run=str(run),
             needs=check.needs,
@@ -204,6 +211,32 @@ def _stage_parts(stage: StageRecipe) -> list[object]:
 def _check_parts(check: StageCheck) -> list[object]:
     about = [check.name, check.about, dict(check.sources), check.build]
     return [*about, check.run, check.needs, check.timeout_s]
+
+
+def _layers(project: Project, cell: Cell, checks: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the layer that each recipe, base, axis and check of a cell is from."""
+    if len(project.layers.each) == 1:
+        return {}
+    files = {
+        "recipe": {recipe.name: recipe.where.file for recipe in project.chain(cell.recipe)},
+        "base": {cell.base: project.bases[cell.base].where.file},
+        "axis": project.matrix.files,
+        "check": {name: project.checks[name].where.file for name in checks},
+    }
+    return {
+        kind: {name: layer_of(file) for name, file in named.items()}
+        for kind, named in files.items()
+    }
+
+
+def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for layer in dict.fromkeys(name for named in layers.values() for name in named.values()):
+        parts = [
+            f"{kind} {', '.join(names)}"
+            for kind, named in layers.items()
+            if (names := [name for name, owner in named.items() if owner == layer])
+        ]
+        yield f"from {layer}: {'; '.join(parts)}"
 
 
 _CUDA_ROUTES = {

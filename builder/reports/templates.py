@@ -37,6 +37,21 @@ def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) ->
     )
 
 
+def new_project(**values: str) -> dict[str, str]:
+    """Return the files of a new project by their paths, with these values.
+
+    `name` is that of its recipe, `arch` an architecture, `install` are commands.
+    """
+    folder = Path(__file__).parent / "new_project"
+    texts = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        place, text = path.relative_to(folder).as_posix(), path.read_text("utf-8")
+        for name, value in values.items():
+            text = text.replace(f"[[ {name} ]]", value)
+        texts[place.replace("dot.", ".").replace("NAME", values["name"])] = text
+    return texts
+
+
 def first_line(text: str) -> str:
     """Return the first line of an error, without the details."""
     return text.strip().partition("\n")[0]

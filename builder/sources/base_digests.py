@@ -186,9 +186,9 @@ def mismatches(
     references: Collection[Key],
     files: Mapping[str, str],
     *,
-    everything: bool,
+    unneeded: Lock,
 ) -> list[Fault]:
-    """Return missing sources of partly locked recipes; with `everything`, also unused entries.
+    """Return missing sources of partly locked recipes, and those of `unneeded` that are not used.
 
     `files` maps recipes to their files.
     """
@@ -207,17 +207,17 @@ def mismatches(
     requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
     needless = [
         (source.line, f"{source.url}: {name} does not use it")
-        for source in lock.sources.values()
+        for source in unneeded.sources.values()
         for name in source.recipes
         if (source.url, name) not in requested
     ]
     needless += [
         (1, f"{reference} for {arch}: no image uses it")
-        for reference, arch in lock.references
+        for reference, arch in unneeded.references
         if (reference, arch) not in references
     ]
     valid = "run: build-images lock, which removes it"
     return faults + [
         Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
-        for line, problem in (needless if everything else ())
+        for line, problem in needless
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from builder.model import Layers
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
 from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
 from builder.sources.download import Downloader, Fetched, NotFetched, OnBytes, digest_of
@@ -31,13 +32,13 @@ class SourceStore:
     """The folder of source files. `mirrors` are URLs of a site's folders of source files.
 
     `debian` is the URL of a Debian archive, for `debian-source:` URLs; empty if none is known.
-    `project` is the project's folder, for files in it.
+    `layers` are the project's folders, for files in them.
     """
 
     path: Path
     mirrors: tuple[str, ...] = ()
     debian: str = ""
-    project: Path | None = None
+    layers: Layers | None = None
 
     def place(self, sha256: str) -> Path:
         return self.path / "sha256" / sha256
@@ -60,7 +61,7 @@ class SourceStore:
         if not url.startswith(LOCAL_SOURCE):
             return url
         path = url.removeprefix(LOCAL_SOURCE)
-        return (self.project / path).absolute().as_uri() if self.project else ""
+        return self.layers.find(path).absolute().as_uri() if self.layers else ""
 
     def ensure(
         self,

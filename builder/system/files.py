@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,25 @@ def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+_SHOWN = 5  # entries of a folder that an error names
+
+
+def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) -> None:
+    """Write files below a new or empty folder; raise `BadInput` if it is neither.
+
+    With `dry_run`, only check the folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder}: not a folder")
+    entries = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    if entries:
+        listed = ", ".join([*entries[:_SHOWN], *(["..."] if len(entries) > _SHOWN else [])])
+        raise BadInput(f"{folder}: not empty: {listed}", hint="name a new folder")
+    for name, text in {} if dry_run else texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

@@ -20,8 +20,7 @@ from builder.artifacts.manifests import write_manifest
 from builder.build.engines import Tools
 from builder.build.run import Run, now
 from builder.build.workspace import FILES
-from builder.load.document import Faults
-from builder.load.facts import read_facts
+from builder.load.facts import known_facts
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -177,10 +176,7 @@ def _image_mpi(project: Path, value: str) -> ImageMpi | None:
     family = facts.MPI_FAMILIES.get(name)
     if family is None:
         return None
-    faults = Faults()
-    series = read_facts(project, faults).mpi_series(name, version)
-    if faults.found:
-        raise BadInput.of(faults.found)
+    series = known_facts(project).mpi_series(name, version)
     return ImageMpi(
         family=family,
         version=version,

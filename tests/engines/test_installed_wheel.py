@@ -10,14 +10,14 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from harness import PROJECT, Ended, manifest_of, passed, run_program
 from projects import copy_of_project
-from small_base import LEAN
+from small_base import LEAN, NAME, NUMBERS
 
 from builder.build.inputs import program_digest
 from builder.system.home import ORDINARY_USER
@@ -128,10 +128,25 @@ def test_every_tracked_file_of_the_package_is_in_it(
     assert not missing, f"not in the {kind}: {', '.join(missing)}"
 
 
-def test_the_wheel_holds_the_package_alone(distributions: Distributions) -> None:
-    packed = set(zipfile.ZipFile(distributions.wheel).namelist())
-    others = packed - distributions.tracked
-    assert {name.split("/")[0].partition("-")[2] for name in others} == {"0.1.0.dist-info"}
+def test_the_wheel_holds_the_package_and_the_shipped_files_alone(
+    distributions: Distributions,
+) -> None:
+    wheel = zipfile.ZipFile(distributions.wheel)
+    others = set(wheel.namelist()) - distributions.tracked
+    shipped = {name for name in others if name.startswith("build_images/")}
+    folders = ("recipes/", "base-images/", "tests/images/")
+    assert {name.removeprefix("build_images/") for name in shipped} == {
+        name
+        for name in tracked_files()
+        if name in {"matrix.yaml", "lock.yaml"}
+        or (name.startswith(folders) and not name.startswith("tests/images/site/"))
+    }
+    for name in shipped:
+        path = distributions.sources / name.removeprefix("build_images/")
+        assert wheel.read(name) == path.read_bytes()
+    assert {name.split("/")[0].partition("-")[2] for name in others - shipped} == {
+        "0.1.0.dist-info"
+    }
 
 
 def test_it_is_the_program_that_runs(installed: Installed, distributions: Distributions) -> None:
@@ -218,3 +233,45 @@ def test_a_real_build(
     assert (built["outcome"], built["formats_equal"]) == ("verified", True)
     assert built["inputs"]["program"] == program_digest(distributions.sources / "builder")
     assert "verified" in passed(installed.run("plan", "--stages", *argv, env=env)).stdout
+
+
+def test_a_project_of_ones_own(
+    installed: Installed, small_site: Path, small_home: Path, tmp_path: Path
+) -> None:
+    """Nothing of a clone is in reach: all that it inherits came with the wheel."""
+    env = {"BUILD_IMAGES_HOME": str(small_home)}
+    project = tmp_path / "climate"
+
+    def run(*argv: str | Path) -> Ended:
+        return passed(installed.run(*argv, "--project", project, env=env))
+
+    passed(installed.run("init", project, env=env))
+    image = f"climate-1.0-debian13-openmpi5.0-{ARCH}"
+    assert f"{image}  " in run("plan").stdout
+    assert "0 errors, 0 warnings in 1 spec linted" in run("lint").stdout
+    assert run("spec").stdout == f"{project}/out/{image}\n"
+    assert "mpicc -O2" in (project / "out" / image / "Dockerfile").read_text()
+    assert "from shipped: recipe hpc-base; base debian13" in run("explain").stdout
+    if ARCH == "x86_64":
+        _build_in(project, small_site, run)
+
+
+def _build_in(project: Path, small_site: Path, run: Callable[..., Ended]) -> None:
+    """Build a recipe of the project's own, on a base and with a check of its own."""
+    for name in ("recipes/lean.yaml", f"base-images/{NAME}.yaml"):
+        (project / name).parent.mkdir(exist_ok=True)
+        shutil.copy(small_site / name, project / name)
+    matrix = (project / "matrix.yaml").read_text().replace("[debian13]", f"[{NAME}]")
+    (project / "matrix.yaml").write_text(matrix.replace("[openmpi5.0]", "[none]"))
+    with (project / "tests/images/checks.yaml").open("a") as checks:
+        checks.write(NUMBERS)
+    run("--recipe", "lean")
+    built = manifest_of(project / "out" / LEAN)
+    assert (built["outcome"], built["formats_equal"]) == ("verified", True)
+    assert {*built["inputs"]["files"]} == {
+        *("matrix.yaml", "recipes/lean.yaml", f"base-images/{NAME}.yaml", "files/hello.c"),
+        *("tests/images/checks.yaml", "shipped:matrix.yaml", "shipped:lock.yaml"),
+        "shipped:tests/images/checks.yaml",
+    }
+    assert "verified" in run("plan", "--recipe", "lean").stdout
+    run("verify", project / "out" / LEAN)

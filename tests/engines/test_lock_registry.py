@@ -40,6 +40,7 @@ development:
 BOTH = {"x86_64": "amd64", "ppc64le": "ppc64le"}
 MATRIX = """\
 axes: {arch: [x86_64, ppc64le], base: [sample], cuda: [none], mpi: [none]}
+inherit: false
 default: {}
 """
 

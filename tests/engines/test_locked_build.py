@@ -26,6 +26,7 @@ checks: []
 """
 MATRIX = """\
 axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}
+inherit: false
 default: {recipe: [hello-src]}
 """
 

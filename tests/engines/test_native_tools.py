@@ -61,6 +61,7 @@ checks: [architecture]
 """
 MATRIX = """\
 axes: {{arch: [ppc64le], base: [{base}], cuda: [none], mpi: [none]}}
+inherit: false
 default: {{recipe: [{recipe}]}}
 """
 

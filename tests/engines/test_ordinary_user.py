@@ -70,7 +70,7 @@ runtime:
         - chmod u+s /usr/bin/env
         - sed -i s/1/2/ /opt/m/module
 """
-MATRIX = "axes: {arch: [x86_64], base: [small, bare], cuda: [none], mpi: [none]}\n"
+MATRIX = "axes: {arch: [x86_64], base: [small, bare], cuda: [none], mpi: [none]}\ninherit: false\n"
 WITH_SECURITY = {SECURITY_VARIABLE: ""}  # as where nobody set it: updates are taken
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
 from typing import Any
 
 from samples import ROOT
@@ -17,6 +16,7 @@ from builder.facts import Facts
 from builder.host.records import Host, HostCpu, HostGpu, HostGpus, read_record
 from builder.load.document import Faults
 from builder.load.facts import read_facts
+from builder.model import Layers
 from builder.model.architectures import cpu_features
 from builder.model.contract import HostContract, NeededCpu, NeededCuda, NeededMpi
 
@@ -41,7 +41,7 @@ INTEL_MPI = dataclasses.replace(MPICH, family="intelmpi", version="2021.13", rou
 @functools.cache
 def known() -> Facts:
     faults = Faults()
-    found = read_facts(Path("/nonexistent"), faults)
+    found = read_facts(Layers(each=()), faults)
     assert not faults.found
     return found
 

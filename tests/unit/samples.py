@@ -27,6 +27,8 @@ from builder.model import (
     Check,
     CudaSupport,
     Exclude,
+    Layer,
+    Layers,
     Lock,
     Matrix,
     PackagedMpi,
@@ -184,6 +186,11 @@ def check(name: str = "hello", **changes: Any) -> Check:
     return dataclasses.replace(made, **changes)
 
 
+def alone(root: Path) -> Layers:
+    """The layers of a project that inherits nothing."""
+    return Layers(each=(Layer(name="project", folder=root),))
+
+
 def project(
     root: Path,
     *,
@@ -208,7 +215,7 @@ def project(
                 (folder / name).write_text(f"/* {name} */\n")
     values = {"arch": ("x86_64",), "base": ("debian13",), "cuda": ("none",), "mpi": ("none",)}
     return Project(
-        root=root,
+        layers=alone(root),
         matrix=Matrix(
             axes={**values, **axes},
             excludes=tuple(excludes),

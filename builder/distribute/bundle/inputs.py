@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from builder.build.base_store import StoredBase, kept_base, staging
-from builder.build.inputs import project_digests
+from builder.build.inputs import packed_files
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
@@ -231,10 +231,6 @@ def add_build(
     inputs.add(PACKAGES, build, about, files)
 
 
-_CHECKS = "tests/images"
-_OWN = "site.yaml"  # settings of this site; another site has its own
-
-
 def gather_inputs(
     inputs: Inputs,
     project: Path,
@@ -268,15 +264,8 @@ def gather_inputs(
         )
     if sources:
         inputs.add(SOURCES, "", {"sources": sorted(sources)}, sources)
-    files = {name: input_file(project / name) for name in _declaring(project)}
+    files = {name: input_file(path) for name, path in packed_files(project).items()}
     inputs.add(PROJECT, "", {"files": sorted(files)}, files)
-
-
-def _declaring(project: Path) -> Iterator[str]:
-    yield from (name for name in project_digests(project) if name != _OWN)
-    for path in sorted((project / _CHECKS).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(project).as_posix()
 
 
 def _registry_base(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 
+from builder import __version__
 from builder.model import GENERIC, RUNTIME, Cell, PlannedImage, Selection
 from builder.model.errors import BadInput
 from builder.reports.templates import text_environment
@@ -29,6 +30,12 @@ RUNNERS: Mapping[str, Mapping[str, str]] = {
 _NO_RUNNER = "none"
 _EMULATING = "x86_64"  # architecture of the runners that emulate the others
 _PROGRAM = ".venv/bin/build-images"
+# Sets a job up that has no clone of build-images; in a clone, ci/setup does.
+INSTALL = (
+    "apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3-venv"
+    f" && python3 -m venv .venv && .venv/bin/pip install build-images=={__version__}"
+    f" && {_PROGRAM} setup"
+)
 SECRET_KEY, KEYLESS = "env://COSIGN_PRIVATE_KEY", "keyless"
 # Minutes. GitHub ends a job after six hours, GitLab.com's default is one hour.
 # https://docs.github.com/en/actions/reference/limits
@@ -47,11 +54,6 @@ class PipelineJob:
     runner: str
     emulated: bool
     selectors: str
-
-    @property
-    def build(self) -> str:
-        """The command that builds and verifies."""
-        return f"ci/retry {_PROGRAM} {self.selectors} ${{REFRESH:+--refresh}}"
 
     @property
     def minutes(self) -> int:
@@ -73,12 +75,16 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipeline:
-    """All jobs; `command` prints the pipeline, and `key` signs: see `publish --key`."""
+    """All jobs; `command` prints the pipeline, and `key` signs: see `publish --key`.
+
+    Unless the project `has_scripts`, as a clone has in ci/, jobs install the program with pip.
+    """
 
     jobs: tuple[PipelineJob, ...]
     publications: tuple[Publication, ...]
     command: str
     key: str = SECRET_KEY
+    has_scripts: bool = True
 
     @property
     def is_keyless(self) -> bool:
@@ -87,12 +93,25 @@ class Pipeline:
 
     @property
     def setup(self) -> str:
+        """The command that sets a job up."""
+        return f"{self._retry}ci/setup images" if self.has_scripts else INSTALL
+
+    @property
+    def publishing_setup(self) -> str:
         """The command that sets a publishing job up."""
-        return f"ci/retry ci/setup images{' --with-cosign' if self.is_keyless else ''}"
+        return f"{self.setup}{' --with-cosign' if self.is_keyless else ''}"
+
+    @property
+    def _retry(self) -> str:
+        return "ci/retry " if self.has_scripts else ""
+
+    def building(self, job: PipelineJob) -> str:
+        """Return the command that builds and verifies."""
+        return f"{self._retry}{_PROGRAM} {job.selectors} ${{REFRESH:+--refresh}}"
 
     def publishing(self, publication: Publication, registry: str) -> str:
         """Return the command that publishes; `registry` is a variable of the shell, `$NAME`."""
-        command = f"ci/retry {_PROGRAM} publish {publication.selectors}"
+        command = f"{self._retry}{_PROGRAM} publish {publication.selectors}"
         return f'{command} --to "{registry}" --key {self.key} --attach-failures'
 
 
@@ -102,6 +121,7 @@ def pipeline_of(
     *,
     command: str,
     key: str = SECRET_KEY,
+    has_scripts: bool = True,
 ) -> Pipeline:
     """Return the jobs for images in build order; `runners` are labels of runners by architecture.
 
@@ -130,7 +150,13 @@ def pipeline_of(
         )
         for name, cells in groups.items()
     )
-    return Pipeline(jobs=tuple(jobs.values()), publications=publications, command=command, key=key)
+    return Pipeline(
+        jobs=tuple(jobs.values()),
+        publications=publications,
+        command=command,
+        key=key,
+        has_scripts=has_scripts,
+    )
 
 
 def _selectors(*cells: Cell, arches: Sequence[str] = ()) -> str:

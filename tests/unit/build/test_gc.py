@@ -40,7 +40,7 @@ about: one step
 development:
   - shell: {commands: ["true"]}
 """
-MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\ninherit: false\n"
 OLD = time.time() - 30 * 86400
 Capture = pytest.CaptureFixture[str]
 

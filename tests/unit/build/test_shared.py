@@ -13,7 +13,7 @@ from test_packages import CONTENT, Mirror
 from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # noqa: F401 - fixtures
 from web_server import client, serving
 
-from builder.build.shared import link_shared, name_shared
+from builder.build.at_work import link_shared, name_shared
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.journals import Journals, ServedFile
 from builder.sources.package_proxy import package_cache

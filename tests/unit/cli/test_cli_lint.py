@@ -145,7 +145,7 @@ def careless_project(tmp_path: Path) -> Path:
     (root / "recipes/app.yaml").unlink()
     shutil.copy(ROOT / "tests/images/run-checks", root / "tests/images")
     (root / "matrix.yaml").write_text(
-        "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+        "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\ninherit: false\n"
     )
     return root
 

@@ -78,6 +78,7 @@ def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "matrix.yaml").write_text(
         "axes: {arch: [x86_64, ppc64le], base: [debian13], cuda: [none], mpi: [none]}\n"
         "default: {arch: [x86_64]}\n"
+        "inherit: false\n"
     )
     return folder
 

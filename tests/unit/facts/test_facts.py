@@ -17,6 +17,7 @@ from builder.facts import Facts
 from builder.facts.cuda import capability_of, is_desktop, last_branch
 from builder.load.document import Faults
 from builder.load.facts import read_facts
+from builder.load.layers import layers_of
 from builder.model.architectures import (
     ARCHITECTURES,
     CPU_TARGETS,
@@ -43,7 +44,7 @@ def shipped_facts() -> Facts:
 
 def read(root: Path) -> Facts:
     faults = Faults()
-    found = read_facts(root, faults)
+    found = read_facts(layers_of(root), faults)
     assert faults.found == []
     return found
 

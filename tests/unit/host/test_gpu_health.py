@@ -34,10 +34,11 @@ from builder.host.doctor.gpu_findings import (
 from builder.host.doctor.gpus import as_json, as_text, failed_checks, judged
 from builder.load.document import Faults
 from builder.load.facts import read_facts
+from builder.model import Layers
 from builder.system.nvml import LIBRARY_NOT_FOUND, EccErrors, Gpu, GpuLink, NvmlFault, NvmlReading
 from builder.system.process import Processes
 
-RELEASES = read_facts(Path("/nonexistent"), Faults()).cuda
+RELEASES = read_facts(Layers(each=()), Faults()).cuda
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
 

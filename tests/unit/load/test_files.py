@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import base, block, image, recipe
+from samples import alone, base, block, image, recipe
 
 from builder.compile.spec import compile_spec
 from builder.load.document import Faults
@@ -17,7 +17,7 @@ from builder.model import BlockUse, Recipe
 
 def read(root: Path, use: BlockUse) -> tuple[Recipe, list[str]]:
     faults = Faults()
-    found = with_files(root, {"core": recipe(development=(use,))}, faults)
+    found = with_files(alone(root), {"core": recipe(development=(use,))}, faults)
     return found["core"], [str(fault) for fault in faults.found]
 
 

@@ -520,6 +520,6 @@ def test_a_project_of_one_recipe_and_one_base_plans(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     axes = "{arch: [x86_64], base: [debian13], cuda: [none], mpi: [openmpi5.0]}"
-    (tmp_path / "matrix.yaml").write_text(f"axes: {axes}\n")
+    (tmp_path / "matrix.yaml").write_text(f"axes: {axes}\ninherit: false\n")
     made = planned(load_project(tmp_path), Selection())
     assert [one.identifier for one in made.images] == ["hpc-base-1.0-debian13-openmpi5.0-x86_64"]

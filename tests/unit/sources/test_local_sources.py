@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import block, image, recipe
+from samples import alone, block, image, recipe
 
 from builder.artifacts.sbom import source_components
 from builder.compile.spec import block_faults, compile_spec, downloads_of
@@ -48,7 +48,7 @@ def locking(root: Path, project: Path) -> Locking:
     def resolve(url: str) -> LockedSource:
         raise Unfetched(url)
 
-    store = SourceStore(path=root / "store", project=project)
+    store = SourceStore(path=root / "store", layers=alone(project))
     return Locking(store=store, downloader=Downloader(), resolve=resolve)
 
 
@@ -58,12 +58,12 @@ def test_it_is_locked_and_stored_by_its_checksum(tmp_path: Path) -> None:
     [found], _ = lock_sources([SourceRequest(urls=(URL,), recipes=("core",))], Lock(), how)
     assert (found.url, found.size) == (URL, len(CONTENT))
     assert how.store.place(found.sha256).read_bytes() == CONTENT
-    again = SourceStore(path=tmp_path / "other", project=project)
+    again = SourceStore(path=tmp_path / "other", layers=alone(project))
     assert again.ensure(found, downloader=Downloader(), offline=True).read_bytes() == CONTENT
 
 
 def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
-    store = SourceStore(path=tmp_path / "store", project=project_with_archive(tmp_path))
+    store = SourceStore(path=tmp_path / "store", layers=alone(project_with_archive(tmp_path)))
     with pytest.raises(Changed) as caught:
         store.ensure(entry(), downloader=Downloader())
     assert "the file differs from the locked one" in str(caught.value)
@@ -71,7 +71,8 @@ def test_another_file_in_its_place_is_refused(tmp_path: Path) -> None:
 
 def test_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     for project, reason in ((tmp_path, "No such file"), (None, "no URL to fetch it from")):
-        store = SourceStore(path=tmp_path / "store", project=project)
+        layers = alone(project) if project else None
+        store = SourceStore(path=tmp_path / "store", layers=layers)
         with pytest.raises(Unfetched, match=rf"archives/pgilinux-2019-1910-.*\s.*{reason}"):
             store.ensure(entry(), downloader=Downloader())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import compare_with_golden
+from samples import alone, compare_with_golden
 
 from builder.load.document import Faults
 from builder.load.lock import read_lock
@@ -207,7 +207,7 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
     )
     (tmp_path / "lock.yaml").write_text(lock_text(lock))
     faults = Faults()
-    assert read_lock(tmp_path, faults) == lock
+    assert read_lock(alone(tmp_path).own, faults) == lock
     assert faults.found == []
     compare_with_golden(lock_text(lock), "lock.yaml")
     turned = Lock(
@@ -223,7 +223,7 @@ def test_the_text_is_read_as_what_was_written(tmp_path: Path) -> None:
 def test_an_empty_lock_is_read(tmp_path: Path) -> None:
     (tmp_path / "lock.yaml").write_text(lock_text(Lock()))
     faults = Faults()
-    assert read_lock(tmp_path, faults) == Lock()
+    assert read_lock(alone(tmp_path).own, faults) == Lock()
     assert faults.found == []
 
 
@@ -251,7 +251,7 @@ def test_a_lock_of_some_images_keeps_the_rest() -> None:
 
 def test_a_lock_that_matches_has_no_faults() -> None:
     lock = Lock(sources={ONE: entry()}, references={("a", "x86_64"): DIGEST})
-    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, everything=True)
+    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, unneeded=lock)
 
 
 FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
@@ -260,7 +260,7 @@ FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
 def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
     lock = Lock(sources={ONE: entry()})
     needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
-    [fault] = mismatches(lock, needs, [], FILES, everything=True)
+    [fault] = mismatches(lock, needs, [], FILES, unneeded=lock)
     assert str(fault) == (
         f"recipes/core.yaml:1: its source {TWO} is not in lock.yaml, but others are\n"
         "    run: build-images lock --recipe core"
@@ -272,7 +272,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         sources={ONE: entry(recipes=("app", "core"), line=4), TWO: entry(TWO, line=9)},
         references={("a", "x86_64"): DIGEST},
     )
-    faults = mismatches(lock, [wanted(ONE)], [], FILES, everything=True)
+    faults = mismatches(lock, [wanted(ONE)], [], FILES, unneeded=lock)
     hint = "\n    run: build-images lock, which removes it"
     assert [str(one).removesuffix(hint) for one in faults] == [
         f"lock.yaml:4: {ONE}: app does not use it",
@@ -280,7 +280,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         "lock.yaml:1: a for x86_64: no image uses it",
     ]
     assert {one.valid for one in faults} == {hint.strip()}
-    assert not mismatches(lock, [wanted(ONE)], [], FILES, everything=False)
+    assert not mismatches(lock, [wanted(ONE)], [], FILES, unneeded=Lock())
 
 
 # Digests of references

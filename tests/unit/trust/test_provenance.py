@@ -165,9 +165,12 @@ def test_what_built_it() -> None:
 def test_the_projects_files_by_digest(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "a.yaml").write_text("a")
-    (tmp_path / "matrix.yaml").write_text("m")
+    (tmp_path / "matrix.yaml").write_text("inherit: false")
     (tmp_path / "README.md").write_text("not declared")
-    assert project_digests(tmp_path) == {"matrix.yaml": digest("m"), "recipes/a.yaml": digest("a")}
+    assert project_digests(tmp_path) == {
+        "matrix.yaml": digest("inherit: false"),
+        "recipes/a.yaml": digest("a"),
+    }
 
 
 def test_the_files_of_one_image() -> None:

@@ -70,7 +70,7 @@ def test_the_projects_entry_has_what_images_are_declared_by(
     for name in ("recipes/a.yaml", "base-images/b.yaml", "tests/images/run-checks", "files/f.sh"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(name)
-    (project / "matrix.yaml").write_text("axes: {}\n")
+    (project / "matrix.yaml").write_text("inherit: false\n")
     (project / "files/f.sh").chmod(0o755)
     for name in ("out/image.sif", "tests/images/__pycache__/x.pyc", "README.md"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,56 @@
+"""`build-images init`: make a project in a new folder."""
+
+from __future__ import annotations
+
+import platform
+import re
+from pathlib import Path
+
+from builder.cli.options import Options, Parser, a_path, add_flag
+from builder.cli.schema import schema_text
+from builder.load.layers import shipped_folder
+from builder.load.project import KINDS, RECIPES
+from builder.reports.pipelines import INSTALL
+from builder.reports.templates import new_project
+from builder.system.files import write_new
+
+_DESCRIPTION = """\
+Make a project in a new or empty folder: a matrix, a recipe, a check, a pipeline for GitHub, a
+README. The recipe is named after the folder. Everything else is inherited from the recipes, bases
+and checks that come with this program.
+"""
+
+
+class InitOptions(Options):
+    """The options of `init`."""
+
+    folder: Path
+    dry_run: bool
+
+
+def declare(parser: Parser) -> None:
+    """Add the options of `init`."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("folder", type=a_path, metavar="DIR", help="a new or an empty folder")
+    add_flag(parser, "--dry-run", "print the files, and write nothing")
+
+
+def run(options: InitOptions) -> int:
+    """Write the files, and print them with the next commands."""
+    folder = options.folder
+    texts = new_project(name=_name_of(folder), arch=platform.machine(), install=INSTALL)
+    texts |= {f"schema/{kind}.json": schema_text(kind) for kind in KINDS}
+    write_new(folder, texts, dry_run=options.dry_run)
+    print("\n".join(str(folder / name) for name in sorted(texts)))
+    if options.dry_run:
+        print("dry run, nothing was written")
+    else:
+        print(f"next:\n  build-images plan --project {folder}\n  build-images --project {folder}")
+    return 0
+
+
+def _name_of(folder: Path) -> str:
+    """Return a name for the recipe that no shipped recipe has."""
+    name = re.sub(r"[^a-z0-9._-]+|^[._-]+", "-", folder.name.lower()).strip("-._") or "app"
+    taken = (shipped_folder() / RECIPES / f"{name}.yaml").exists()
+    return f"own-{name}" if taken else name

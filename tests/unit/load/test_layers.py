@@ -1,0 +1,375 @@
+"""Projects that inherit: what replaces what, and what is told of whose file."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+from samples import ROOT
+
+from builder.build.inputs import packed_files, project_digests
+from builder.build.planning import compiled, plan_of
+from builder.cli import main
+from builder.load.layers import layers_of, shipped_folder
+from builder.load.project import load_project
+from builder.model import Project, Selection
+from builder.model.errors import BadInput
+
+Capture = pytest.CaptureFixture[str]
+GOOD = ROOT / "tests/data/good"
+EVERYTHING = Selection(everything=True)
+MORE = """\
+recipe: more
+version: "1.0"
+about: a program on core
+parent: core
+checks: [hello]
+"""
+CHECK = """\
+checks:
+  {name}:
+    about: another program runs
+    sources: [hello.c, {source}]
+    run: {name}
+    timeout: 60
+"""
+
+
+@pytest.fixture(name="shipped")
+def shipped_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What comes with the program: the project in tests/data/good."""
+    monkeypatch.delenv("BUILD_IMAGES_SITE", raising=False)
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "shipped"
+    shutil.copytree(GOOD, folder)
+    (folder / "tests/images/run-checks").write_text("#!/bin/sh\n")
+    monkeypatch.setattr("builder.load.layers.shipped_folder", lambda: folder)
+    return folder
+
+
+@pytest.fixture(name="project")
+def own_project(shipped: Path, tmp_path: Path) -> Path:  # noqa: ARG001 - what it inherits
+    return written(tmp_path / "project", {"matrix.yaml": "axes: {mpi: [openmpi5.0]}\n"})
+
+
+@pytest.fixture(name="site")
+def layer_of_the_site(project: Path, tmp_path: Path) -> Path:
+    (project / "site.yaml").write_text(f"layer: {tmp_path}/site\n")
+    return written(tmp_path / "site", {})
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def keys(project: Project) -> dict[str, str]:
+    return {image.identifier: image.content_key for image in plan_of(project, EVERYTHING).images}
+
+
+def told(project: Path) -> list[str]:
+    with pytest.raises(BadInput) as caught:
+        load_project(project)
+    return str(caught.value).splitlines()
+
+
+# ---- What is inherited ----
+
+
+def test_a_matrix_alone_inherits_all(project: Path, shipped: Path) -> None:
+    """An image has the same key wherever its files come from."""
+    loaded = load_project(project)
+    assert (list(loaded.recipes), list(loaded.bases)) == (["app", "core"], ["debian13"])
+    assert loaded.recipes["core"].where.file == "shipped:recipes/core.yaml"
+    assert keys(loaded) == keys(load_project(shipped))
+    assert keys(loaded)
+
+
+def test_a_name_in_a_higher_layer_replaces(project: Path, site: Path) -> None:
+    core = (GOOD / "recipes/core.yaml").read_text()
+    base = (GOOD / "base-images/debian13.yaml").read_text()
+    written(
+        site,
+        {"recipes/core.yaml": core.replace("a compiler", "the site's"), "recipes/more.yaml": MORE},
+    )
+    written(project, {"recipes/more.yaml": MORE.replace("a program", "mine,")})
+    written(project, {"base-images/debian13.yaml": base.replace("about: Debian", "about: our own")})
+    loaded = load_project(project)
+    assert loaded.recipes["core"].about == "the site's"
+    assert loaded.recipes["more"].about == "mine, on core"
+    assert [recipe.where.file for recipe in loaded.chain("more")] == [
+        "site:recipes/core.yaml",
+        "recipes/more.yaml",
+    ]
+    assert "our own" in loaded.bases["debian13"].about
+
+
+def test_axes_defaults_and_tags_replace_one_by_one_and_exclusions_are_added(
+    project: Path, shipped: Path
+) -> None:
+    with (shipped / "matrix.yaml").open("a") as matrix:
+        matrix.write(
+            "tags:\n  core:\n"
+            "    latest: {base: debian13, mpi: openmpi5.0}\n"
+            "    mpich: {base: debian13, mpi: mpich4.2}\n"
+            "    same: {base: debian13}\n"
+        )
+    text = (shipped / "matrix.yaml").read_text()
+    both = "mpi: [openmpi, mpich4.2]\n  cuda: [none]\n  arch: [ppc64le]"
+    (shipped / "matrix.yaml").write_text(text.replace("mpi: [openmpi]\n", f"{both}\n"))
+    written(
+        project,
+        {
+            "matrix.yaml": "axes: {mpi: [none, openmpi5.0], arch: [x86_64]}\n"
+            "exclude: [{when: {mpi: none}, reason: ours}]\n"
+            "default: {cuda: ['12.4']}\n"
+            "tags: {core: {same: {base: debian13, mpi: openmpi5.0}}}\n"
+        },
+    )
+    matrix = load_project(project).matrix
+    assert matrix.axes == {
+        "arch": ("x86_64",),
+        "base": ("debian13",),
+        "cuda": ("none", "12.4"),
+        "mpi": ("none", "openmpi5.0"),
+    }
+    assert matrix.files == {
+        "arch": "matrix.yaml",
+        "base": "shipped:matrix.yaml",
+        "cuda": "shipped:matrix.yaml",
+        "mpi": "matrix.yaml",
+    }
+    assert [each.reason for each in matrix.excludes] == ["the application needs Open MPI", "ours"]
+    assert matrix.default == {"mpi": ("openmpi",), "cuda": ("12.4",)}  # its ppc64le is no value
+    tags = [(tag.tag, tag.mpi, tag.where.file) for tag in matrix.tags]
+    assert tags == [
+        ("latest", "openmpi5.0", "shipped:matrix.yaml"),
+        ("same", "openmpi5.0", "matrix.yaml"),
+    ]
+
+
+def test_a_project_can_inherit_nothing(project: Path) -> None:
+    (project / "matrix.yaml").write_text("axes: {mpi: [openmpi5.0]}\ninherit: false\n")
+    lines = told(project)
+    assert "recipes/:1: the folder is missing or has no YAML file" in lines
+    assert "matrix.yaml:1: axes.arch: this key is missing" in lines
+
+
+def test_the_shipped_layer_inherits_nothing() -> None:
+    assert [layer.name for layer in layers_of(shipped_folder()).each] == ["project"]
+    assert shipped_folder() == ROOT
+
+
+# ---- Faults ----
+
+
+def test_what_an_axis_lacks_is_no_fault_in_inherited_files(project: Path) -> None:
+    """The shipped app is for x86_64 only, and excluded with MPICH."""
+    (project / "matrix.yaml").write_text("axes: {arch: [ppc64le], mpi: [mpich4.2]}\n")
+    loaded = load_project(project)
+    left_out = plan_of(loaded, EVERYTHING, may_be_empty=True).left_out
+    app = [str(reason) for entry in left_out for reason in entry.reasons if "app" in str(reason)]
+    assert "(shipped:recipes/app.yaml: axes.arch)" in app[0]
+    written(project, {"recipes/more.yaml": MORE + "axes: {arch: [x86_64]}\n"})
+    assert told(project)[:2] == [
+        "1 fault in 1 file; nothing was built.",
+        'recipes/more.yaml:6: axes.arch: "x86_64" matches no value of the axis arch',
+    ]
+
+
+def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) -> None:
+    written(site, {"recipes/more.yaml": MORE.replace("core", "cor")})
+    written(project, {"recipes/mine.yaml": MORE.replace("[hello]", "[helo]")})
+    (shipped / "base-images/debian13.yaml").write_text("base: debian13\n")
+    lines = told(project)
+    assert lines[0].endswith("faults in 3 files; nothing was built.")
+    assert 'site:recipes/more.yaml:4: parent: unknown recipe: "cor"' in lines
+    assert 'recipes/mine.yaml:5: checks[0]: unknown check: "helo"' in lines
+    assert any(line.startswith("shipped:base-images/debian13.yaml:1: about") for line in lines)
+    assert lines[-1] == f"  hint: shipped: is in {shipped}; site: is in {site}"
+
+
+def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> None:
+    written(site, {"recipes/more.yaml": MORE.replace("core", "mine")})
+    written(project, {"recipes/mine.yaml": MORE.replace("more", "mine")})
+    assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in told(project)
+
+
+def test_a_site_names_a_folder_that_is_not_there(project: Path, site: Path) -> None:
+    site.rmdir()
+    assert f"site.yaml:1: layer: {site}: no such folder" in told(project)
+
+
+# ---- Files beside the YAML ----
+
+
+def test_a_check_has_its_sources_from_its_layer_and_those_below(project: Path, site: Path) -> None:
+    written(site, {"tests/images/checks.yaml": CHECK.format(name="sites", source="site.h")})
+    written(site, {"tests/images/site.h": "/* the site's */"})
+    own = {"checks.yaml": CHECK.format(name="mine", source="site.h"), "hello.c": "/* mine */"}
+    written(project, {f"tests/images/{name}": text for name, text in own.items()})
+    written(project, {"recipes/more.yaml": MORE.replace("[hello]", "[hello, sites, mine]")})
+    [image] = plan_of(
+        load_project(project),
+        Selection(patterns={"recipe": ("more",), "arch": ("x86_64",), "cuda": ("none",)}),
+    ).images
+    sources = {check.name: dict(check.sources) for check in image.checks}
+    shipped = (GOOD / "tests/images/hello.c").read_text()
+    assert sources == {
+        "hello": {"hello.c": shipped},
+        "sites": {"hello.c": shipped, "site.h": "/* the site's */"},
+        "mine": {"hello.c": "/* mine */", "site.h": "/* the site's */"},
+    }
+    assert image.layers["check"] == {"hello": "shipped", "sites": "site", "mine": "project"}
+
+
+def test_a_block_copies_files_of_its_layer_or_one_below(project: Path, site: Path) -> None:
+    block = "runtime: [{copy: {src: [a.conf, b.conf], dest: /etc/}}]\n"
+    written(site, {"recipes/more.yaml": MORE + block, "files/a.conf": "site", "files/b.conf": "b"})
+    written(
+        project, {"files/a.conf": "mine", "recipes/mine.yaml": MORE.replace("more", "mine") + block}
+    )
+    recipes = load_project(project).recipes
+    assert recipes["more"].runtime[0].files == {"a.conf": "site", "b.conf": "b"}
+    assert recipes["mine"].runtime[0].files == {"a.conf": "mine", "b.conf": "b"}
+
+
+def test_facts_are_added_by_each_layer(project: Path, site: Path) -> None:
+    row = '{family: openmpi, series: "77.%d", soname: libmpi.so.77, sources: [https://e.example]}'
+    written(site, {"facts/mpi.yaml": f"releases: [{row % 1}, {row % 2}]\n"})
+    written(project, {"facts/mpi.yaml": f"releases: [{row.replace('so.77', 'so.78') % 2}]\n"})
+    facts = load_project(project).facts
+    sonames = [
+        series.soname
+        for number in ("77.1", "77.2")
+        if (series := facts.mpi_series("openmpi", number))
+    ]
+    assert sonames == ["libmpi.so.77", "libmpi.so.78"]
+
+
+# ---- Locks ----
+
+
+LOCKED = """\
+schema: build-images/lock/v1
+sources:
+  - {{url: "{url}", file: "{file}", sha256: "{sha}", size: 3, recipes: ["{recipe}"]}}
+references: []
+"""
+URL = "https://upstream.example/core.tar"
+SOURCE = "sources: {one: local:vendor/own.tar}\ndevelopment:\n  - generic_cmake: "
+BLOCK = '{url: "{{ sources.one.url }}", prefix: /opt/one}\n'
+
+
+@pytest.mark.parametrize("recipe", ["", "more"])
+def test_a_projects_lock_has_only_what_it_does_not_inherit(
+    project: Path, shipped: Path, capsys: Capture, recipe: str
+) -> None:
+    sha = "1" * 64
+    lock = LOCKED.format(url=URL, file="core.tar", sha=sha, recipe="core")
+    (shipped / "lock.yaml").write_text(lock)
+    core = (shipped / "recipes/core.yaml").read_text()
+    block = f"development:\n  - generic_cmake: {{url: {URL}, prefix: /opt/core}}\n"
+    (shipped / "recipes/core.yaml").write_text(core.replace("development:\n", block))
+    written(project, {"recipes/more.yaml": MORE + SOURCE + BLOCK, "vendor/own.tar": "own"})
+    selector = ["--recipe", recipe] if recipe else []
+    argv = ["--project", str(project), *selector]
+    assert main(["lock", "--check", *argv]) == 0
+    assert "1 source and 0 base images are not locked yet" in capsys.readouterr().out
+    assert main(["lock", "--quiet", *argv]) == 0
+    assert "lock.yaml: 2 sources; 1 new, 0 changed, 0 removed" in capsys.readouterr().out
+    written_lock = (project / "lock.yaml").read_text()
+    assert ("local:vendor/own.tar" in written_lock, URL in written_lock) == (True, False)
+    assert (shipped / "lock.yaml").read_text() == lock
+    loaded = load_project(project)
+    assert loaded.lock.sources[URL].sha256 == sha
+    own = hashlib.sha256(b"own").hexdigest()
+    assert loaded.lock.sources["local:vendor/own.tar"].sha256 == own
+    assert main(["lock", "--check", *argv]) == 0
+    assert capsys.readouterr().out == "lock.yaml matches the recipes\n"
+
+
+def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped: Path) -> None:
+    (shipped / "lock.yaml").write_text(
+        LOCKED.format(url=URL, file="core.tar", sha="1" * 64, recipe="more")
+    )
+    written(project, {"recipes/more.yaml": MORE})
+    found = f'shipped:lock.yaml:3: recipes: {URL} is locked for an unknown recipe: "more"'
+    assert found in told(project)
+
+
+# ---- Other machines, and provenance ----
+
+
+def packed(project: Path, target: Path, *local: str) -> Path:
+    for name, path in packed_files(project, local).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / name)
+    return target
+
+
+def test_a_packed_project_gives_the_same_images_anywhere(
+    project: Path, site: Path, shipped: Path, tmp_path: Path
+) -> None:
+    written(
+        site, {"recipes/core.yaml": (GOOD / "recipes/core.yaml").read_text() + "command: [sh]\n"}
+    )
+    written(project, {"recipes/more.yaml": MORE, "vendor/own.tar": "own", "out/image.sif": "no"})
+    before = keys(load_project(project))
+    copy = packed(project, tmp_path / "copy", "vendor/own.tar")
+    for folder in (site, shipped):
+        shutil.rmtree(folder)
+    assert keys(load_project(copy)) == before
+    names = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert names == {
+        *("matrix.yaml", "recipes/more.yaml", "vendor/own.tar", ".layers/site/recipes/core.yaml"),
+        *(
+            f".layers/shipped/{path.relative_to(GOOD).as_posix()}"
+            for path in [*GOOD.rglob("*"), GOOD / "tests/images/run-checks"]
+            if not path.is_dir()
+        ),
+    }
+    assert keys(load_project(packed(copy, tmp_path / "again"))) == before
+    plan = plan_of(load_project(copy), EVERYTHING)
+    assert len(compiled(copy, plan)) == len(before)
+
+
+def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, site: Path) -> None:
+    core = (GOOD / "recipes/core.yaml").read_text()
+    written(site, {"recipes/core.yaml": core, "recipes/more.yaml": MORE})
+    written(project, {"recipes/more.yaml": MORE})
+    assert set(project_digests(project)) == {
+        *("matrix.yaml", "site.yaml", "recipes/more.yaml", "site:recipes/core.yaml"),
+        *("shipped:matrix.yaml", "shipped:tests/images/checks.yaml", "shipped:recipes/app.yaml"),
+        "shipped:base-images/debian13.yaml",
+    }
+
+
+# ---- What explain says ----
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_explain_says_which_layer_a_value_is_from(
+    project: Path, capsys: Capture, words: list[str]
+) -> None:
+    written(project, {"recipes/more.yaml": MORE})
+    argv = ["--recipe", "more", "--arch", "x86_64", "--cuda", "none", "--project", str(project)]
+    assert main(["explain", *argv, *words]) == 0
+    shown = capsys.readouterr().out
+    assert "from shipped: recipe core; base debian13; axis arch, base, cuda; check hello" in shown
+    assert "from project: recipe more; axis mpi" in shown
+    assert ('"more": "project"' in shown) == bool(words)
+
+
+@pytest.mark.parametrize("command", ["plan", "lint"])
+def test_commands_of_such_a_project(project: Path, capsys: Capture, command: str) -> None:
+    written(project, {"recipes/more.yaml": MORE})
+    argv = ["--recipe", "more", "--arch", "x86_64", "--cuda", "none", "--project", str(project)]
+    assert main([command, *argv]) == 0
+    expected = {"plan": "more-1.0-debian13-openmpi5.0-x86_64", "lint": "0 errors"}
+    assert expected[command] in "".join(capsys.readouterr())
