@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -20,7 +21,7 @@ from builder.build.run import Run, bootstrapping, build_dockerfile, index_states
 from builder.build.workspace import output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
-from builder.model.errors import StepFailed
+from builder.model.errors import BuildStep, StepFailed
 from builder.model.package_indices import IndexState
 from builder.plan.keys import declared_stages
 from builder.system.home import NATIVE_LABEL, Home
@@ -229,6 +230,8 @@ class RunStages:
             (folder / "Dockerfile").write_text(text)
             bases = self.bases_of(image)
             build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
+        except StepFailed as error:
+            raise located(error, spec, stage.target) from error
         finally:
             remove(folder)
 
@@ -272,7 +275,36 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
         output_folder(folder)
         log.unlink(missing_ok=True)
         append(error.log, log)
-    return StepFailed(error.message, tail=error.tail, log=error.log and log, hint=error.hint)
+    return _with(error, message=error.message, log=error.log and log)
+
+
+def _with(
+    error: StepFailed, *, message: str, log: Path | None, step: BuildStep | None = None
+) -> StepFailed:
+    return StepFailed(message, tail=error.tail, log=log, hint=error.hint, step=step or error.step)
+
+
+def located(error: StepFailed, spec: Spec, target: str) -> StepFailed:
+    """Return the error of a stage's build with the place in the project of the step that failed."""
+    from builder.compile.lint.reading import read_dockerfile  # noqa: PLC0415 - only failures need it
+
+    if error.step is None:
+        return error
+    step, text = error.step, read_dockerfile(spec.dockerfile)
+    words = step.instruction.split()
+    lines = [
+        part.line
+        for part in text.parts
+        if text.stages[part.stage].name == target and [part.name, *part.value.split()] == words
+    ]
+    origin = spec.origin_of(lines[min(step.number, len(lines)) - 1]) if lines else None
+    where = f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
+    return _with(
+        error,
+        message=f"{error.message}\n  from {where}" if where else error.message,
+        log=error.log,
+        step=dataclasses.replace(step, stage=target, where=where),
+    )
 
 
 def _digest(text: str) -> str:

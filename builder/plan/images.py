@@ -130,6 +130,7 @@ class Images:
             name=recipe.name,
             version=recipe.version,
             about=recipe.about,
+            where=recipe.where,
             development=tuple(use for expansion in expansions for use in expansion.development),
             runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
             environment={name: text for name, text in variables.items() if text},
@@ -167,6 +168,7 @@ class Images:
         return StageCheck(
             name=check.name,
             about=check.about,
+            where=check.where,
             sources={name: self._texts[name] for name in check.sources},
             build=tuple(self._rendered(check.build, names, check.where)),
             run=str(run),

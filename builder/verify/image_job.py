@@ -18,7 +18,7 @@ from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import RunStages
+from builder.build.stages import RunStages, located
 from builder.build.workspace import (
     FILES,
     ImageWorkspace,
@@ -30,6 +30,7 @@ from builder.build.workspace import (
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
+from builder.model.errors import StepFailed
 from builder.model.manifest import (
     MANIFEST,
     SBOM,
@@ -121,7 +122,11 @@ class ImageJob:
                 write_spec(self._spec, archive, place, base_archive(image), run.sources)
             if base:
                 base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
+            try:
+                layout = self._packer(work).layout(self._stages.bases_of(image))
+            except StepFailed as error:
+                raise located(error, self._spec, self._stages.of(image)[-1].target) from error
+            self._layout, self._plain = layout
             if "build" in self.timer.seconds:  # not reused from an earlier run
                 self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
 

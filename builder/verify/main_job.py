@@ -24,6 +24,7 @@ from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
+from builder.verify.checks import failures_of
 from builder.verify.image_job import ImageJob, state_of_image
 from builder.verify.machine_faults import is_disk_full
 
@@ -234,7 +235,7 @@ class _MainJob:
                 name=name,
                 kind=kind,
                 label=f"{kind} {about}",
-                work=partial(self._measure, measured, work),
+                work=partial(self._measure, measured, image.identifier, work),
                 needs=needs,
                 after=after,
                 group=group,
@@ -254,10 +255,13 @@ class _MainJob:
             return ANYWHERE
         return requirement_of(kind, image.cell.arch, gpus=1 if image.cuda else 0)
 
-    def _measure(self, label: str, work: Callable[[], object]) -> None:
+    def _measure(self, label: str, image: str, work: Callable[[], object]) -> None:
         start = time.monotonic()
-        if work() is not False:
-            self._durations.measured[label] = round(time.monotonic() - start, 2)
+        try:
+            if work() is not False:
+                self._durations.measured[label] = round(time.monotonic() - start, 2)
+        finally:
+            self._run.progress.pause(image)
 
     # ---- Results of tasks for images ----
 
@@ -282,7 +286,7 @@ class _MainJob:
             self.manifests[name] = job.manifest
             durations = job.manifest.durations_s.values()
             seconds = sum(durations) if self._elsewhere else job.seconds()
-            text = _closing(job.manifest, seconds)
+            text = _closing(job.manifest, seconds, self._run.settings.out / name)
             self._run.progress.finish(name, job.manifest.outcome, text)
         else:  # another builder made it in the meantime
             self._unchanged(name, job.manifest)
@@ -296,6 +300,8 @@ class _MainJob:
         first = images[0]
         for name in images:
             own = _as_error(self._run, name, error)
+            if isinstance(own, StepFailed) and self._run.settings.verbose and not self._elsewhere:
+                own.tail = ()  # its output was shown as it came
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
             if name != first:
@@ -331,12 +337,7 @@ def _full(name: str, place: str) -> MissingPrerequisite:
     )
 
 
-def _closing(manifest: Manifest, seconds: float) -> str:
-    failed = [
-        f"\n    {name}/{outcome.check}: {outcome.reason}"
-        for name, outcomes in manifest.checks.items()
-        for outcome in outcomes
-        if outcome.outcome == "failed"
-    ]
+def _closing(manifest: Manifest, seconds: float, folder: Path) -> str:
+    failed = [f"\n    {line}" for line in failures_of(manifest, folder)]
     unproven = "; not proven on a GPU" if manifest.proven_on_gpu is False else ""
     return f"{', '.join(manifest.artifacts)} in {seconds:.0f} s{unproven}{''.join(failed)}"
