@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -15,10 +16,9 @@ from pathlib import Path
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
 from builder.build.native.tools import NativeTools
-from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
 from builder.build.run import Run, bootstrapping, build_dockerfile, index_states, native_tools, now
-from builder.build.workspace import output_folder, remove, write_spec
+from builder.build.workspace import LOG, ImageLog, append, output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildStep, StepFailed
@@ -122,9 +122,10 @@ class RunStages:
                 used.setdefault(state, []).append(stage.target)
         return dict(sorted(used.items()))
 
-    def make(self, spec: Spec, number: int) -> bool:
+    def make(self, spec: Spec, number: int, log: ImageLog | None = None) -> bool:
         """Build one of a spec's stages unless the engine has it; return whether it was built.
 
+        The output of its build goes to its image's `log`, if there is one, and to its own.
         Raises `StepFailed`, with the log of what failed.
         """
         stages = self.of(spec.image)
@@ -143,7 +144,7 @@ class RunStages:
                 os.utime(records.path(stage))
                 return False
             start = time.monotonic()
-            self._build(spec, stage, text)
+            self._build(spec, stage, text, log)
             took_s = round(time.monotonic() - start, 1)
             self._record(spec, stage, text, took_s, stage.tag)
             self._share(spec, stage)
@@ -217,19 +218,21 @@ class RunStages:
                 return
             run.shared.put(_tag(stage), folder, f"stage {stage.name}", packed=True)
 
-    def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
+    def _build(self, spec: Spec, stage: KeyedStage, text: str, image_log: ImageLog | None) -> None:
         run, image = self.run, spec.image
         folder = run.tools.home.work / "stages" / stage.key[:32]
-        log = self.records.log(stage)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
+        own = self.records.log(stage)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.unlink(missing_ok=True)
+        log = image_log.path if image_log else own
         run.progress.step(image.identifier, f"building {stage.target} with {run.engine.name}")
         remove(folder)
         try:
             write_spec(spec, None, folder, base_archive(image), run.sources)
             (folder / "Dockerfile").write_text(text)
             bases = self.bases_of(image)
-            build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
+            with image_log.also_in(own) if image_log else contextlib.nullcontext():
+                build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
         except StepFailed as error:
             raise located(error, spec, stage.target) from error
         finally:
@@ -270,7 +273,7 @@ def words_of(home: Home, engine: Engine) -> str:
 
 def with_log(error: StepFailed, folder: Path) -> StepFailed:
     """Return the error of a step with its log copied from the home to an image's folder."""
-    log = folder / "build.log"
+    log = folder / LOG
     if error.log and error.log != log and error.log.exists():
         output_folder(folder)
         log.unlink(missing_ok=True)

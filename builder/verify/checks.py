@@ -112,6 +112,17 @@ def failures_of(record: ProvenImage, folder: Path) -> list[str]:
     return lines
 
 
+def output_of(record: ProvenImage, check: str) -> str:
+    """Return the outcome of a check in each run, and what it printed; empty if none ran it."""
+    lines = list[str]()
+    for run, outcomes in record.checks.items():
+        for each in outcomes:
+            if each.check == check:
+                lines.append(f"{run}: {each.outcome}: {one_line(each.reason)}")
+                lines += each.output.splitlines()
+    return "\n".join(lines)
+
+
 def passed(outcomes: Iterable[Outcome]) -> bool:
     """Return whether nothing failed; a check that was skipped does not count as failed."""
     return all(outcome.outcome != FAILED for outcome in outcomes)

@@ -21,6 +21,7 @@ from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
+from builder.build.workspace import FAILED_STEP, note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
@@ -187,12 +188,10 @@ class _MainJob:
             return
         needs: tuple[str, ...] = ()
         if image.is_bootstrapped:
-            make = partial(job.share, "base", partial(stages.make_base, image))
-            needs = add(
-                "base", f"{image.base.name} {image.cell.arch}", make, unique=image.base_image
-            )
+            about = f"{image.base.name} {image.cell.arch}"
+            needs = add("base", about, job.make_base, unique=image.base_image)
         for number, stage in enumerate(keyed[:-1]):
-            make = partial(job.share, "stages", partial(stages.make, spec, number))
+            make = partial(job.make_stage, number)
             needs = add("stage", stage.name, make, needs=needs, unique=stage.key, number=number)
         after = self._ancestor(image, keyed)
         needs = add("image", name, job.build, needs=needs, after=after, group=name)
@@ -293,6 +292,7 @@ class _MainJob:
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest
+        (self._run.settings.out / name / FAILED_STEP).unlink(missing_ok=True)
         self._run.progress.finish(name, "unchanged", manifest.outcome)
 
     def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
@@ -304,6 +304,8 @@ class _MainJob:
                 own.tail = ()  # its output was shown as it came
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
+                if own.step:
+                    note_failure(self._run.settings.out / name, own.step)
             if name != first:
                 text = f"not built: its {task.label}, shared with {first}, failed"
                 log, code = own.log if isinstance(own, StepFailed) else None, own.exit_code
