@@ -18,9 +18,9 @@ import hpccm
 import hpccm.config
 
 from builder.compile.spec.downloads import with_sources
-from builder.compile.spec.driver import SINGULARITY_VERSION, dockerfile, singularity
+from builder.compile.spec.driver import SINGULARITY_VERSION, StageText, dockerfile, singularity
 from builder.compile.spec.hpccm_blocks import block_classes, block_object
-from builder.model import BlockUse, PlannedImage, StageRecipe
+from builder.model import BlockUse, PlannedImage, StageRecipe, Where
 
 FORMATS: dict[str, Callable[[PlannedImage], str]] = {
     "docker": dockerfile,
@@ -76,26 +76,33 @@ def scripts(image: PlannedImage) -> Iterator[tuple[Script, str]]:
 def _noted(script: Script) -> Iterator[None]:
     stages: list[Any] = []
 
-    class Stage(hpccm.Stage):  # type: ignore[misc]
-        def __init__(self, **given: Any) -> None:
-            super().__init__(**given)
-            script.stages.append(given["name"])
+    class Stage(StageText):
+        def __init__(self, *, name: str) -> None:
+            super().__init__(name=name)
+            script.stages.append(name)
             stages.append(self)
 
-        def __iadd__(self, layer: Any) -> Any:
+        def add(self, layer: Any, where: Where) -> None:
             for one in layer if isinstance(layer, list) else [layer]:
-                script.calls.append(_call(stages.index(self), one))
-            return super().__iadd__(layer)
+                script.calls.append(_call(_index(stages, self), one))
+                super().add(one, where)
 
-        def runtime(self, **given: Any) -> Any:
-            return _Text(super().runtime(**given), stages.index(self), given)
+        def remainders(self) -> Iterator[tuple[str, Where]]:
+            texts = list(super().remainders())
+            if text := "\n\n".join(text for text, _ in texts):
+                given = {"_from": self.name}
+                yield _Text(text, _index(stages, self), given), texts[0][1]
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch("hpccm.Stage", Stage))
+        stack.enter_context(mock.patch("builder.compile.spec.driver.StageText", Stage))
         stack.enter_context(mock.patch("builder.compile.spec.driver.layer", _objects))
         for cls in {*block_classes().values(), *PRIMITIVES}:
             stack.enter_context(mock.patch.object(cls, "__init__", _noting(cls.__init__)))
         yield
+
+
+def _index(stages: Sequence[object], stage: object) -> int:
+    return next(number for number, one in enumerate(stages) if one is stage)
 
 
 def _objects(use: BlockUse, image: PlannedImage, recipe: StageRecipe, _: str = "") -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,16 +29,16 @@ BASE_DIGEST = "org.opencontainers.image.base.digest"
 class ImagePacker:
     """Builds and packs one image in its workspace; every complete artifact is kept.
 
-    `file` is the Dockerfile to build there; `logs` are the logs of the stages that it starts from,
-    `sources` the locked files that its steps use.
+    `file` is the Dockerfile to build there, `log` takes the output of the programs, `sources` are
+    the locked files that its steps use.
     """
 
     run: Run
     image: PlannedImage
     work: ImageWorkspace
     timer: Timer
+    log: Path
     file: str = "Dockerfile"
-    logs: tuple[Path, ...] = ()
     sources: tuple[LockedSource, ...] = ()
 
     def layout(self, bases: Sequence[StoredBase]) -> tuple[Artifact, PlainLayout | None]:
@@ -91,11 +90,9 @@ class ImagePacker:
 
     def _built(self, bases: Sequence[StoredBase], target: Path) -> PlainLayout:
         """Build the image and write its layout; return the plain form."""
-        engine, log, run = self.run.engine, self.work.log, self.run
+        engine, log, run = self.run.engine, self.log, self.run
         exported = self.work.path / "exported"
         self.work.forget()
-        for stage in self.logs:
-            append(stage, log)
         self._tell(f"building with {engine.name}")
         with self.timer.step("build"):
             build_dockerfile(
@@ -132,7 +129,7 @@ class ImagePacker:
                 sections_of(self.image),
                 arch=self.image.cell.arch,
                 tools=self.run.tools,
-                log=self.work.log,
+                log=self.log,
             )
             return ""  # Apptainer wrote it: the first reader computes its digest
 
@@ -142,13 +139,6 @@ class ImagePacker:
         if self.run.settings.verify:  # the verification reads all of it and computes its digest
             return artifact
         return dataclasses.replace(artifact, digest=file_digest(artifact.path))
-
-
-def append(log: Path, to: Path) -> None:
-    """Add one log to the end of another."""
-    if log.exists():
-        with log.open("rb") as source, to.open("ab") as target:
-            shutil.copyfileobj(source, target)
 
 
 def file_digest(path: Path) -> str:

@@ -140,6 +140,7 @@ def build_dockerfile(
                 name=name,
                 log=log,
                 on_line=lambda line: run.progress.detail(image.identifier, line),
+                on_output=lambda line: run.progress.output(image.identifier, line),
                 file=file,
                 cache=run.settings.cache,
                 lent=lent,

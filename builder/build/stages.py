@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -14,13 +16,12 @@ from pathlib import Path
 from builder.build.base_store import StoredBase, ensure_base, kept_base
 from builder.build.engines import Engine
 from builder.build.native.tools import NativeTools
-from builder.build.packing import append
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
 from builder.build.run import Run, bootstrapping, build_dockerfile, index_states, native_tools, now
-from builder.build.workspace import output_folder, remove, write_spec
+from builder.build.workspace import LOG, ImageLog, append, output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
-from builder.model.errors import StepFailed
+from builder.model.errors import BuildStep, StepFailed
 from builder.model.package_indices import IndexState
 from builder.plan.keys import declared_stages
 from builder.system.home import NATIVE_LABEL, Home
@@ -121,9 +122,10 @@ class RunStages:
                 used.setdefault(state, []).append(stage.target)
         return dict(sorted(used.items()))
 
-    def make(self, spec: Spec, number: int) -> bool:
+    def make(self, spec: Spec, number: int, log: ImageLog | None = None) -> bool:
         """Build one of a spec's stages unless the engine has it; return whether it was built.
 
+        The output of its build goes to its image's `log`, if there is one, and to its own.
         Raises `StepFailed`, with the log of what failed.
         """
         stages = self.of(spec.image)
@@ -142,7 +144,7 @@ class RunStages:
                 os.utime(records.path(stage))
                 return False
             start = time.monotonic()
-            self._build(spec, stage, text)
+            self._build(spec, stage, text, log)
             took_s = round(time.monotonic() - start, 1)
             self._record(spec, stage, text, took_s, stage.tag)
             self._share(spec, stage)
@@ -216,19 +218,23 @@ class RunStages:
                 return
             run.shared.put(_tag(stage), folder, f"stage {stage.name}", packed=True)
 
-    def _build(self, spec: Spec, stage: KeyedStage, text: str) -> None:
+    def _build(self, spec: Spec, stage: KeyedStage, text: str, image_log: ImageLog | None) -> None:
         run, image = self.run, spec.image
         folder = run.tools.home.work / "stages" / stage.key[:32]
-        log = self.records.log(stage)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
+        own = self.records.log(stage)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.unlink(missing_ok=True)
+        log = image_log.path if image_log else own
         run.progress.step(image.identifier, f"building {stage.target} with {run.engine.name}")
         remove(folder)
         try:
             write_spec(spec, None, folder, base_archive(image), run.sources)
             (folder / "Dockerfile").write_text(text)
             bases = self.bases_of(image)
-            build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
+            with image_log.also_in(own) if image_log else contextlib.nullcontext():
+                build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
+        except StepFailed as error:
+            raise located(error, spec, stage.target) from error
         finally:
             remove(folder)
 
@@ -267,12 +273,41 @@ def words_of(home: Home, engine: Engine) -> str:
 
 def with_log(error: StepFailed, folder: Path) -> StepFailed:
     """Return the error of a step with its log copied from the home to an image's folder."""
-    log = folder / "build.log"
+    log = folder / LOG
     if error.log and error.log != log and error.log.exists():
         output_folder(folder)
         log.unlink(missing_ok=True)
         append(error.log, log)
-    return StepFailed(error.message, tail=error.tail, log=error.log and log, hint=error.hint)
+    return _with(error, message=error.message, log=error.log and log)
+
+
+def _with(
+    error: StepFailed, *, message: str, log: Path | None, step: BuildStep | None = None
+) -> StepFailed:
+    return StepFailed(message, tail=error.tail, log=log, hint=error.hint, step=step or error.step)
+
+
+def located(error: StepFailed, spec: Spec, target: str) -> StepFailed:
+    """Return the error of a stage's build with the place in the project of the step that failed."""
+    from builder.compile.lint.reading import read_dockerfile  # noqa: PLC0415 - only failures need it
+
+    if error.step is None:
+        return error
+    step, text = error.step, read_dockerfile(spec.dockerfile)
+    words = step.instruction.split()
+    lines = [
+        part.line
+        for part in text.parts
+        if text.stages[part.stage].name == target and [part.name, *part.value.split()] == words
+    ]
+    origin = spec.origin_of(lines[min(step.number, len(lines)) - 1]) if lines else None
+    where = f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
+    return _with(
+        error,
+        message=f"{error.message}\n  from {where}" if where else error.message,
+        log=error.log,
+        step=dataclasses.replace(step, stage=target, where=where),
+    )
 
 
 def _digest(text: str) -> str:

@@ -9,21 +9,25 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
+from builder.model.errors import BuildStep
 from builder.model.records import read, write
 from builder.system.files import link_or_copy, read_json, write_atomically
 from builder.system.home import Home
-from builder.system.locks import locked
+from builder.system.locks import is_written, locked, written
 
 FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
+LOG = "build.log"
+FAILED_STEP = "failed-step.json"
 _STEPS = "steps.json"
+_LOOK_S = 0.3  # between two looks at a log that is followed
 _ORIGIN = "origin"
 T = TypeVar("T")
 
@@ -37,7 +41,7 @@ class ImageWorkspace:
 
     @property
     def log(self) -> Path:
-        return self.path / "build.log"
+        return self.path / LOG
 
     @property
     def plain(self) -> Path:
@@ -124,7 +128,7 @@ def workspace(
             if other != path:
                 shutil.rmtree(other, ignore_errors=True)
         path.chmod(0o755)
-        (path / "build.log").touch()
+        (path / LOG).touch()
         if owner:  # Apptainer and Charliecloud write here as this user
             shutil.chown(path, owner)
         yield ImageWorkspace(path=path)
@@ -168,6 +172,100 @@ def output_folder(folder: Path) -> None:
     except FileExistsError:
         return
     folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode) & 0o777)
+
+
+class ImageLog:
+    """The log of the build of one image, in its output folder.
+
+    It is replaced when the build begins, and locked until it ends. If another builder is at work on
+    the image, its log stays, and this one adds to it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOG
+        self._held = contextlib.ExitStack()
+        self._is_own = False
+        self._stages = 0  # whose logs are in it
+
+    def begin(self) -> None:
+        """Begin the log, and drop what is noted of an earlier failure, unless that was done."""
+        output_folder(self.path.parent)
+        if not self._is_own and not is_running(self.path):
+            self._held.enter_context(written(self.path))
+            self._is_own = True
+            (self.path.parent / FAILED_STEP).unlink(missing_ok=True)
+
+    def end(self) -> None:
+        self._held.close()
+
+    def add(self, log: Path) -> None:
+        """Add another log to the end."""
+        append(log, self.path)
+
+    def add_stages(self, logs: Sequence[Path]) -> None:
+        """Add the logs of the image's first stages, except those that it has."""
+        for log in logs[self._stages :]:
+            self.add(log)
+        self._stages = max(self._stages, len(logs))
+
+    def built_stage(self) -> None:
+        """Note that the build of the next stage was written to it."""
+        self._stages += 1
+
+    @contextlib.contextmanager
+    def also_in(self, other: Path) -> Iterator[None]:
+        """Write what is added meanwhile, if anything is, to another file, too."""
+        start = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
+                file.seek(start)
+                if added := file.read():
+                    other.write_bytes(added)
+
+
+def is_running(log: Path) -> bool:
+    """Return whether a build writes to a log at present."""
+    try:
+        with log.open("rb") as file:
+            return is_written(file)
+    except FileNotFoundError:
+        return False
+
+
+def log_text(log: Path, *, follow: bool) -> Iterator[bytes]:
+    """Yield the text of a log, in pieces of whole lines; `follow` it until its build ends."""
+    with log.open("rb") as file:
+        rest = b""
+        while True:
+            is_last = not (follow and is_written(file))  # first: what is written since is read
+            whole, newline, rest = (rest + file.read()).rpartition(b"\n")
+            yield whole + newline
+            if is_last:
+                yield rest
+                return
+            time.sleep(_LOOK_S)
+
+
+def note_failure(folder: Path, step: BuildStep) -> None:
+    """Note the step at which the build of an image failed."""
+    write_atomically(folder / FAILED_STEP, json.dumps(write(step), indent=1) + "\n")
+
+
+def failed_step(folder: Path) -> BuildStep | None:
+    """Return the step at which the last build of an image failed; None if none did."""
+    try:
+        return read(BuildStep, read_json(folder / FAILED_STEP))
+    except ValueError:
+        return None
+
+
+def append(log: Path, to: Path) -> None:
+    """Add one log to the end of another."""
+    if log.exists():
+        with log.open("rb") as source, to.open("ab") as target:
+            shutil.copyfileobj(source, target)
 
 
 def stored_sources(spec: Spec) -> dict[str, Path]:

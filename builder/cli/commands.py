@@ -29,6 +29,7 @@ ABOUT = {
     "explain": "show why each cell of the matrix is included or excluded",
     "lock": "pin sources by checksum and base images by digest, in lock.yaml",
     "fetch": "download all locked sources into the local store",
+    "logs": "print the log of an image's build, or the output of a check",
     "verify": "verify built or pulled images again",
     "reproduce": "build an image again, and check that it is identical, byte for byte",
     "publish": "push verified images to a registry",

@@ -33,6 +33,7 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import progress_for
+from builder.verify.checks import failures_of
 from builder.verify.container_output import one_line
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
@@ -174,18 +175,22 @@ def run(options: VerifyOptions) -> int:
         more = {"pulled": receipt.digest} if receipt else {}
         print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
-        print(_as_text(done))
+        print(_as_text(done, folder))
     if done.untried and not done.has_failed:
         raise not_tried(done.record.image, done.untried)
     return 1 if done.has_failed or done.record.outcome == "failed" else 0
 
 
-def _as_text(done: Verified[Manifest] | Verified[ProvenImage]) -> str:
-    """Return a line for each check, also for further runs, which do not decide the outcome."""
+def _as_text(done: Verified[Manifest] | Verified[ProvenImage], folder: Path) -> str:
+    """Return a line for each check, also for further runs, which do not decide the outcome.
+
+    The output of failed ones follows.
+    """
     manifest = done.record
     lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
     lines += _outcome_lines(manifest.checks)
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
+    lines += failures_of(manifest, folder)
     return "\n".join(lines)
 
 

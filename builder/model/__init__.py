@@ -53,6 +53,7 @@ from builder.model.manifest import Artifact, Outcome
 from builder.model.planned import (
     KeyedStage,
     LeftOut,
+    Origin,
     Plan,
     PlannedCuda,
     PlannedImage,

@@ -50,8 +50,26 @@ class BuildImagesError(Exception):
         return f"{message}\n  hint: {self.hint}" if self.hint else message
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildStep:
+    """A step of a build: an instruction of a Dockerfile, in its stage.
+
+    `number` counts the stage's instructions of this text, from 1. `layer` is the engine's id of the
+    layer below it, if it is known, and `where` the place in the project that the step comes from.
+    """
+
+    instruction: str
+    number: int = 1
+    layer: str = ""
+    stage: str = ""
+    where: str = ""
+
+
 class StepFailed(BuildImagesError):
-    """A command that a build or a check ran has failed, with an exit status if it ended itself."""
+    """A command that a build or a check ran has failed, with an exit status if it ended itself.
+
+    `step` is the failed step of a build.
+    """
 
     def __init__(
         self,
@@ -61,10 +79,12 @@ class StepFailed(BuildImagesError):
         log: Path | None = None,
         hint: str = "",
         status: int = 1,
+        step: BuildStep | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.message = message
         self.status = status
+        self.step = step
         self.tail = tuple(tail)
         self.log = log
 

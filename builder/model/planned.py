@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.facts import SystemRelease
+from builder.facts.tables import Where
 from builder.model.cells import DEVELOPMENT, Cell, stage_tag
 from builder.model.inputs import BaseImage, BlockUse, LockedSource, PackagedCuda
 
@@ -16,12 +17,13 @@ class StageRecipe:
 
     `checks` are those that it adds to its ancestors'; their programs are made in its stage.
     `sources` maps a name to URLs of a file, the first choice first. `command` and `entrypoint` are
-    words that the image runs.
+    words that the image runs. `where` is the recipe's place.
     """
 
     name: str
     version: str
     about: str
+    where: Where
     development: tuple[BlockUse, ...]
     runtime: tuple[BlockUse, ...]
     environment: Mapping[str, str]
@@ -37,6 +39,7 @@ class StageCheck:
     """A check with its templates rendered for one cell; `sources` maps file names to texts."""
 
     name: str
+    where: Where
     about: str
     sources: Mapping[str, str]
     build: tuple[str, ...]
@@ -216,10 +219,20 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Lines of a Dockerfile, from `first` to `last`, and where in the project they come from."""
+
+    first: int
+    last: int
+    where: Where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Spec:
     """The text compiled for a cell. `files` are the texts that the specs copy in, by path.
 
-    `sources` are the files from elsewhere that they copy in, each at its `in_context`.
+    `sources` are the files from elsewhere that they copy in, each at its `in_context`. `origins`
+    are those of the Dockerfile's lines.
     """
 
     image: PlannedImage
@@ -227,6 +240,12 @@ class Spec:
     singularity: str
     files: Mapping[str, str]
     sources: tuple[LockedSource, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+    def origin_of(self, line: int) -> Where | None:
+        """Return where a line of the Dockerfile comes from; None for its comments at the top."""
+        places = (each.where for each in self.origins if each.first <= line <= each.last)
+        return next(places, None)
 
 
 MANY = 50  # cells that are left out: with their reasons, a screenful or two

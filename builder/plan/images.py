@@ -137,6 +137,7 @@ class Images:
             name=recipe.name,
             version=recipe.version,
             about=recipe.about,
+            where=recipe.where,
             development=tuple(use for expansion in expansions for use in expansion.development),
             runtime=(*(use for expansion in expansions for use in expansion.runtime), *runtime),
             environment={name: text for name, text in variables.items() if text},
@@ -174,6 +175,7 @@ class Images:
         return StageCheck(
             name=check.name,
             about=check.about,
+            where=check.where,
             sources=self._texts[name],
             build=tuple(self._rendered(check.build, names, check.where)),
             run=str(run),

@@ -86,6 +86,25 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Replace a file by an empty one, and lock it: it is being written to until this ends."""
+    path.unlink(missing_ok=True)
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_written(file: IO[bytes]) -> bool:
+    """Return whether somebody writes to an open file at present, by `written`."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+@contextlib.contextmanager
 def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     with os.fdopen(os.open(_path(folder, name), _FLAGS, 0o666), "r+") as file:

@@ -91,9 +91,8 @@ class Processes:
         name = what or words[0]
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         start = time.monotonic()
-        with log.open("ab") as sink:
+        with log.open("ab", buffering=0) as sink:  # others follow it
             sink.write(f"+ {shlex.join(words)}\n".encode())
-            sink.flush()
             with self._started(words, cwd, env, user, stderr=subprocess.STDOUT) as child:
                 deadline = _Deadline(child, timeout_s)
                 with deadline:

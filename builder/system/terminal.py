@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -99,36 +101,133 @@ class Reader:
 
 
 _STEP = 1 << 30  # bytes between two progress lines of an archive
+_LONGEST_STATUS = 160
 _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
 
-class Progress:
-    """Prints lines with the time since the start. `level`: 0 is quiet, 1 normal, 2 verbose."""
+# A share that a tool prints: `[ 45%]` of CMake and pip, `[12/480]` of Ninja.
+_SHARE = re.compile(
+    r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d+)/(?P<all>[1-9]\d*)\]"
+)
+_MINUTE, _HOUR = 60, 3600
 
-    def __init__(self, *, level: int = 1, stream: IO[str] | None = None) -> None:
+
+def duration(seconds: float) -> str:
+    """Return a duration in words: `45 s`, `3 min 10 s`, `2 h 5 min`."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+@dataclass(slots=True)
+class _ImageStatus:
+    """The current step of an image: since when, its detail, and the last line of its output."""
+
+    text: str
+    since: float = field(default_factory=time.monotonic)
+    shown: float = field(default_factory=time.monotonic)
+    detail: str = ""
+    line: str = ""
+
+    @property
+    def share(self) -> str:
+        """The share of the step that its last line names: `45 %`; empty if it names none."""
+        match = None
+        for match in _SHARE.finditer(self.line):  # noqa: B007 - the last one counts
+            pass
+        if match is None:
+            return ""
+        percent = int(match["percent"] or 100 * int(match["part"]) // int(match["all"]))
+        return f"{percent} %" if percent <= 100 else ""  # noqa: PLR2004 - of a hundred
+
+    def summary(self, most: int) -> str:
+        """Return step, detail, share and last line in at most `most` characters."""
+        step = " ".join(filter(None, [self.text, self.detail]))
+        if not self.line:
+            return step[:most]
+        step = step if len(step) <= most // 2 else f"{step[: most // 2 - 3]}..."
+        return " | ".join(filter(None, [step, self.share, self.line.strip()]))[:most]
+
+
+class Progress:
+    """Prints lines with the time since the start. `level`: 0 is quiet, 1 normal, 2 verbose.
+
+    An image of which nothing was printed for `every_s` seconds gets a line that says what it is at.
+    """
+
+    def __init__(
+        self, *, level: int = 1, stream: IO[str] | None = None, every_s: float = 30.0
+    ) -> None:
         self.level = level
         self._stream = stream or sys.stderr
         self._start = time.monotonic()
         self._lock = threading.Lock()
+        self._every_s = every_s
+        self._now: dict[str, _ImageStatus] = {}
 
     @contextlib.contextmanager
     def running(self, identifiers: list[str]) -> Iterator[None]:
         """Show the progress of these images while the context lasts."""
         del identifiers
-        yield
+        with self._ticking(self._every_s / 10):
+            yield
+
+    @contextlib.contextmanager
+    def _ticking(self, pause_s: float) -> Iterator[None]:
+        """Call `_tick` from time to time, in a thread."""
+        ended = threading.Event()
+
+        def tick() -> None:
+            while not ended.wait(pause_s):
+                self._tick()
+
+        ticker = threading.Thread(target=tick, daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            ticker.join()
+
+    def _tick(self) -> None:
+        """Print a line for each image of which nothing was printed for a while."""
+        now = time.monotonic()
+        for identifier, status in [*self._now.items()]:
+            if self.level and now - status.shown >= self._every_s:
+                status.shown = now
+                took = duration(now - status.since)
+                self._print(f"{identifier}: still, for {took}: {status.summary(_LONGEST_STATUS)}")
 
     def step(self, identifier: str, text: str) -> None:
         """Show that an image has reached a new step."""
+        self._now[identifier] = _ImageStatus(text)
         if self.level:
             self._print(f"{identifier}: {text}")
 
     def detail(self, identifier: str, text: str) -> None:
         """Show a detail of the current step."""
+        if status := self._now.get(identifier):
+            status.detail, status.line = text, ""
         if self.level > 1:
             self._print(f"{identifier}: {text}")
 
+    def output(self, identifier: str, line: str) -> None:
+        """Note the last line that the current step of an image printed."""
+        if (status := self._now.get(identifier)) and line.strip():
+            status.line = line
+            if self.level > 1:  # it is printed
+                status.shown = time.monotonic()
+
+    def pause(self, identifier: str) -> None:
+        """Note that nothing runs for an image until its next step."""
+        self._now.pop(identifier, None)
+
     def finish(self, identifier: str, outcome: str, text: str) -> None:
         """Show that an image is done: verified, built, unchanged or failed."""
+        self.pause(identifier)
         if self.level or outcome == "failed":
             self._print(f"{_MARKS.get(outcome, ' ')} {identifier}: {outcome}{text and ', ' + text}")
 
@@ -166,6 +265,10 @@ class ByteProgress:
             self._say(f"{self._done / 1e9:.1f} of {self._total / 1e9:.1f} GB {self._verb}")
 
 
+_REFRESH_S = 0.5  # between two looks at the last lines of output
+_TIME_WIDTH = 12  # of the last column, and the spaces between columns
+
+
 class LiveProgress(Progress):
     """Shows a live table of images with the current step of each, for terminals."""
 
@@ -182,24 +285,33 @@ class LiveProgress(Progress):
             refresh_per_second=4,
         )
         self._rows: dict[str, TaskID] = {}
-        self._steps: dict[str, str] = {}
+        self._most = 70  # characters of a row, besides the identifier and the time
 
     @contextlib.contextmanager
     def running(self, identifiers: list[str]) -> Iterator[None]:
+        longest = max(map(len, identifiers), default=0)
+        self._most = max(self._most, self._table.console.width - longest - _TIME_WIDTH)
         for identifier in identifiers:
             self.step(identifier, "waiting")
-        with self._table:
+        with self._table, self._ticking(_REFRESH_S):
             yield
 
+    def _tick(self) -> None:
+        for identifier, status in [*self._now.items()]:
+            if self._now.get(identifier) is status:
+                self._show(identifier, status.summary(self._most))
+
     def step(self, identifier: str, text: str) -> None:
-        self._steps[identifier] = text
+        self._now[identifier] = _ImageStatus(text)
         self._show(identifier, text)
 
     def detail(self, identifier: str, text: str) -> None:
-        if identifier in self._steps:
-            self._show(identifier, f"{self._steps[identifier]} {text}")
+        super().detail(identifier, text)
+        if status := self._now.get(identifier):
+            self._show(identifier, status.summary(self._most))
 
     def finish(self, identifier: str, outcome: str, text: str) -> None:
+        self.pause(identifier)
         first, *more = text.splitlines() or [""]
         style = "red" if outcome == "failed" else "green" if outcome in _MARKS else "none"
         self._show(identifier, f"{_MARKS.get(outcome, ' ')} {outcome} {first}", style)
@@ -210,7 +322,7 @@ class LiveProgress(Progress):
     def _show(self, identifier: str, text: str, style: str = "none") -> None:
         from rich.markup import escape  # noqa: PLC0415
 
-        shown = f"[{style}]{escape(printable(text.strip()[:70]))}[/]"
+        shown = f"[{style}]{escape(printable(text.strip()[: self._most]))}[/]"
         with self._lock:
             if identifier not in self._rows:
                 self._rows[identifier] = self._table.add_task(identifier, total=None, text=shown)

@@ -7,11 +7,12 @@ import fnmatch
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
-from builder.model.errors import StepFailed
-from builder.model.manifest import AskedRanks, InImageCheck
+from builder.model.errors import StepFailed, counted
+from builder.model.manifest import AskedRanks, InImageCheck, ProvenImage
 from builder.model.measurement import HostFacts
 from builder.system.process import Completed
 from builder.verify.container_output import (
@@ -32,6 +33,7 @@ SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
 _FEWEST = 2  # ranks; a single rank sends no messages
+_SHOWN_LINES = 12  # of the output of a check that failed
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
@@ -85,6 +87,40 @@ def outcome_of(check: InImageCheck, runner: Runner, command: Sequence[str] = ())
         data=data_of(done.stdout),
         output="" if outcome == PASSED else end_of(done.stdout, done.stderr),
     )
+
+
+def failures_of(record: ProvenImage, folder: Path) -> list[str]:
+    """Return lines about the checks of an image that failed; runs that failed alike are joined.
+
+    Each names its runs and the reason. Below it are the last lines that the check printed, and the
+    file of its evidence in `folder` if that has more of them.
+    """
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for run, outcomes in record.checks.items():
+        for each in outcomes:
+            if each.outcome == FAILED:
+                runs.setdefault((each.check, each.reason, each.output), []).append(run)
+    lines = list[str]()
+    for (check, reason, output), names in runs.items():
+        printed = output.splitlines()
+        lines.append(f"{', '.join(names)}/{check}: {one_line(reason)}")
+        lines += [f"  | {line}" for line in printed[-_SHOWN_LINES:]]
+        file = f"evidence/{names[0]}.xml"
+        if len(printed) > _SHOWN_LINES and file in record.evidence:
+            more = counted(len(printed) - _SHOWN_LINES, "more line")
+            lines.append(f"  {more} in {folder / file}")
+    return lines
+
+
+def output_of(record: ProvenImage, check: str) -> str:
+    """Return the outcome of a check in each run, and what it printed; empty if none ran it."""
+    lines = list[str]()
+    for run, outcomes in record.checks.items():
+        for each in outcomes:
+            if each.check == check:
+                lines.append(f"{run}: {each.outcome}: {one_line(each.reason)}")
+                lines += each.output.splitlines()
+    return "\n".join(lines)
 
 
 def passed(outcomes: Iterable[Outcome]) -> bool:

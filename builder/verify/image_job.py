@@ -7,8 +7,9 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
@@ -18,11 +19,11 @@ from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import RunStages
+from builder.build.stages import RunStages, located
 from builder.build.workspace import (
     FILES,
+    ImageLog,
     ImageWorkspace,
-    output_folder,
     remove,
     workspace,
     write_spec,
@@ -30,6 +31,7 @@ from builder.build.workspace import (
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
+from builder.model.errors import StepFailed
 from builder.model.manifest import (
     MANIFEST,
     SBOM,
@@ -65,6 +67,7 @@ class ImageJob:
         self._run, self._spec, self._image, self._stages = run, spec, spec.image, stages
         self._folder = run.settings.out / spec.image.identifier
         self._held = contextlib.ExitStack()
+        self._log = ImageLog(self._folder)
         self._started = now()
         self._began: float | None = None
         self._work: ImageWorkspace | None = None
@@ -84,12 +87,29 @@ class ImageJob:
     def close(self) -> None:
         """Release the work folder; what is complete in it stays for the next run."""
         self._held.close()
+        self._log.end()
 
-    def share(self, step: str, make: Callable[[], bool]) -> bool:
-        """Make a base or a stage that several images need; its time counts for this image."""
+    def make_base(self) -> bool:
+        """Make the base, which other images may need, too; its time counts for this image."""
         self.begin()
-        with self.timer.step(step):
-            return make()
+        self._log.begin()
+        with self.timer.step("base"):
+            return self._stages.make_base(self._image)
+
+    def make_stage(self, number: int) -> bool:
+        """Make a stage that other images may need, too."""
+        self.begin()
+        self._log.begin()
+        logs = self._stage_logs()
+        self._log.add_stages(logs[:number])
+        with self.timer.step("stages"):
+            if is_built := self._stages.make(self._spec, number, self._log):
+                self._log.built_stage()
+        return is_built
+
+    def _stage_logs(self) -> list[Path]:
+        """Return the logs of all stages but the last, which no other image has."""
+        return [self._stages.records.log(stage) for stage in self._stages.of(self._image)[:-1]]
 
     def build(self) -> None:
         """Build the last stage, on the stages that the engine has, and write the OCI layout."""
@@ -110,31 +130,37 @@ class ImageJob:
         if state and state.manifest and state.work == "none":  # another builder made it meanwhile
             self.manifest, self.was_made = state.manifest, False
             return
-        with self._logged():
-            output_folder(self._folder)
-            (self._folder / MANIFEST).unlink(missing_ok=True)
-            base = self._stages.base(image)
-            origin = base.digest if base else image.base_image
-            work.start_from(f"{origin} {run.settings.epoch} {self._stages.native_of(image)}")
-            for place in (work.context, self._folder):
-                archive = base.archive if base else None
-                write_spec(self._spec, archive, place, base_archive(image), run.sources)
-            if base:
-                base.check()
-            self._layout, self._plain = self._packer(work).layout(self._stages.bases_of(image))
-            if "build" in self.timer.seconds:  # not reused from an earlier run
-                self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
+        self._log.begin()
+        (self._folder / MANIFEST).unlink(missing_ok=True)
+        base = self._stages.base(image)
+        origin = base.digest if base else image.base_image
+        work.start_from(f"{origin} {run.settings.epoch} {self._stages.native_of(image)}")
+        for place in (work.context, self._folder):
+            archive = base.archive if base else None
+            write_spec(self._spec, archive, place, base_archive(image), run.sources)
+        if base:
+            base.check()
+        self._log.add_stages(self._stage_logs())
+        try:
+            with self._log.also_in(work.log):
+                layout = self._packer(work).layout(self._stages.bases_of(image))
+        except StepFailed as error:
+            raise located(error, self._spec, self._stages.of(image)[-1].target) from error
+        self._layout, self._plain = layout
+        if "build" in self.timer.seconds:
+            self._stages.done(self._spec, tag(image), self.timer.seconds["build"])
+        else:  # reused from an earlier run, with its log
+            self._log.add(work.log)
 
     def pack(self) -> None:
         """Pack the other formats from the OCI layout."""
         if self.manifest is None:
             assert self._work is not None
             assert self._layout is not None
-            with self._logged():
-                packer = self._packer(self._work)
-                self._artifacts = packer.artifacts(self._layout, self._plain)
-                for name, artifact in self._artifacts.items():  # reused from an earlier run
-                    self.timer.seconds.setdefault(name, artifact.duration_s)
+            packer = self._packer(self._work)
+            self._artifacts = packer.artifacts(self._layout, self._plain)
+            for name, artifact in self._artifacts.items():  # reused from an earlier run
+                self.timer.seconds.setdefault(name, artifact.duration_s)
 
     def prove(self) -> None:
         """Verify the artifacts, move them to the output folder, and write the manifest."""
@@ -142,8 +168,7 @@ class ImageJob:
             work, image, folder = self._work, self._image, self._folder
             assert work is not None
             programs: dict[str, str] = work.remember("programs", dict)
-            with self._logged():
-                proof = self._proof(work, programs) if self._run.settings.verify else None
+            proof = self._proof(work, programs) if self._run.settings.verify else None
             bill: dict[str, list[object]] = work.remember("sbom", dict)
             text = json.dumps(bill, indent=1, sort_keys=True) + "\n"
             write_atomically(folder / SBOM, text)
@@ -187,26 +212,15 @@ class ImageJob:
     def _packer(self, work: ImageWorkspace) -> ImagePacker:
         stages = self._stages.of(self._image)
         (work.context / _ALONE).write_text(self._stages.alone(self._spec, len(stages) - 1))
-        logs = tuple(self._stages.records.log(stage) for stage in stages[:-1])
         return ImagePacker(
             run=self._run,
             image=self._image,
             work=work,
             timer=self.timer,
+            log=self._log.path,
             file=_ALONE,
-            logs=logs,
             sources=self._spec.sources,
         )
-
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[None]:
-        """Copy the log of a step to the image's folder."""
-        assert self._work is not None
-        try:
-            yield
-        finally:
-            if self._folder.exists():
-                shutil.copyfile(self._work.log, self._folder / "build.log")
 
     def _manifest(
         self, target: ProofTarget, packages: int, programs: Mapping[str, str]

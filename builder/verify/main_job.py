@@ -21,9 +21,11 @@ from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
+from builder.build.workspace import FAILED_STEP, note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 from builder.model.manifest import Manifest
+from builder.verify.checks import failures_of
 from builder.verify.image_job import ImageJob, state_of_image
 from builder.verify.machine_faults import is_disk_full
 
@@ -186,12 +188,10 @@ class _MainJob:
             return
         needs: tuple[str, ...] = ()
         if image.is_bootstrapped:
-            make = partial(job.share, "base", partial(stages.make_base, image))
-            needs = add(
-                "base", f"{image.base.name} {image.cell.arch}", make, unique=image.base_image
-            )
+            about = f"{image.base.name} {image.cell.arch}"
+            needs = add("base", about, job.make_base, unique=image.base_image)
         for number, stage in enumerate(keyed[:-1]):
-            make = partial(job.share, "stages", partial(stages.make, spec, number))
+            make = partial(job.make_stage, number)
             needs = add("stage", stage.name, make, needs=needs, unique=stage.key, number=number)
         after = self._ancestor(image, keyed)
         needs = add("image", name, job.build, needs=needs, after=after, group=name)
@@ -234,7 +234,7 @@ class _MainJob:
                 name=name,
                 kind=kind,
                 label=f"{kind} {about}",
-                work=partial(self._measure, measured, work),
+                work=partial(self._measure, measured, image.identifier, work),
                 needs=needs,
                 after=after,
                 group=group,
@@ -254,10 +254,13 @@ class _MainJob:
             return ANYWHERE
         return requirement_of(kind, image.cell.arch, gpus=1 if image.cuda else 0)
 
-    def _measure(self, label: str, work: Callable[[], object]) -> None:
+    def _measure(self, label: str, image: str, work: Callable[[], object]) -> None:
         start = time.monotonic()
-        if work() is not False:
-            self._durations.measured[label] = round(time.monotonic() - start, 2)
+        try:
+            if work() is not False:
+                self._durations.measured[label] = round(time.monotonic() - start, 2)
+        finally:
+            self._run.progress.pause(image)
 
     # ---- Results of tasks for images ----
 
@@ -282,13 +285,14 @@ class _MainJob:
             self.manifests[name] = job.manifest
             durations = job.manifest.durations_s.values()
             seconds = sum(durations) if self._elsewhere else job.seconds()
-            text = _closing(job.manifest, seconds)
+            text = _closing(job.manifest, seconds, self._run.settings.out / name)
             self._run.progress.finish(name, job.manifest.outcome, text)
         else:  # another builder made it in the meantime
             self._unchanged(name, job.manifest)
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest
+        (self._run.settings.out / name / FAILED_STEP).unlink(missing_ok=True)
         self._run.progress.finish(name, "unchanged", manifest.outcome)
 
     def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
@@ -296,8 +300,12 @@ class _MainJob:
         first = images[0]
         for name in images:
             own = _as_error(self._run, name, error)
+            if isinstance(own, StepFailed) and self._run.settings.verbose and not self._elsewhere:
+                own.tail = ()  # its output was shown as it came
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
+                if own.step:
+                    note_failure(self._run.settings.out / name, own.step)
             if name != first:
                 text = f"not built: its {task.label}, shared with {first}, failed"
                 log, code = own.log if isinstance(own, StepFailed) else None, own.exit_code
@@ -331,12 +339,7 @@ def _full(name: str, place: str) -> MissingPrerequisite:
     )
 
 
-def _closing(manifest: Manifest, seconds: float) -> str:
-    failed = [
-        f"\n    {name}/{outcome.check}: {outcome.reason}"
-        for name, outcomes in manifest.checks.items()
-        for outcome in outcomes
-        if outcome.outcome == "failed"
-    ]
+def _closing(manifest: Manifest, seconds: float, folder: Path) -> str:
+    failed = [f"\n    {line}" for line in failures_of(manifest, folder)]
     unproven = "; not proven on a GPU" if manifest.proven_on_gpu is False else ""
     return f"{', '.join(manifest.artifacts)} in {seconds:.0f} s{unproven}{''.join(failed)}"

@@ -176,7 +176,7 @@ def _built(
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})
         own = dataclasses.replace(spec, dockerfile=text)
         write_spec(own, archive, work.context, base_archive(image), files)
-        packer = ImagePacker(run=run, image=image, work=work, timer=Timer())
+        packer = ImagePacker(run=run, image=image, work=work, timer=Timer(), log=work.log)
         artifacts = packer.artifacts(*packer.layout(bases))
         return artifacts, work.remember("sbom", dict)
 

@@ -35,7 +35,10 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(home: Path, small_si
     done = build_images("--project", small_site, "--all", "--format", "oci")
     assert done.status == 1
     assert f"{IMAGE}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
+    assert "  from recipes/tiny.yaml:6, runtime[0].shell\n" in done.stderr
     assert "its last 30 lines" in done.stderr
+    assert "  | 99\n  | 100\n  log: " in done.stderr  # and nothing of the engine's own
+    assert (done.stdout + done.stderr).count("\n  | 100\n") == 1
     assert f"log: {small_site}/out/{IMAGE}/build.log" in done.stderr
     assert (small_site / "out" / IMAGE / "build.log").exists()
     assert not (small_site / "out" / IMAGE / "manifest.json").exists()

@@ -17,6 +17,12 @@ from builder.system.process import Processes
 from builder.system.storage_drivers import Driver
 
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (?P<instruction>.*)")
+# Lines of its own, which say no more than that a step failed, or which layer a step made.
+_OWN = re.compile(
+    r"--> |subprocess exited with status \d+$|exit status \d+$"
+    r'|(?:Error: |error )building at STEP ".*": (?:while running runtime: )?exit status \d+$'
+    r'|time="[^"]*" level=error msg="(?:exit status|did not get container create message).*"$'
+)
 
 
 _PROCESSES = 32768
@@ -70,7 +76,7 @@ class Buildah:
             self._tools.logged(argv, log=log, what="buildah tag")
 
     def build(self, build: DockerfileBuild) -> None:
-        steps = Instructions(_STEP, build.on_line)
+        steps = Instructions(build, _STEP, _OWN)
         journals, number = self._tools.journals, build_id(build.name)
         if journals:
             journals.begin(number, fresh=not build.cache)

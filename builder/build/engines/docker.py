@@ -15,6 +15,13 @@ from builder.system.locks import locked
 
 # `#12 [hpc-base-development 3/8] RUN ...` of BuildKit, `Step 3/8 : RUN ...` of the classic builder
 _STEP = re.compile(r"(?:#\d+ \[[^\]]*\d+/\d+\]|Step \d+/\d+ :) (?P<instruction>.*)")
+_PREFIX = re.compile(r"^#\d+ [\d.]+ ")  # of a step's output: its number, and the seconds
+# Lines of its own: the progress of downloads, and after a failure the last lines once more.
+_OWN = re.compile(
+    r"#\d+ (?:\[|sha256:|CACHED|DONE|ERROR)|-{6,}$| > \[|[\d.]+ |\S*Dockerfile\S*:\d+$| +\d+ \|"
+    r"|ERROR: failed to (?:solve|build): .* exit code: \d+$"
+    r"| ---> |Removing intermediate container|The command .* returned a non-zero code: \d+$"
+)
 
 
 class Docker:
@@ -62,7 +69,7 @@ class Docker:
 
     def build(self, build: DockerfileBuild) -> None:
         assert not build.lent  # it cannot mount a folder of this machine in build steps
-        steps = Instructions(_STEP, build.on_line)
+        steps = Instructions(build, _STEP, _OWN, _PREFIX)
         home = self._tools.home
         own = [str(folder / "tools/cli-plugins") for folder in (home.path, home.shared) if folder]
         system = ["/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins"]

@@ -6,21 +6,22 @@ import contextlib
 import os
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from builder.build.base_store import StoredBase
 from builder.model import PlannedImage
 from builder.model.cells import image_tag
-from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.errors import BuildStep, MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.model.versions import first_version
 from builder.sources.journals import Journals, as_build, build_id, pip_as_build
 from builder.system.home import ORDINARY_USER, Home
-from builder.system.process import Completed, Processes
+from builder.system.process import TAIL_LINES, Completed, Processes
 
 if TYPE_CHECKING:
     from builder.sources.package_cache import PackageCache
@@ -142,6 +143,7 @@ class Lent:
 class DockerfileBuild:
     """A build of the Dockerfile `file` in `context`; the engine keeps its image as `name`.
 
+    `on_line` receives each step as it begins, and `on_output` each line that a step prints.
     Without `cache`, no step of an earlier build is used again. `lent` are folders that are mounted
     in build steps and do not become part of the image.
     """
@@ -151,6 +153,7 @@ class DockerfileBuild:
     name: str
     log: Path
     on_line: OnLine
+    on_output: OnLine = field(default=lambda _line: None)
     file: str = "Dockerfile"
     cache: bool = True
     lent: Sequence[Lent] = ()
@@ -196,30 +199,60 @@ def tag(image: PlannedImage) -> str:
 
 
 class Instructions:
-    """Follows a build's output: its current instruction, and the layers built or used again."""
+    """Follows a build's output: its current instruction, and the layers built or used again.
 
-    def __init__(self, pattern: re.Pattern[str], on_line: OnLine) -> None:
-        self._pattern = pattern
-        self._on_line = on_line
-        self.current = ""
+    `begins` matches the line by which an engine begins an instruction. Of other lines, `prefix` is
+    left out; those that `own` matches are the engine's, and repeat what the error says.
+    """
+
+    def __init__(
+        self,
+        build: DockerfileBuild,
+        begins: re.Pattern[str],
+        own: re.Pattern[str],
+        prefix: re.Pattern[str] | None = None,
+    ) -> None:
+        self._build = build
+        self._begins, self._own, self._prefix = begins, own, prefix
+        self._current = ""
+        self._begun: dict[str, str] = {}  # instructions, by the lines that began them
+        self._layer = ""
+        self._output: deque[str] = deque(maxlen=TAIL_LINES)
         self.built: set[str] = set()  # layers, by the first digits of their ids in the engine
         self.taken: set[str] = set()  # layers of an earlier build
 
     def __call__(self, line: str) -> None:
         if layer := _LAYER.search(line):
+            self._layer = layer["id"]
             (self.taken if layer["taken"] else self.built).add(layer["id"])
             self.built -= self.taken
-        if match := self._pattern.search(line):
-            self.current = match["instruction"].strip()
-            self._on_line(match[0].strip())
+        if match := self._begins.search(line):
+            self._begin(match[0].strip(), match["instruction"].strip())
+        elif not self._own.match(line):
+            text = self._prefix.sub("", line) if self._prefix else line
+            self._output.append(text)
+            self._build.on_output(text)
+
+    def _begin(self, line: str, instruction: str) -> None:
+        if line not in self._begun:
+            self._begun[line] = instruction
+            self._output.clear()
+        self._current = instruction
+        self._build.on_line(line)
 
     def failed(self, error: StepFailed) -> StepFailed:
-        """Return the error of a build that failed, naming the instruction."""
+        """Return the error of a build that failed, naming the instruction, with its output."""
+        step = BuildStep(
+            instruction=self._current,
+            number=max(1, [*self._begun.values()].count(self._current)),
+            layer=self._layer,
+        )
         return StepFailed(
-            f"the build failed at: {shortened(self.current) or 'its start'}",
-            tail=error.tail,
+            f"the build failed at: {shortened(self._current) or 'its start'}",
+            tail=self._output or error.tail,
             log=error.log,
             hint="repeat with --verbose to see all output; steps that were built are kept",
+            step=step if self._current else None,
         )
 
 

@@ -45,15 +45,15 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
     threads: hpccm keeps process-wide state.
     """
     from builder.compile.spec.downloads import recorded  # noqa: PLC0415 - plans are made without hpccm
-    from builder.compile.spec.driver import dockerfile, singularity  # noqa: PLC0415
+    from builder.compile.spec.driver import placed_dockerfile, singularity  # noqa: PLC0415
     from builder.compile.spec.hpccm_blocks import project_files  # noqa: PLC0415
 
     with recorded() as downloads:
-        texts = dockerfile(image), singularity(image)
+        (docker, origins), definition = placed_dockerfile(image), singularity(image)
     return Spec(
         image=image,
-        dockerfile=texts[0],
-        singularity=texts[1],
+        dockerfile=docker,
+        singularity=definition,
         files={
             **check_files(image, run_checks),
             **project_files(image),
@@ -61,6 +61,7 @@ def compile_spec(image: PlannedImage, *, run_checks: str) -> Spec:
             FILE: as_text(contract_of(image)),
         },
         sources=tuple(one for _, one in sorted(downloads.copied.items())),
+        origins=origins,
     )
 
 

@@ -7,12 +7,12 @@ rendered in one step: set the state, build new stages, render them. hpccm's warn
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-import hpccm
 import hpccm.config
 from hpccm.primitives import baseimage, comment, environment, label, raw, shell
 from hpccm.primitives import copy as copy_files
@@ -34,8 +34,10 @@ from builder.model import (
     NONE,
     RUNTIME,
     BlockUse,
+    Origin,
     PlannedImage,
     StageRecipe,
+    Where,
     merged_environment,
     planned,
 )
@@ -50,9 +52,14 @@ _SPECIAL = frozenset(" \t'\"\\#;&|()<>")
 
 def dockerfile(image: PlannedImage) -> str:
     """Return the Dockerfile: one stage for each recipe of the chain, then the run-time stage."""
+    return placed_dockerfile(image)[0]
+
+
+def placed_dockerfile(image: PlannedImage) -> tuple[str, tuple[Origin, ...]]:
+    """Return the Dockerfile, and the places in the project's files that its lines come from."""
     with _state("docker", image):
         source = image.base_image
-        stages: list[hpccm.Stage] = []
+        stages: list[StageText] = []
         for recipe in image.stages:
             name = f"{recipe.name}-{DEVELOPMENT}"
             stage = _stage(image, source, name, is_stage=bool(stages))
@@ -62,7 +69,7 @@ def dockerfile(image: PlannedImage) -> str:
         final = _final(image, stages, image.runtime_image)
         of_nvidia = bool(image.cuda and image.cuda.images)  # its entry point prints a banner
         for line in scripts.docker_lines(image, clears_entrypoint=of_nvidia):
-            final += raw(docker=line)
+            final.add(raw(docker=line), image.stages[-1].where)
         return _text(image, *stages, final)
 
 
@@ -79,8 +86,8 @@ def singularity(image: PlannedImage) -> str:
         else:
             final = _final(image, [stage], archive or image.runtime_image)
             stages = [stage, final]
-        final += raw(singularity="\n\n".join(sections_of(image)))
-        return step_by_step(_text(image, *stages))
+        final.add(raw(singularity="\n\n".join(sections_of(image))), image.stages[-1].where)
+        return step_by_step(_text(image, *stages)[0])
 
 
 @contextlib.contextmanager
@@ -111,67 +118,102 @@ def _faults(image: PlannedImage) -> list[Fault]:
     return faults
 
 
-def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> hpccm.Stage:
+_SEPARATOR = "\n\n"  # between layers of a stage
+_BETWEEN = "\n\n\n"  # between stages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageText:
+    """A stage of a spec, as hpccm's `Stage`, that keeps where each of its layers comes from."""
+
+    name: str
+    layers: list[tuple[object, Where]] = field(default_factory=list)
+
+    def add(self, layer: object, where: Where) -> None:
+        """Add a layer: text, or an object that hpccm renders."""
+        self.layers.append((layer, where))
+
+    def remainders(self) -> Iterator[tuple[str, Where]]:
+        """Yield the texts of its layers for the run-time stage."""
+        for layer, where in self.layers:
+            if text := _remainder(layer, self.name):
+                yield text, where
+
+
+def _stage(image: PlannedImage, source: str, name: str, *, is_stage: bool = False) -> StageText:
     """Return a stage that starts from an image, and prepares its repositories, or from a stage."""
-    stage = hpccm.Stage(name=name)
-    stage += baseimage(
+    stage = StageText(name=name)
+    base = baseimage(
         image=source,
         _as=name,
         _arch=image.cell.arch,
         _distro=image.base.hpccm_distro,
         _bootstrap="oci-archive" if image.is_bootstrapped else "docker",
     )
+    stage.add(base, image.base.where)
     if image.prepare and not is_stage:
-        stage += shell(commands=list(image.prepare))
+        stage.add(shell(commands=list(image.prepare)), image.base.where)
     return stage
 
 
-def _develop(stage: hpccm.Stage, image: PlannedImage, recipe: StageRecipe) -> None:
-    stage += comment(f"{recipe.name} {recipe.version}: {recipe.about}", reformat=False)
+def _develop(stage: StageText, image: PlannedImage, recipe: StageRecipe) -> None:
+    title = comment(f"{recipe.name} {recipe.version}: {recipe.about}", reformat=False)
+    stage.add(title, recipe.where)
     if needed := prerequisites(image, recipe):
-        stage += needed
+        stage.add(needed, recipe.where)
     for use in recipe.development:
-        stage += layer(use, image, recipe, stage.name)
+        stage.add(layer(use, image, recipe, stage.name), use.where)
+    places = [check.where for check in image.checks if check.name in recipe.checks and check.build]
     if sources := scripts.stage_sources(image, recipe):
-        stage += copy_files(src=sources, dest=f"{scripts.SOURCES}/")
+        copied = copy_files(src=sources, dest=f"{scripts.SOURCES}/")
+        stage.add(copied, _joint(places) or recipe.where)
     if commands := scripts.stage_builds(image, recipe):
-        stage += shell(commands=commands)
+        stage.add(shell(commands=commands), _joint(places) or recipe.where)
 
 
-def _final(image: PlannedImage, development: list[hpccm.Stage], source: str) -> hpccm.Stage:
+def _joint(places: Sequence[Where]) -> Where | None:
+    """Return the place of the first, with the keys of all: one step makes them."""
+    keys = ", ".join(place.key for place in places)
+    return dataclasses.replace(places[0], key=keys) if places else None
+
+
+def _final(image: PlannedImage, development: list[StageText], source: str) -> StageText:
     """Return the stage that becomes the image: the run-time stage, or the development stage."""
+    own = image.stages[-1].where
     if image.cell.flavour == DEVELOPMENT:
         final = _stage(image, development[-1].name, DEVELOPMENT, is_stage=True)
     else:
         final = _stage(image, source, RUNTIME)
-        remainders = (stage.runtime(_from=stage.name) for stage in development)
-        texts = [text for text in remainders if text]
-        if needed := runtime_prerequisites(image, "".join(texts)):
-            final += needed
-        final += texts
+        remainders = [one for stage in development for one in stage.remainders()]
+        if needed := runtime_prerequisites(image, "".join(text for text, _ in remainders)):
+            final.add(needed, own)
+        for text, where in remainders:
+            final.add(text, where)
     _finish(final, image, development[-1].name)
     return final
 
 
-def _finish(final: hpccm.Stage, image: PlannedImage, built: str) -> None:
+def _finish(final: StageText, image: PlannedImage, built: str) -> None:
     """Add the recipes' run-time blocks, the environment, the checks and the labels."""
+    own = image.stages[-1].where
     for recipe in image.stages:
         for use in recipe.runtime:
-            final += layer(use, image, recipe)
+            final.add(layer(use, image, recipe), use.where)
     environments = (stage.environment for stage in image.stages)
     if variables := functools.reduce(merged_environment, environments, dict[str, str]()):
-        final += environment(variables={key: _quoted(text) for key, text in variables.items()})
+        quoted = {key: _quoted(text) for key, text in variables.items()}
+        final.add(environment(variables=quoted), own)
     has_files = any(check.sources or check.build for check in image.checks)
     if has_files and image.cell.flavour == RUNTIME:
-        final += copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE)
+        final.add(copy_files(_from=built, src=scripts.IN_IMAGE, dest=scripts.IN_IMAGE), own)
     if image.checks:  # last, so that earlier layers do not depend on them
         names = [f"files/checks/{name}" for name in scripts.script_names(image)]
-        final += copy_files(src=names, dest=f"{scripts.SCRIPTS}/")
-        final += copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS)
+        final.add(copy_files(src=names, dest=f"{scripts.SCRIPTS}/"), own)
+        final.add(copy_files(src="files/run-checks", dest=scripts.RUN_CHECKS), own)
     if scripts.has_run_script(image):
-        final += copy_files(src=scripts.IN_SPEC, dest=scripts.RUN)
-    final += copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE)
-    final += label(metadata=_labels(image))
+        final.add(copy_files(src=scripts.IN_SPEC, dest=scripts.RUN), own)
+    final.add(copy_files(src=CONTRACT, dest=CONTRACT_IN_IMAGE), own)
+    final.add(label(metadata=_labels(image)), own)
 
 
 def _labels(image: PlannedImage) -> dict[str, str]:
@@ -219,18 +261,25 @@ def _quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False) if set(value) & _SPECIAL else value
 
 
-def _text(image: PlannedImage, *stages: hpccm.Stage) -> str:
+def _text(image: PlannedImage, *stages: StageText) -> tuple[str, tuple[Origin, ...]]:
+    """Return a spec's text, and the places that its lines come from; corrections keep its lines."""
     archive = f", an OCI archive: {scripts.base_archive(image)}" if image.is_bootstrapped else ""
     header = [
         f"# {image.identifier}: {image.stages[-1].about}",
         f"# Compiled from recipes/{image.cell.recipe}.yaml by build-images; do not edit.",
         f"# Base image: {image.base_image}{archive}",
     ]
-    text = "\n\n\n".join(str(stage) for stage in stages)
-    return "\n".join([*header, "", corrected(text, target_of(image)), ""])
-
-
-_SEPARATOR = "\n\n"  # between layers of hpccm's stages
+    texts, origins, line = list[str](), list[Origin](), len(header) + 2
+    for stage in stages:
+        layers = [(str(layer), where) for layer, where in stage.layers]
+        texts.append(_SEPARATOR.join(text for text, _ in layers))
+        for text, where in layers:
+            last = line + text.count("\n")
+            origins.append(Origin(first=line, last=last, where=where))
+            line = last + len(_SEPARATOR)
+        line += len(_BETWEEN) - len(_SEPARATOR)
+    text = corrected(_BETWEEN.join(texts), target_of(image))
+    return "\n".join([*header, "", text, ""]), tuple(origins)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from builder.verify.runners.protocol import (
 )
 
 _PAUSES_S = (0, 1, 5)
+# Buildah's lines about a command that failed, which follow those of the command.
+_OWN = re.compile(r"(?m)^(?:subprocess exited with status|(?:Error|error): exit status) \d+\n?")
 _MARKED = '"$@"; status=$?; printf "\\n%s\\n" "$0"; {pause}exit $status'
 
 
@@ -55,7 +58,10 @@ class Chroot:
             before, ended, after = done.stdout.rpartition(f"\n{mark}\n")
             if ended or done.timed_out:
                 return dataclasses.replace(
-                    done, argv=tuple(argv), stdout=before + after if ended else done.stdout
+                    done,
+                    argv=tuple(argv),
+                    stdout=before + after if ended else done.stdout,
+                    stderr=_OWN.sub("", done.stderr),
                 )
         last = "".join(f": {line}" for line in done.stderr.splitlines()[-1:])
         lost = f"buildah run: exit status {done.returncode}, and the end of the output is missing"

@@ -13,7 +13,7 @@ from recorded import Commands
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, DockerfileBuild, Lent, apptainer
 from builder.build.engines.protocol import tag
-from builder.model.errors import StepFailed
+from builder.model.errors import BuildStep, StepFailed
 from builder.sources.journals import Journals, build_id
 
 BASE_DIGEST = f"sha256:{'4f' * 32}"
@@ -113,6 +113,54 @@ def test_a_build_that_fails_names_its_instruction(name: str, machine: Commands) 
     machine.failing.add("--network=host")
     with pytest.raises(StepFailed, match=r"the build failed at: RUN make\n"):
         ENGINES[name](machine.tools).build(planned(machine))
+
+
+FAILING = {
+    "buildah": """\
+[1/2] STEP 1/1: FROM debian13:1 AS core
+[2/2] STEP 2/4: RUN make
+--> 0123456789ab
+[2/2] STEP 3/4: COPY a     b
+--> Using cache aaaaaaaaaaaaaaaa
+[2/2] STEP 4/4: RUN make
+make: *** No rule
+subprocess exited with status 2
+Error: building at STEP "RUN make": exit status 2
+""",
+    "docker": """\
+#12 [core 2/3] RUN make
+#12 0.310 make: nothing to do
+#12 DONE 0.3s
+#13 [core 3/3] RUN make
+#13 0.345 make: *** No rule
+#13 ERROR: process "/bin/sh -c make" did not complete successfully: exit code: 2
+------
+ > [core 3/3] RUN make:
+0.345 make: *** No rule
+------
+Dockerfile:7
+--------------------
+   5 |     RUN make
+   7 | >>> RUN make
+--------------------
+ERROR: failed to solve: process "/bin/sh -c make" did not complete successfully: exit code: 2
+""",
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_output_of_a_failed_step_is_told_once(name: str, machine: Commands) -> None:
+    machine.output.clear()
+    machine.output["--network=host"] = FAILING[name]
+    machine.failing.add("--network=host")
+    printed = list[str]()
+    build = dataclasses.replace(planned(machine), on_output=printed.append)
+    with pytest.raises(StepFailed) as failed:
+        ENGINES[name](machine.tools).build(build)
+    layer = "aaaaaaaaaaa" if name == "buildah" else ""
+    assert failed.value.tail == ("make: *** No rule",)
+    assert failed.value.step == BuildStep(instruction="RUN make", number=2, layer=layer)
+    assert printed[-1] == "make: *** No rule"
 
 
 def test_docker_builds_with_buildkit_where_it_is(machine: Commands) -> None:

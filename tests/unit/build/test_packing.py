@@ -52,6 +52,7 @@ def packer(work: Path, *, verify: bool, monkeypatch: pytest.MonkeyPatch) -> Imag
         image=cast("Any", image),
         work=ImageWorkspace(path=work),
         timer=Timer(),
+        log=work / "build.log",
     )
 
 
@@ -93,7 +94,6 @@ def test_an_image_is_built_once_and_packed_in_the_formats_of_the_run(
     run, work = site.run(settings), ImageWorkspace(path=tmp_path / "work")
     work.context.mkdir(parents=True)
     (work.context / "Dockerfile").write_text("FROM x AS runtime\n")
-    (tmp_path / "stage.log").write_text("its stage\n")
     stored = StoredBase(
         name=planned.base_image, arch="x86_64", key="", archive=tmp_path, digest=DIGEST, made=""
     )
@@ -102,7 +102,7 @@ def test_an_image_is_built_once_and_packed_in_the_formats_of_the_run(
         image=planned,
         work=work,
         timer=Timer(),
-        logs=(tmp_path / "none.log", tmp_path / "stage.log"),
+        log=work.log,
     )
     (work.path / "exported").mkdir()  # by a run that was killed
     work.remember("sbom", lambda: "of another image")
@@ -110,7 +110,7 @@ def test_an_image_is_built_once_and_packed_in_the_formats_of_the_run(
     assert plain
     assert plain.layout.path == work.plain
     lines = work.log.read_text().splitlines()
-    assert lines == ["its stage", f"base {planned.base_image}", "FROM x AS runtime"]
+    assert lines == [f"base {planned.base_image}", "FROM x AS runtime"]
     made = one.artifacts(packed, plain)
     digests = {name: artifact.digest for name, artifact in made.items()}
     assert list(digests) == ["sif", "oci", "charliecloud"]

@@ -140,6 +140,7 @@ def test_a_dockerfile_is_built_with_what_is_lent(machine: Machine) -> None:
         name=tag(planned),
         log=log,
         on_line=second.on_line,
+        on_output=second.on_output,
         cache=False,
         lent=[tools, pips],
     )

@@ -24,10 +24,11 @@ from builder.build.mirror import DebianMirror
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
 from builder.build.workspace import ImageWorkspace
+from builder.compile.lint.reading import read_dockerfile
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
 from builder.model.cells import base_tag
-from builder.model.errors import StepFailed
+from builder.model.errors import BuildStep, StepFailed
 from builder.plan import make_plan
 from builder.plan.keys import declared_stages
 from builder.system.files import write_atomically
@@ -349,6 +350,32 @@ def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) 
         assert f"log: {log}" in text
         assert "AS core-development" in log.read_text()
         assert not (log.parent / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "instruction", "number", "where"),
+    [
+        ("        a && ", "RUN apt-get", 1, "from recipes/core.yaml:5, development[0].packages"),
+        ("AS runtime", "RUN of another recipe", 1, ""),
+    ],
+)
+def test_a_failed_step_is_known_by_its_place(
+    word: str, instruction: str, number: int, where: str, site: Site
+) -> None:
+    site.recipes = [CORE]
+    [spec] = site.specs()
+    if instruction == "RUN apt-get":
+        [part] = [one for one in read_dockerfile(spec.dockerfile).parts if one.name == "RUN"]
+        instruction = f"RUN   {part.value}"
+    error = StepFailed(
+        "the build failed at: it", step=BuildStep(instruction=instruction, number=number)
+    )
+    site.engine.fails = {word: error}
+    [failed] = site.job().errors.values()
+    assert isinstance(failed, StepFailed)
+    assert failed.message == "the build failed at: it" + (f"\n  {where}" if where else "")
+    assert failed.step
+    assert failed.step.stage == ("core-development" if where else "runtime")
 
 
 def test_a_full_disk_is_what_the_machine_lacks(site: Site) -> None:

@@ -32,9 +32,11 @@ from samples import (
     image,
     project,
     recipe,
+    where,
 )
 from spython.main.parse.parsers import DockerParser, SingularityParser
 
+from builder.compile.lint.reading import read_dockerfile
 from builder.compile.spec import compile_spec, hpccm_blocks
 from builder.compile.spec.driver import dockerfile, singularity
 from builder.model import PlannedImage, Spec
@@ -44,6 +46,7 @@ from builder.plan import make_plan
 IDENTIFIERS = list(CELLS)
 RUN_CHECKS = (ROOT / "tests/images/run-checks").read_text()
 
+HEADER = 3  # lines of comments at the top
 CMAKE = block("cmake", version="3.30.0", eula=True)
 
 COMPILE = """
@@ -86,6 +89,59 @@ def test_golden(identifier: str) -> None:
     spec = shipped(identifier)
     compare_with_golden(spec.dockerfile, f"spec/{identifier}/Dockerfile")
     compare_with_golden(spec.singularity, f"spec/{identifier}/Singularity.def")
+
+
+@pytest.mark.parametrize("identifier", IDENTIFIERS)
+def test_each_instruction_is_known_by_the_place_it_comes_from(identifier: str) -> None:
+    spec = shipped(identifier)
+    origins = [spec.origin_of(part.line) for part in read_dockerfile(spec.dockerfile).parts]
+    assert all(origin and origin.line > 0 for origin in origins)
+    lines = spec.dockerfile.splitlines()
+    for number, line in enumerate(lines, start=1):
+        is_between = not line or number <= HEADER
+        assert (spec.origin_of(number) is None) == is_between, line
+
+
+def test_instructions_come_from_blocks_checks_and_the_base(tmp_path: Path) -> None:
+    parent = recipe("core", development=(block("gnu", line=7), block(line=9, ospackages=["a"])))
+    child = recipe(
+        "one",
+        parent="core",
+        development=(block("shell", line=8, commands=["make all"]),),
+        runtime=(block("shell", line=11, commands=["ldconfig"]),),
+        environment={"A": "b"},
+        checks=("hello", "other"),
+    )
+    other = check("other", build=("cc other",), where=where("c.yaml", 4, "checks.other"))
+    made = project(
+        tmp_path,
+        recipes=[parent, child],
+        checks=[check(where=where("c.yaml", 2, "checks.hello")), other],
+        bases=[base(prepare=("enable",))],
+    )
+    spec = compiled(make_plan(made, EVERYTHING, compiler="hpccm 1").images[-1])
+    shown = [
+        f"{part.name} {part.value[-11:].strip()} < {origin} {origin.key}".strip()
+        for part in read_dockerfile(spec.dockerfile).parts
+        if (origin := spec.origin_of(part.line))
+    ]
+    base_place, gnu = "base-images/debian13.yaml:1", "recipes/core.yaml:7 development[0].gnu"
+    checks = "c.yaml:2 checks.hello, checks.other"
+    assert shown == [
+        f"FROM development < {base_place}",
+        f"RUN enable < {base_place}",
+        f"RUN apt/lists/* < {gnu}",
+        "RUN apt/lists/* < recipes/core.yaml:9 development[0].packages",
+        f"FROM development < {base_place}",
+        "RUN make all < recipes/core.yaml:8 development[0].shell",
+        f"COPY images/src/ < {checks}",
+        f"RUN cc other < {checks}",
+        f"FROM AS runtime < {base_place}",
+        f"RUN enable < {base_place}",
+        f"RUN apt/lists/* < {gnu}",
+        "RUN ldconfig < recipes/core.yaml:11 development[0].shell",
+        "ENV A=b < recipes/one.yaml:1",
+    ] + [one for one in shown[13:] if one.endswith("recipes/one.yaml:1")]
 
 
 def test_each_golden_folder_has_its_cell() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 
-from builder.system.terminal import ByteProgress, LiveProgress, Progress
+from builder.system.terminal import ByteProgress, LiveProgress, Progress, duration
 
 FAILED = "✗ a: failed, why"
 OUTCOMES = ["✓ a: verified", FAILED, "= a: unchanged", "✓ a: built", "  a: other"]
@@ -55,12 +56,62 @@ def test_a_table_on_a_terminal_shows_the_last_step_of_each_image(
         "second [red]",
         "✗ failed: failed, why",
         "  | its last line",
-        rf"a[b]   builds\x1b {'x' * 62}",
+        rf"a[b]   builds\x1b {'x' * 74}",  # as wide as the terminal
         "built  ✓ built",
         "failed ✗ failed why",
         "odd    other first",
         "new    builds all",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "builds STEP 2/3: RUN make"),
+        (
+            "[ 45%] Building CXX object a.o\n",
+            "builds STEP 2/3: RUN make | 45 % | [ 45%] Building CXX",
+        ),
+        ("[120/480] cc a.c", "builds STEP 2/3: RUN make | 25 % | [120/480] cc a.c"),
+        ("checking for cc", "builds STEP 2/3: RUN make | checking for cc"),
+        ("a b.c 400%", "builds STEP 2/3: RUN make | a b.c 400%"),
+    ],
+)
+def test_a_long_step_is_told_of_from_time_to_time(line: str, told: str) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream=stream, every_s=0.1)
+    with progress.running(["a", "b"]):
+        progress.step("a", "builds")
+        progress.detail("a", "STEP 2/3: RUN make")
+        progress.output("a", line)
+        progress.output("a", "\n")  # an empty line tells nothing
+        progress.output("b", "has no step")
+        time.sleep(0.15)
+        progress.pause("a")
+        time.sleep(0.15)
+    first, still = stream.getvalue().splitlines()
+    assert first.endswith("a: builds")
+    assert f"a: still, for 0 s: {told}" in still
+
+
+def test_a_row_has_the_last_line_of_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "dumb")
+    progress = LiveProgress()
+    with progress.running(["a"]):
+        progress.step("a", "builds")
+        progress.output("a", "[ 45%] Building")
+        time.sleep(0.7)
+    assert "builds | 45 % | [ 45%] Building" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.9, "0 s"), (190, "3 min 10 s"), (7_500, "2 h 5 min")]
+)
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_each_gibibyte_of_an_archive_is_told() -> None:

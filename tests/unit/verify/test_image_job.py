@@ -113,7 +113,8 @@ def test_what_was_built_before_is_only_verified(
     assert failed.exit_code == 1
     reason = "OTHER is set, but not by the image"
     assert failed.manifests[IMAGE].checks["oci"][-1].reason == reason
-    assert said(site).endswith(f"failed, oci in ...\n    oci/environment: {reason}\n")
+    output = "".join(f"      | {line}\n" for line in ("/", "HOME=/tmp", "OTHER=x"))
+    assert said(site).endswith(f"failed, oci in ...\n    oci/environment: {reason}\n{output}")
     assert site.built() == []
     assert json.loads((folder / "manifest.json").read_text())["emulated_runs"] == ["oci"]
     evidence = json.loads((folder / "evidence/oci.json").read_text())
