@@ -32,7 +32,7 @@ from builder.build.executor import AttemptEnded, Event, WorkerJoined, WorkerLost
 from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker
-from builder.model.errors import Interrupted, StepFailed
+from builder.model.errors import Interrupted, StepFailed, TemporaryFailure
 
 REACH = 1.1  # of the lower bound
 FAULTS = {  # in so many of the attempts
@@ -62,7 +62,8 @@ class SimulatedWorkers:
         self.accepted: dict[str, Attempt] = {}
         self.reasons: dict[str, str] = {}  # of tasks that failed or were dropped
         self.wrong: list[str] = []
-        self._site, self._faults, self._chance = site, faults, chance
+        self._site, self._chance = site, chance
+        self._fates, self._odds = (*faults, ""), (*faults.values(), 1 - sum(faults.values()))
         self._alive = {worker.name: worker for worker in site.workers}
         self._busy: dict[str, Attempt] = {}  # by worker
         self._given_up: set[Attempt] = set()
@@ -79,7 +80,7 @@ class SimulatedWorkers:
 
     def run(self) -> None:
         """Run all tasks, and check how each image ended."""
-        run_all(self.schedule, self, on_end=self._on_end)
+        run_all(self.schedule, self, on_end=self._on_end, clock=lambda: self.now)
         for task in self._site.tasks:
             if task.name not in self.accepted and not self.reasons.get(task.name):
                 self.wrong.append(f"{task.name}: neither accepted nor failed")
@@ -98,10 +99,7 @@ class SimulatedWorkers:
         self.counts["attempts"] += 1
         self._busy[attempt.worker.name] = attempt
         seconds = self._site.seconds_on(task, attempt.worker.pool)
-        fates, odds = zip(
-            *{**self._faults, "": 1 - sum(self._faults.values())}.items(), strict=True
-        )
-        fate = self._chance.choices(fates, odds)[0]
+        fate = self._chance.choices(self._fates, self._odds)[0]
         if self._deadly & {task.name, attempt.worker.machine}:
             fate = "lost"
         self.counts[fate] += 1
@@ -138,7 +136,7 @@ class SimulatedWorkers:
                 for name in names:
                     self._later(broken_s, WorkerLost(worker=name))
             case "store refused":
-                ended = dataclasses.replace(ended, error=StepFailed("no answer"), retry=True)
+                ended = dataclasses.replace(ended, error=TemporaryFailure("no answer"))
             case "failed":
                 ended = dataclasses.replace(ended, error=StepFailed("exit status 1"))
             case "slow":

@@ -6,16 +6,17 @@ plans nothing. `ThreadExecutor` runs tasks in threads of this process.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from builder.build.schedule import Attempt, FailedTask, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker, workers_here
-from builder.model.errors import BuildImagesError, Interrupted
+from builder.model.errors import BuildImagesError, Interrupted, TemporaryFailure
 from builder.system.terminal import interruptions
 
 _POLL_S = 0.5  # how often free disk space is looked at while nothing happens
@@ -26,13 +27,12 @@ PATIENCE_S = 900.0  # for workers to join while no task can run
 class AttemptEnded:
     """An attempt ended, and its worker is free: with an error, or with the digest of its result.
 
-    With `retry`, the error is outside of the task, such as a store that did not answer.
+    After a `TemporaryFailure` the task is tried again.
     """
 
     attempt: Attempt
     error: BaseException | None = None
     digest: str = ""
-    retry: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,12 +48,14 @@ class WorkerLost:
 
     The loss is `explained` if neither the task nor the machine can be its reason: preemption, the
     end of the worker's time, a worker that was asked to end. `reason` is an error for which the
-    task may succeed elsewhere, such as a full disk; its worker joins again.
+    task may succeed elsewhere, such as a full disk; its worker joins again. The machine is `sound`
+    if the reason says nothing against it.
     """
 
     worker: str
     explained: bool = False
     reason: str = ""
+    sound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +98,10 @@ class Executor(Protocol):
         """Ask an attempt to end, since its result is not needed; it is reported when it ended."""
 
     def accept(self, attempt: Attempt) -> None:
-        """Keep the result of an attempt, which counts; an error becomes that of its task."""
+        """Keep the result of an attempt, which counts; an error becomes that of its task.
+
+        After a `TemporaryFailure` the result does not count, and the task is tried again.
+        """
 
     def stop(self) -> None:
         """End all attempts, after an interruption or an error, and wait until they ended."""
@@ -149,17 +154,19 @@ def run_all(
     *,
     on_end: OnEnd,
     free_disk: Callable[[], int] = lambda: 0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Run all tasks of a schedule; if one fails, only the tasks that need it are dropped.
 
     On Ctrl-C, and when a task raises `Interrupted`, the running tasks are ended. Tasks that no
-    worker fits fail when nothing else runs and no worker joined for `PATIENCE_S`.
+    worker fits fail when nothing else runs and no worker joined for `PATIENCE_S`. Pauses before a
+    task is tried again are by the `clock`, in seconds.
     """
     for worker in executor.capacity():
         schedule.join(worker)
     with interruptions(lambda: executor.events.put(None)):
         try:
-            _run(schedule, executor, on_end, free_disk)
+            _run(schedule, executor, on_end, free_disk, clock)
         except BaseException:
             executor.stop()
             raise
@@ -167,14 +174,21 @@ def run_all(
 
 
 def _run(
-    schedule: Schedule, executor: Executor, on_end: OnEnd, free_disk: Callable[[], int]
+    schedule: Schedule,
+    executor: Executor,
+    on_end: OnEnd,
+    free_disk: Callable[[], int],
+    clock: Callable[[], float],
 ) -> None:
     waited_s = 0.0  # while no task could run
     while not schedule.is_over:
+        schedule.now = clock()
         for attempt in schedule.start(free_disk=free_disk()):
             executor.start(schedule.task(attempt.name), attempt)
         try:
-            _settle(schedule, executor, executor.events.get(timeout=_POLL_S), on_end)
+            event = executor.events.get(timeout=_POLL_S)
+            schedule.now = clock()
+            _settle(schedule, executor, event, on_end)
             waited_s = 0.0
         except Empty:
             waited_s = waited_s + _POLL_S if schedule.is_idle else 0.0
@@ -192,7 +206,9 @@ def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd)
         case WorkerJoined():
             schedule.join(event.worker)
         case WorkerLost():
-            failure = schedule.lost(event.worker, explained=event.explained, reason=event.reason)
+            failure = schedule.lost(
+                event.worker, explained=event.explained, reason=event.reason, sound=event.sound
+            )
             if failure:
                 _report(failure, on_end)
         case AttemptEnded(error=None):
@@ -204,16 +220,19 @@ def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd)
 def _settle_result(
     schedule: Schedule, executor: Executor, event: AttemptEnded, on_end: OnEnd
 ) -> None:
-    attempt = event.attempt
+    attempt, error = event.attempt, None
     current = schedule.current(attempt.name)
+    if schedule.accepts(attempt):
+        try:
+            executor.accept(attempt)
+        except TemporaryFailure as failure:
+            _settle_error(schedule, replace(event, error=failure), on_end)
+            return
+        except (BuildImagesError, OSError) as failure:
+            error = failure
     if schedule.done(attempt, digest=event.digest):
         if current and current != attempt:
             executor.cancel(current)
-        error: Exception | None = None
-        try:
-            executor.accept(attempt)
-        except (BuildImagesError, OSError) as failure:
-            error = failure
         on_end(schedule.task(attempt.name), error, ())
 
 
@@ -223,7 +242,7 @@ def _settle_error(schedule: Schedule, event: AttemptEnded, on_end: OnEnd) -> Non
         schedule.failed(attempt)
     elif isinstance(error, Interrupted) or (error and not isinstance(error, Exception)):
         raise error
-    elif not (event.retry and schedule.retry(attempt)):
+    elif not (isinstance(error, TemporaryFailure) and schedule.retry(attempt)):
         on_end(schedule.task(attempt.name), error, schedule.failed(attempt))
 
 

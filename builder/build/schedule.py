@@ -1,7 +1,8 @@
 """The order of tasks: of the ready tasks within the limits, the longest path starts first.
 
-`Schedule` has no threads and no clock: its caller reports results and lost workers, and it selects
-what starts next, and on which worker. `run_all` in `executor` is that caller.
+`Schedule` has no threads and no clock: its caller tells the time, and reports results and lost
+workers, and it selects what starts next, and on which worker. `run_all` in `executor` is that
+caller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from builder.build.workers import (
 )
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 
-MOST_RETRIES = 3  # of a task for reasons outside of it, such as a store that did not answer
+# Seconds before the further tries of a task, after failures outside of it, such as a store that did
+# not answer.
+PAUSES_S = (2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +52,7 @@ class Schedule:
 
     Without `workers` the tasks run on this machine, within its `limits`; workers elsewhere need no
     limits, since each takes one task at a time. `pools` are those that workers may still join.
+    `now` is the time in seconds; the caller sets it.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Schedule:
     ) -> None:
         if workers is None:
             workers = workers_here(limits.tasks) if limits else ()
+        self.now = 0.0
         self._limits = limits
         self._slots = Slots(workers, pools)
         self._losses = Losses()
@@ -68,6 +73,7 @@ class Schedule:
         self._order = {name: number for number, name in enumerate(self._tasks)}
         self._numbers: Counter[str] = Counter()  # attempts of each task
         self._retries: Counter[str] = Counter()
+        self._paused: dict[str, float] = {}  # until when, by task
         self._current: dict[str, Attempt] = {}  # by task
         self._busy: dict[str, Attempt] = {}  # by worker; also those that are given up
         self._over: set[str] = set()
@@ -90,8 +96,8 @@ class Schedule:
 
     @property
     def is_idle(self) -> bool:
-        """True if no task runs."""
-        return not self._current
+        """True if no task runs, or will after a pause."""
+        return not self._current and not self._paused
 
     @property
     def aside(self) -> Mapping[str, tuple[str, ...]]:
@@ -123,6 +129,9 @@ class Schedule:
         `free_disk` is what is free now, in bytes; zero is no limit. A task that exceeds a limit by
         itself starts when nothing else runs.
         """
+        for name in [name for name, until in self._paused.items() if until <= self.now]:
+            del self._paused[name]
+            self._enqueue(self._tasks[name])
         self._ready.reorder()
         started = list(self._begin_all(lambda task: self._fits(task, free_disk)))
         if not started and not self._busy:
@@ -131,13 +140,16 @@ class Schedule:
 
     def _begin_all(self, fits: Callable[[Task], bool]) -> Iterator[Attempt]:
         blocked: set[Lane] = set()
-        while self._slots.has_free and (first := self._ready.first(blocked)):
-            task, lane = first
-            worker = self._worker(task, lane) if fits(task) else None
-            if worker is None:
-                blocked.add(lane)
-            else:
-                yield self._begin(task, worker)
+        while self._slots.has_free and (attempt := self._begin_first(fits, blocked)):
+            yield attempt
+
+    def _begin_first(self, fits: Callable[[Task], bool], blocked: set[Lane]) -> Attempt | None:
+        """Start the first task that can; add the lanes of those before it to the blocked ones."""
+        for task, lane in self._ready.firsts(blocked):
+            if fits(task) and (worker := self._worker(task, lane)):
+                return self._begin(task, worker)
+            blocked.add(lane)
+        return None
 
     def _worker(self, task: Task, lane: Lane) -> Worker | None:
         near = self._machines.get(task.needs[-1], "") if task.needs else ""
@@ -185,24 +197,31 @@ class Schedule:
 
     # ---- Results ----
 
-    def done(self, attempt: Attempt, *, digest: str = "") -> bool:
-        """Note the result of an attempt; return whether it is accepted, once for each task.
+    def accepts(self, attempt: Attempt) -> bool:
+        """Return whether the result of an attempt counts, as that of one attempt of each task does.
 
         Evidence is accepted of the current attempt only. Of a build the first result is accepted,
-        even if its attempt was given up, and its `digest` is compared with those of later ones.
+        even if its attempt was given up.
         """
-        is_current = self._release(attempt)
-        name, is_over = attempt.name, attempt.name in self._over
-        if not is_over and not is_current and self._tasks[name].kind == "verify":
-            return False
-        if not is_over:
+        is_current = self._current.get(attempt.name) == attempt
+        is_evidence = self._tasks[attempt.name].kind == "verify"
+        return attempt.name not in self._over and (is_current or not is_evidence)
+
+    def done(self, attempt: Attempt, *, digest: str = "") -> bool:
+        """Note the result of an attempt; return whether it is accepted.
+
+        The `digest` of a build is compared with those of later results.
+        """
+        name, is_accepted = attempt.name, self.accepts(attempt)
+        self._release(attempt)
+        if is_accepted:
             self._machines[name] = attempt.worker.machine
             self._losses.completed(attempt.worker.machine)
             self._finish(name)
         if digest and name in self._machines:
             digests = self._digests.setdefault(name, [])
             digests += [digest] if digest not in digests else []
-        return not is_over
+        return is_accepted
 
     def failed(self, attempt: Attempt) -> list[Task]:
         """Note that a task failed; return the tasks that are dropped because they need it.
@@ -214,21 +233,25 @@ class Schedule:
     def retry(self, attempt: Attempt) -> bool:
         """Note that an attempt ended without a result, for a reason outside of its task.
 
-        Return False, and note nothing, if that happened too often: the task is to fail.
+        The task starts again after a pause. Return False, and note nothing, if that happened too
+        often: the task is to fail.
         """
-        if self._retries[attempt.name] >= MOST_RETRIES:
+        tries = self._retries[attempt.name]
+        if tries >= len(PAUSES_S):
             return False
         if self._release(attempt):
             self._retries[attempt.name] += 1
-            self._enqueue(self._tasks[attempt.name])
+            self._paused[attempt.name] = self.now + PAUSES_S[tries]
         return True
 
-    def lost(self, worker: str, *, explained: bool = False, reason: str = "") -> FailedTask | None:
+    def lost(
+        self, worker: str, *, explained: bool = False, reason: str = "", sound: bool = False
+    ) -> FailedTask | None:
         """Note that a worker was lost: its task is ready again, for another machine.
 
         A loss that is explained, as by preemption, counts neither against the task nor against the
-        machine. `reason` is the error of the task there, if it is known. Return the task if it is
-        to blame.
+        machine. `reason` is the error of the task there, if it is known; the machine is `sound` if
+        that says nothing against it. Return the task if it is to blame.
         """
         attempt, gone = self._busy.pop(worker, None), self._slots.leave(worker)
         if gone:
@@ -238,7 +261,7 @@ class Schedule:
         del self._current[attempt.name]
         task = self._tasks[attempt.name]
         if not explained:
-            self._losses.add(task.name, attempt.worker.machine)
+            self._losses.add(task.name, attempt.worker.machine, sound=sound)
             self._put_aside(attempt.worker.machine)
             if self._is_to_blame(task):
                 return self._lost_too_often(task, reason)
@@ -316,6 +339,7 @@ class Schedule:
         task = self._tasks[name]
         self._over.add(name)
         self._current.pop(name, None)
+        self._paused.pop(name, None)
         self._ready.end(task)
         self._remaining[task.group] -= 1
         if not self._remaining[task.group]:

@@ -14,9 +14,9 @@ from builder.load.document import Faults
 from builder.load.site import SITE, STORE, VARIABLE, read_site
 from builder.model import Site, Spec
 from builder.model.digests import sha256_of_file, sha256_of_json
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput
 from builder.model.inputs import LOCAL_SOURCE
-from builder.sources.site_store import SiteStore
+from builder.sources.site_store import SiteStore, store_error
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.repository import RepositoryStore, repository_store
@@ -89,7 +89,7 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
 
     Sources that lie in the project are among them, if specs need them.
 
-    Raises `MissingPrerequisite` if they cannot be added.
+    Raises `MissingPrerequisite` or `TemporaryFailure` if they cannot be added.
     """
     site = Path(os.environ.get(VARIABLE) or project / SITE)
     urls = [source.url for spec in specs for source in spec.sources]
@@ -109,8 +109,9 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
             return digest
         store.put(tag, copy, f"project {project.name}", packed=True)
     if tag not in store.added:
-        raise MissingPrerequisite(
+        raise store_error(
             "the project's files could not be added to the site's store",
+            store.failure,
             hint="workers take them, and all that they build on, from there",
         )
     return store.added[tag]
@@ -119,7 +120,7 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
 def take_project(name: str, digest: str, project: Path, say: Callable[[str], object]) -> None:
     """Fill the folder of a project from the store of a name, unless it is there.
 
-    Raises `MissingPrerequisite` if the store does not give it.
+    Raises `MissingPrerequisite` or `TemporaryFailure` if the store does not give it.
     """
     project.parent.mkdir(parents=True, exist_ok=True)
     with locked(project.parent, project.name):
@@ -129,9 +130,11 @@ def take_project(name: str, digest: str, project: Path, say: Callable[[str], obj
         remove_tree(partial)  # of a process that was killed
         partial.mkdir()
         # No builder uses the home yet, so that another one may clean its temporary files.
-        if not SiteStore(place_named(name, Processes()), project.parent, say).take(digest, partial):
-            raise MissingPrerequisite(
+        store = SiteStore(place_named(name, Processes()), project.parent, say)
+        if not store.take(digest, partial):
+            raise store_error(
                 "the site's store did not give the project",
+                store.failure,
                 hint="all workers need access to the store that the run names",
             )
         partial.rename(project)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -79,10 +79,13 @@ def in_order(tasks: Mapping[str, Task]) -> list[str]:
         raise ValueError(f"tasks wait for each other: {sorted(set(error.args[1]))}") from error
 
 
-def longest_paths(tasks: Mapping[str, Task]) -> dict[str, float]:
-    """Return the seconds of the longest path that begins with each task."""
+def longest_paths(tasks: Mapping[str, Task], order: Sequence[str] = ()) -> dict[str, float]:
+    """Return the seconds of the longest path that begins with each task.
+
+    `order` are their names as `in_order` returns them, if they are known.
+    """
     after = dict.fromkeys(tasks, 0.0)
-    for name in reversed(in_order(tasks)):
+    for name in reversed(order or in_order(tasks)):
         for earlier in tasks[name].follows:
             after[earlier] = max(after[earlier], tasks[name].seconds + after[name])
     return {name: task.seconds + after[name] for name, task in tasks.items()}

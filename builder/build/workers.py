@@ -102,6 +102,7 @@ class Slots:
         self._workers: dict[str, Worker] = {}
         self._machines: dict[Pool, Counter[str]] = defaultdict(Counter)  # workers of each
         self.counts: Counter[Pool] = Counter()  # workers that may run tasks
+        self.changes = 0  # of the pools and of these counts
         self._free: dict[Pool, dict[str, dict[str, Worker]]] = defaultdict(dict)
         self._free_count = 0
         self._aside: set[str] = set()
@@ -129,6 +130,7 @@ class Slots:
         """Add a free worker; one of a machine that was put aside gets no tasks."""
         if worker.name in self._workers:
             return
+        self.changes += 1
         self._workers[worker.name] = worker
         if worker.pool not in self._pools:
             self._pools[worker.pool] = None
@@ -197,6 +199,7 @@ class Slots:
 
     def _forget(self, pool: Pool, machine: str, number: int) -> None:
         machines = self._machines[pool]
+        self.changes += 1
         self.counts[pool] -= number
         machines[machine] -= number
         if not machines[machine]:
@@ -228,10 +231,11 @@ class Losses:
         """Return how often a task was lost."""
         return len(self._machines.get(task, ()))
 
-    def add(self, task: str, machine: str) -> None:
-        """Note that a worker was lost while it ran a task."""
+    def add(self, task: str, machine: str, *, sound: bool = False) -> None:
+        """Note that a worker was lost while it ran a task; a `sound` machine is not to blame."""
         self._machines[task].append(machine)
-        self._tasks[machine][task] = None
+        if not sound:
+            self._tasks[machine][task] = None
         if len(self._tasks[machine]) >= MOST_LOSSES:
             self._aside.setdefault(machine, tuple(self._tasks[machine]))
 

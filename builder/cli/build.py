@@ -115,6 +115,7 @@ def run(options: BuildOptions) -> int:
     plan = load_plan(options.project, options.selection)
     specs = compiled(options.project, plan)
     settings = _settings(options)
+    _check_on(options, settings)
     states = image_states(options.out, plan.images, settings if settings.cache else None)
     if options.dry_run:
         _show(options, plan, states)
@@ -122,7 +123,6 @@ def run(options: BuildOptions) -> int:
     todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
     check_number(options.selection, len(todo))
     progress = progress_for(options.level)
-    check_on(options)
     is_offline = options.offline or bool(options.on)  # then workers ask the registries
     lost = look_for_registries(specs, states, options.out, offline=is_offline)
     if not options.no_lint:
@@ -161,11 +161,12 @@ def _build(
         run = prepare(_settings(options), progress, plan, todo=needed, held=held)
         elsewhere = None
         if todo and options.on:
-            from builder.verify.cluster.run import workers_of  # noqa: PLC0415 - others need it not
+            from builder.verify.cluster import run as on_workers  # noqa: PLC0415 - slow to import
 
-            elsewhere = held.enter_context(workers_of(options.on, run, todo))
-            run = elsewhere.run
+            run = held.enter_context(on_workers.with_store(run))
             todo = take_images(run, todo, jobs=options.jobs)
+            if todo:
+                elsewhere = held.enter_context(on_workers.workers_of(options.on, run, todo))
         elif todo:
             held.enter_context(at_work(run.tools, options.project, progress.say))
             layers = held.enter_context(shared_layers(run.tools.home.work))
@@ -193,10 +194,15 @@ def _build(
     return results.exit_code
 
 
-def check_on(options: BuildOptions) -> None:
-    """Raise `BadInput` for options that a run on workers cannot have."""
+def _check_on(options: BuildOptions, settings: BuildSettings) -> None:
+    """Raise `BadInput` for what a run on workers cannot have."""
+    if not options.on:
+        return
+    from builder.verify.cluster.run import check_on  # noqa: PLC0415 - slow to import
+
+    check_on(options.on, settings)
     refused = {"--refresh": options.refresh, "--no-cache": options.no_cache}
-    if options.on and (names := [name for name, is_set in refused.items() if is_set]):
+    if names := [name for name, is_set in refused.items() if is_set]:
         raise BadInput(
             f"{' and '.join(names)}: not with --on: workers take what others made from the store",
             hint="remove entries with 'build-images gc --store', or build on one machine",

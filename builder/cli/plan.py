@@ -8,6 +8,7 @@ import os
 from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import ImageGoal
 from builder.build.planning import image_states, load_plan, states_of_stages
+from builder.build.site_store import site_of
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
 
@@ -20,6 +21,7 @@ class PlanOptions(SelectorOptions):
     json: bool
     graph: bool
     stages: bool
+    on: str
 
 
 def declare(parser: Parser) -> None:
@@ -28,21 +30,44 @@ def declare(parser: Parser) -> None:
     add_flag(shape, "--json", "as JSON, with content keys")
     add_flag(shape, "--graph", "as a graph in Graphviz's language")
     add_flag(parser, "--stages", "show the stages, even for many images")
+    parser.add_argument(
+        "--on",
+        metavar="SCHEDULER",
+        default="",
+        help="also show the workers of a Dask scheduler (tcp://login1:8786), and which of them "
+        "share stages",
+    )
 
 
 def run(options: PlanOptions) -> int:
     """Print the plan as text, JSON or a graph."""
     plan = load_plan(options.project, options.selection)
+    if options.graph and options.on:
+        options.parser.error("--on: not with --graph")
     if options.graph:
         print(show.plan_graph(plan))
         return 0
+    text, values = _workers(options)
     goal = ImageGoal(epoch=epoch_of(os.environ))
     states = image_states(options.out, plan.images, goal)
     if options.json:
         stages = states_of_stages(plan.images, goal)
-        print(json.dumps(show.plan_json(plan, states, stages), indent=1))
-    elif options.stages or len(plan.images) <= _MOST_WITH_STAGES:
+        print(json.dumps({**show.plan_json(plan, states, stages), **values}, indent=1))
+        return 0
+    if options.stages or len(plan.images) <= _MOST_WITH_STAGES:
         print(show.plan_text(plan, states, states_of_stages(plan.images, goal)))
     else:
         print(show.plan_text(plan, states))
+    if text:
+        print(f"\n{text}")
     return 0
+
+
+def _workers(options: PlanOptions) -> tuple[str, dict[str, object]]:
+    """Return the workers of the scheduler that is named, if any, as text and as JSON values."""
+    if not options.on:
+        return "", {}
+    from builder.cli import workers  # noqa: PLC0415 - slow, and others need it not
+
+    listed = workers.listed_workers(options.on, site_of(options.project))
+    return workers.workers_text(listed), workers.workers_json(listed)

@@ -139,6 +139,14 @@ class MissingPrerequisite(BuildImagesError):
     exit_code = 4
 
 
+class UnfitMachine(MissingPrerequisite):
+    """This machine cannot do its work, whatever the image: its disk is full, its engine broken."""
+
+
+class TemporaryFailure(MissingPrerequisite):
+    """Something outside of this machine does not answer; it may do so later."""
+
+
 class Refused(BuildImagesError):
     """A proof is missing, wrong or too old."""
 

@@ -44,10 +44,11 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 class RegistryFailed(BuildImagesError):
     """A registry refused a request; repeating it does not help.
 
-    `code` is the registry's error code (`DENIED`) or empty; `status` is the HTTP status or 0.
+    `code` is the registry's error code (`DENIED`) or empty; `status` is the HTTP status or 0. The
+    last of several attempts failed if it `is_temporary`.
     """
 
-    code, status = "", 0
+    code, status, is_temporary = "", 0, False
 
 
 class NotThere(RegistryFailed):
@@ -82,6 +83,7 @@ class Transient(Exception):
     def __init__(self, failure: RegistryFailed, *, wait_s: float = 0.0) -> None:
         super().__init__(str(failure))
         self.failure = failure
+        failure.is_temporary = True
         self.wait_s = wait_s
 
 

@@ -20,7 +20,7 @@ from builder.build.packing import file_digest
 from builder.host.doctor import lacking_for
 from builder.model import FAILED, Outcome
 from builder.model.architectures import ARCHITECTURES
-from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.errors import StepFailed, UnfitMachine
 from builder.verify.container_output import LONGEST, readable
 from builder.verify.preparation import examined
 from builder.verify.runners.protocol import Container, Kind, readable_folder
@@ -56,11 +56,11 @@ def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
     return "; ".join(f"{item.title}: {item.text}" for item in lacking)
 
 
-def not_tried(identifier: str, untried: Mapping[str, str]) -> MissingPrerequisite:
+def not_tried(identifier: str, untried: Mapping[str, str]) -> UnfitMachine:
     """Return the error for a verification that this machine cannot run."""
     lines = [f"{identifier}: this machine lacks what its checks need. Not run, not recorded:"]
     lines += [f"  {name}: {reason}" for name, reason in untried.items()]
-    return MissingPrerequisite(
+    return UnfitMachine(
         "\n".join(lines), hint="'build-images doctor' shows what this machine has and lacks"
     )
 

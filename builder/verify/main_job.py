@@ -23,7 +23,12 @@ from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
 from builder.build.workspace import FAILED_STEP, note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
-from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.errors import (
+    BuildImagesError,
+    MissingPrerequisite,
+    StepFailed,
+    UnfitMachine,
+)
 from builder.model.manifest import Manifest
 from builder.verify.checks import failures_of
 from builder.verify.image_job import ImageJob, state_of_image
@@ -331,8 +336,8 @@ def _as_error(run: Run, name: str, error: BaseException) -> BuildImagesError:
     )
 
 
-def _full(name: str, place: str) -> MissingPrerequisite:
-    return MissingPrerequisite(
+def _full(name: str, place: str) -> UnfitMachine:
+    return UnfitMachine(
         f"{name}: the disk is full ({place})",
         hint="free disk space and run the same command again: finished steps are kept "
         "('build-images gc' lists unused data)",

@@ -119,12 +119,15 @@ def test_images_are_made_by_workers_and_come_back_verified(
     assert {*manifest["checks"]} == {"oci", "sif", "charliecloud"}
     assert (small_site / "out" / LEAN / "image.sif").exists()
     assert not [*(tmp_path / "login").glob("storage*")]
-    # Nobody is at work: what the run made is there, and another machine takes it from the store.
-    with dask_pool(tmp_path / "again") as empty:
-        done = passed(build_images(*words(small_site, empty), env=env))
-        assert f"= {LEAN}: unchanged, verified" in done.stderr
-        done = passed(build_images(*words(small_site, empty, "--output", tmp_path / "2"), env=env))
-        assert f"{LEAN}: from the site's store" in done.stderr
+    # No scheduler is there: what the run made is, and another machine takes it from the store.
+    nobody = Pool(address="tcp://127.0.0.1:9", folder=tmp_path)
+    done = passed(build_images(*words(small_site, nobody), env=env))
+    assert f"= {LEAN}: unchanged, verified" in done.stderr
+    done = passed(build_images(*words(small_site, nobody, "--output", tmp_path / "2"), env=env))
+    assert f"{LEAN}: from the site's store" in done.stderr
+    wrong = build_images("--project", small_site, "--all", "--on", "slrum", env=env)
+    assert wrong.status == 2
+    assert "slrum: not the address of a Dask scheduler" in wrong.stderr
     passed(build_images("verify", tmp_path / "2" / LEAN, "--project", small_site))
 
 

@@ -18,8 +18,21 @@ from typing import Protocol, TypeVar
 import zstandard
 
 from builder.model.digests import digest_of, sha256_of_file
-from builder.model.errors import BuildImagesError, Interrupted
-from builder.registry import MANIFEST, Denied, Descriptor, NotThere, WrongContent, is_digest
+from builder.model.errors import (
+    BuildImagesError,
+    Interrupted,
+    MissingPrerequisite,
+    TemporaryFailure,
+)
+from builder.registry import (
+    MANIFEST,
+    Denied,
+    Descriptor,
+    NotThere,
+    RegistryFailed,
+    WrongContent,
+    is_digest,
+)
 from builder.registry.manifests import (
     EMPTY,
     EMPTY_CONTENT,
@@ -40,6 +53,10 @@ _OCTAL = re.compile(r"[0-7]{1,3}")
 KINDS = frozenset({"base", "native", "stage", "packed", "image", "project"})  # what tags begin with
 # Errors of a path or a file in an entry, and not of the store.
 _OF_ENTRY = {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
+# Refusals of a folder: no rights, no space, no such folder.
+_REFUSALS = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT),
+}
 CREATED = "org.opencontainers.image.created"
 _LEVEL = 3  # of Zstandard: 0.2 s for a base's layer of 130 MB
 
@@ -123,6 +140,7 @@ class SiteStore:
     `say` receives a line for each failure. After a failure to write, nothing more is added; after
     one to read, other than of a single entry, nothing more is taken. `scratch` is for files that
     are not complete. Unless it `tags`, entries get no tag; `added` has their digests by tag.
+    `failure` is the last one that was not of a single entry.
     """
 
     def __init__(
@@ -136,6 +154,7 @@ class SiteStore:
         self._place, self._scratch, self._say, self._tags = place, scratch, say, tags
         self._takes = self._adds = True
         self.added: dict[str, str] = {}
+        self.failure: Exception | None = None
 
     @property
     def is_used(self) -> bool:
@@ -164,7 +183,7 @@ class SiteStore:
             if isinstance(error, OSError) and error.errno in _OF_ENTRY:
                 self._tell(place, error, "it is made here")
                 return False
-            self._takes = False
+            self._takes, self.failure = False, error
             self._adds = isinstance(error, Denied)  # the first to write creates the repository
             self._tell(place, error, "this run goes on without it")
         return False
@@ -208,7 +227,7 @@ class SiteStore:
         except Interrupted:
             raise
         except (BuildImagesError, OSError, ValueError) as error:
-            self._adds = False
+            self._adds, self.failure = False, error
             self._tell(place, error, "this run adds nothing more")
 
     def digest(self, tag: str) -> str:
@@ -283,6 +302,21 @@ class SiteStore:
         text = str(error.args[0] if isinstance(error, BuildImagesError) else error)
         name = "" if place.name in text else f" ({place.name})"
         self._say(f"the site's store{name}: {text}; {rest}")
+
+
+def store_error(what: str, failure: Exception | None, *, hint: str = "") -> MissingPrerequisite:
+    """Return the error for what a store did not do, after a failure of it, if there was one.
+
+    It is a `TemporaryFailure` unless the store refused it, or lacks it.
+    """
+    is_temporary = (
+        failure.is_temporary
+        if isinstance(failure, RegistryFailed)
+        else isinstance(failure, OSError) and failure.errno not in _REFUSALS
+    )
+    kind = TemporaryFailure if is_temporary else MissingPrerequisite
+    reason = failure.args[0] if isinstance(failure, BuildImagesError) else failure
+    return kind(f"{what}: {reason}" if failure else what, hint=hint)
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -224,19 +224,24 @@ class Connection:
         return facts
 
 
+def check_address(address: str, *, has_security: bool) -> None:
+    """Raise `BadInput` unless a text can be the address of a scheduler."""
+    if not _ADDRESS.fullmatch(address):
+        raise BadInput(
+            f"{address}: not the address of a Dask scheduler",
+            hint="write tcp://HOST:PORT, or tls://HOST:PORT with security: in site.yaml",
+        )
+    if address.startswith("tls") and not has_security:
+        raise BadInput(f"{address}: TLS needs security: in site.yaml", hint="docs/scale-out.md")
+
+
 @contextlib.contextmanager
 def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Connection]:
     """Connect to a scheduler; raises `MissingPrerequisite` if it does not answer."""
     need_distributed()
     from distributed import Client, Security  # noqa: PLC0415 - see `need_distributed`
 
-    if not _ADDRESS.fullmatch(address):
-        raise BadInput(
-            f"{address}: not the address of a Dask scheduler",
-            hint="write tcp://HOST:PORT, or tls://HOST:PORT with security: in site.yaml",
-        )
-    if address.startswith("tls") and not security:
-        raise BadInput(f"{address}: TLS needs security: in site.yaml", hint="docs/scale-out.md")
+    check_address(address, has_security=bool(security))
     _silence()
     if isinstance(security, TlsFiles):
         ends = {"cert": security.certificate, "key": security.key}

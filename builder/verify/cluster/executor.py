@@ -29,9 +29,24 @@ from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
 from builder.build.workspace import FILES, output_folder
 from builder.model import PlannedImage, SitePool, Spec
-from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.errors import (
+    BuildImagesError,
+    MissingPrerequisite,
+    StepFailed,
+    TemporaryFailure,
+    UnfitMachine,
+)
+from builder.sources.site_store import store_error
 from builder.verify.cluster.connection import Connection
-from builder.verify.cluster.orders import INTERRUPTED, Order, OrderResult, WorkerFacts, own_program
+from builder.verify.cluster.orders import (
+    INTERRUPTED,
+    MACHINE,
+    STORE,
+    Order,
+    OrderResult,
+    WorkerFacts,
+    own_program,
+)
 from builder.verify.shared_images import image_tag, put_image, take_entry
 
 # Kinds of the entries that workers add for each kind of task; others get no tag.
@@ -42,6 +57,10 @@ _ADDS = {
     "verify": (),
 }
 _TAG, _DIGEST = re.compile(r"[a-z]+-[0-9a-f]{64}"), re.compile(r"sha256:[0-9a-f]{64}")
+_TRIED = (
+    "it was tried again for a minute; run the same command when the store answers: what is "
+    "finished is kept"
+)
 _ENDING_S = 10.0  # for workers to end their orders after an interruption
 
 
@@ -132,9 +151,14 @@ class DaskExecutor:
         where = f"on {known.facts.machine} ({attempt.worker.pool.name})"
         self.run.progress.step(task.image, f"{task.label.removesuffix(f' {task.image}')} {where}")
         self._tasks[attempt] = task
+        try:
+            order = self._order(task)
+        except MissingPrerequisite as error:
+            self.events.put(AttemptEnded(attempt=attempt, error=error))
+            return
         self._connection.submit(
             self._key(attempt),
-            self._order(task).text(),
+            order.text(),
             attempt.worker.name,
             lambda text, error: self._ended(attempt, text, error),
         )
@@ -149,8 +173,10 @@ class DaskExecutor:
         self.seconds[task.name] = result.seconds
         for tag, digest in result.entries.items():
             is_valid = _TAG.fullmatch(tag) and _DIGEST.fullmatch(digest)
-            if is_valid and tag.startswith(_ADDS[task.kind]):
-                self._set_tag(tag, digest)
+            if not is_valid or not tag.startswith(_ADDS[task.kind]):
+                continue
+            if isinstance(error := self._set_tag(tag, digest), TemporaryFailure):
+                raise error  # else others would make it, too
         if task.kind == "image":
             self._packed[task.image] = result.entry
         if task.kind == "verify" or (task.kind == "image" and not self.run.settings.verify):
@@ -159,21 +185,26 @@ class DaskExecutor:
     def _take(self, image: PlannedImage, entry: str) -> None:
         """Fill an image's output folder; its artifacts have to be those that were packed."""
         name, shared = image.identifier, self.run.shared
+        what = f"{name}: the site's store does not give the image"
         if not _DIGEST.fullmatch(entry):
             raise StepFailed(f"{name}: its worker gave no entry of the site's store")
         try:
             packed, taken = (_artifacts(shared.blobs(one)) for one in (self._packed[name], entry))
-        except OSError as error:
-            raise StepFailed(f"{name}: the site's store: {error}") from error
+        except (BuildImagesError, OSError) as error:
+            raise store_error(what, error, hint=_TRIED) from error
         if packed != taken:
             raise StepFailed(f"{name}: the evidence is of other artifacts than those of the build")
-        # A store of its own: an error for one image says nothing of the next.
-        store = store_named(self._store, self.run.tools, self.run.progress.say)
-        if not take_entry(replace(self.run, shared=store), image, entry):
-            raise StepFailed(f"{name}: the site's store does not give the image")
+        run = self._with_new_store()
+        if not take_entry(run, image, entry):
+            raise store_error(what, run.shared.failure, hint=_TRIED)
         manifest = read_manifest(self.run.settings.out / name)
         if manifest and manifest.outcome == "verified":
             self._set_tag(image_tag(self.run, image, manifest.inputs.base.key), entry)
+
+    def _with_new_store(self) -> Run:
+        """Return the run with a new store: a failure for one image says nothing of others."""
+        store = store_named(self._store, self.run.tools, self.run.progress.say)
+        return replace(self.run, shared=store)
 
     def stop(self) -> None:
         """Cancel everything, and wait until the workers have ended their orders."""
@@ -213,10 +244,14 @@ class DaskExecutor:
 
     def _packed_entry(self, name: str) -> str:
         """Return the digest of a packed image's entry; one that an earlier run built is added."""
-        if name not in self._packed:
-            folder, spec = self.run.settings.out / name, self._specs[name]
-            if manifest := read_manifest(folder):
-                self._packed[name] = put_image(self.run, spec, manifest, "packed")
+        folder, spec = self.run.settings.out / name, self._specs[name]
+        if name not in self._packed and (manifest := read_manifest(folder)):
+            run = self._with_new_store()
+            self._packed[name] = put_image(run, spec, manifest, "packed")
+            if not self._packed[name]:
+                del self._packed[name]
+                what = f"{name} could not be added to the site's store"
+                raise store_error(what, run.shared.failure, hint=_TRIED)
         return self._packed.get(name, "")
 
     def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
@@ -227,17 +262,20 @@ class DaskExecutor:
                 error = self._error(attempt, result)
             except Exception as broken:  # nobody else would hear of it, and the run would wait
                 error = broken
-        if not isinstance(error, MissingPrerequisite):
+        known = self._known[attempt.worker.name]
+        if isinstance(error, MissingPrerequisite) and not isinstance(error, _Ended):
+            self.run.progress.say(f"{known.facts.machine}: {error.args[0]}")
+        if isinstance(error, TemporaryFailure) or not isinstance(error, MissingPrerequisite):
             self.events.put(AttemptEnded(attempt=attempt, error=error))
             return
-        known = self._known[attempt.worker.name]
-        is_ending = isinstance(error, _Ended)
-        reason = f"{known.facts.machine}: {error}"
-        lost = WorkerLost(worker=attempt.worker.name, explained=is_ending, reason=reason)
+        lost = WorkerLost(
+            worker=attempt.worker.name,
+            explained=isinstance(error, _Ended),
+            reason=f"{known.facts.machine}: {error}",
+            sound=not isinstance(error, UnfitMachine),
+        )
         self.events.put(lost)
         self.events.put(WorkerJoined(worker=known.worker))
-        if not is_ending:
-            self.run.progress.say(reason)
 
     def _error(self, attempt: Attempt, result: OrderResult) -> BuildImagesError | None:
         """Return the error of a result, if any, with its log in the image's output folder."""
@@ -246,8 +284,11 @@ class DaskExecutor:
             return None
         if failure.message == INTERRUPTED:
             return _Ended(failure.message)
+        if failure.cause == STORE:
+            return TemporaryFailure(failure.message, hint=_TRIED)
         if failure.is_of_machine:
-            return MissingPrerequisite(failure.message, hint=failure.hint)
+            kind = UnfitMachine if failure.cause == MACHINE else MissingPrerequisite
+            return kind(failure.message, hint=failure.hint)
         log: Path | None = None
         if result.log:
             folder = self.run.settings.out / self._tasks[attempt].image
@@ -256,11 +297,15 @@ class DaskExecutor:
             log.write_text(result.log)
         return StepFailed(failure.message, tail=failure.tail, log=log, hint=failure.hint)
 
-    def _set_tag(self, tag: str, digest: str) -> None:
+    def _set_tag(self, tag: str, digest: str) -> MissingPrerequisite | None:
+        """Let a tag name an entry; return the error of the store, if any."""
         try:
             self.run.shared.set_tag(tag, digest)
-        except (BuildImagesError, OSError) as error:
-            self.run.progress.say(f"the site's store: {tag}: {error}")
+        except (BuildImagesError, OSError) as failure:
+            error = store_error(f"the site's store: {tag}", failure, hint=_TRIED)
+            self.run.progress.say(str(error.args[0]))
+            return error
+        return None
 
     # ---- Workers ----
 

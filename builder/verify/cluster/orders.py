@@ -11,9 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 
 from builder.build.inputs import program_digest
-from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.errors import (
+    BuildImagesError,
+    MissingPrerequisite,
+    StepFailed,
+    TemporaryFailure,
+    UnfitMachine,
+)
 
 INTERRUPTED = "interrupted"  # the message of a failure: the worker is to end
+# Causes of failures
+TASK, MACHINE, STORE = "task", "machine", "store"
 POOL = "BUILD_IMAGES_POOL"  # names the pool of a worker in its environment
 
 
@@ -55,29 +63,41 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """An error of an order, without its traceback."""
+    """An error of an order, without its traceback.
+
+    Its `cause` is the task, with all that its image asks for; the machine, whatever the image; or
+    a store that does not answer now.
+    """
 
     message: str
     hint: str = ""
     tail: tuple[str, ...] = ()
     exit_code: int = 1
+    cause: str = TASK
 
     @classmethod
     def of(cls, error: BuildImagesError) -> Failure:
         """Return the failure of an error."""
         message = error.message if isinstance(error, StepFailed) else str(error.args[0])
         tail = error.tail if isinstance(error, StepFailed) else ()
-        return cls(message=message, hint=error.hint, tail=tail, exit_code=error.exit_code)
+        causes = {TemporaryFailure: STORE, UnfitMachine: MACHINE}
+        return cls(
+            message=message,
+            hint=error.hint,
+            tail=tail,
+            exit_code=error.exit_code,
+            cause=causes.get(type(error), TASK),
+        )
 
     @classmethod
     def of_machine(cls, error: Exception) -> Failure:
-        """Return the failure of an error that another machine may not have."""
+        """Return the failure of an error that says nothing of the task."""
         failure = cls.of(error if isinstance(error, BuildImagesError) else StepFailed(str(error)))
-        return replace(failure, exit_code=MissingPrerequisite.exit_code)
+        return replace(failure, exit_code=MissingPrerequisite.exit_code, cause=MACHINE)
 
     @property
     def is_of_machine(self) -> bool:
-        """True if another machine may do it: this one lacks something."""
+        """True if another machine may do it: this one, or the store, lacks something."""
         return self.exit_code == MissingPrerequisite.exit_code
 
 

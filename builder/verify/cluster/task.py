@@ -31,7 +31,14 @@ from builder.build.stages import RunStages, with_log, words_of
 from builder.build.workspace import remove
 from builder.host.local_host import this_machine
 from builder.model import Selection, Spec
-from builder.model.errors import BuildImagesError, Interrupted, MissingPrerequisite, StepFailed
+from builder.model.errors import (
+    BuildImagesError,
+    Interrupted,
+    MissingPrerequisite,
+    StepFailed,
+    UnfitMachine,
+)
+from builder.sources.site_store import store_error
 from builder.system.files import text_of, write_whole
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -129,7 +136,7 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
     Raises the errors of its steps.
     """
     if order.program != program_digest():
-        raise MissingPrerequisite("it has another version of build-images")
+        raise UnfitMachine("it has another version of build-images")
     home = Home.of_environment()
     project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
     take_project(order.store, order.project, project, progress.say)
@@ -141,7 +148,10 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
     with contextlib.ExitStack() as held:
         out = home.temporary / f"order-{secrets.token_hex(8)}"
         settings = _settings(order, project, out)
-        run = prepare(settings, progress, plan, todo=1, held=held)
+        try:
+            run = prepare(settings, progress, plan, todo=1, held=held)
+        except MissingPrerequisite as error:  # its pool says that it does such tasks
+            raise UnfitMachine(str(error.args[0]), hint=error.hint) from error
         held.enter_context(at_work(run.tools, project, progress.say))
         held.callback(remove, out)
         out.mkdir(parents=True, exist_ok=True)  # another builder may have cleaned the store
@@ -182,7 +192,7 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     )
     if not is_there:
         text = f"{order.image}: the site's store did not give the image"
-        raise MissingPrerequisite(text, hint="run the same command again")
+        raise store_error(text, run.shared.failure, hint="run the same command again")
     if order.kind in {"stage", "image"}:
         sources = fetched(run.settings.project, specs, run.progress, offline=run.settings.offline)
         run = dataclasses.replace(run, sources=sources)
@@ -196,7 +206,8 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     entries = [digest for tag, digest in added.items() if tag.startswith("image-")]
     entry = entries or [put_image(run, spec, results.manifests[order.image], "packed")]
     if not entry[0]:
-        raise MissingPrerequisite(f"{order.image} could not be added to the site's store")
+        text = f"{order.image} could not be added to the site's store"
+        raise store_error(text, run.shared.failure)
     return OrderResult(entries=added, entry=entry[0])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_placement import GPU, POWER, X86, placed, task, worker
 
-from builder.build.schedule import MOST_RETRIES, Attempt, Schedule
+from builder.build.schedule import PAUSES_S, Attempt, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker
 from builder.model.errors import MissingPrerequisite, StepFailed
@@ -124,6 +124,17 @@ def test_the_same_task_puts_no_machine_aside() -> None:
     assert schedule.aside == {}
 
 
+def test_a_machine_that_lacks_what_images_ask_for_is_not_put_aside() -> None:
+    tasks = [task(f"stage {name}") for name in "abcde"]
+    schedule = Schedule(tasks, workers=machines(1, slots=4))
+    for attempt in schedule.start():
+        assert schedule.lost(attempt.worker.name, reason="no login", sound=True) is None
+    assert schedule.aside == {}
+    schedule.join(worker("A again", X86, "A"))
+    schedule.join(worker("B", X86, "B"))
+    assert placed(schedule.start()) == {"stage a": "B", "stage e": "A again"}
+
+
 def test_packing_leaves_a_machine_that_was_put_aside() -> None:
     tasks = [task("image a", seconds=9), task("pack a", "x86_64", "image a")]
     tasks += [task(f"stage {name}") for name in "bcd"]
@@ -227,10 +238,14 @@ def test_the_same_digest_twice_is_reproducible() -> None:
 
 def test_a_store_without_an_answer_fails_a_task_in_the_end() -> None:
     schedule = Schedule([task("stage a")], workers=machines(1))
-    for number in range(MOST_RETRIES):
+    for number, pause_s in enumerate(PAUSES_S):
         attempt = only(schedule.start())
         assert attempt.number == number + 1
         assert schedule.retry(attempt)
+        assert not schedule.is_idle
+        schedule.now += pause_s - 0.1
+        assert schedule.start() == []
+        schedule.now += 0.1
     last = only(schedule.start())
     assert not schedule.retry(last)
     assert schedule.current("stage a") == last

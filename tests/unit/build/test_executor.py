@@ -22,7 +22,7 @@ from builder.build.executor import (
 from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker, workers_here
-from builder.model.errors import Interrupted, StepFailed
+from builder.model.errors import Interrupted, StepFailed, TemporaryFailure
 
 ONE, TWO = worker("one", X86), worker("two", X86)
 
@@ -36,6 +36,7 @@ class Scripted:
         self.cancelled: list[Attempt] = []
         self.accepted: list[Attempt] = []
         self.refuses = ""  # why a result cannot be kept
+        self.is_away = False  # what keeps the first result
         self.waited_s = 0.0
         self.ends: list[str] = []
 
@@ -55,6 +56,9 @@ class Scripted:
 
     def accept(self, attempt: Attempt) -> None:
         self.accepted.append(attempt)
+        if self.is_away:
+            self.is_away = False
+            raise TemporaryFailure("the store does not answer")
         if self.refuses:
             raise StepFailed(self.refuses)
 
@@ -68,10 +72,16 @@ class Scripted:
         self._script.append(item)
 
     def get(self, *, timeout: float) -> Event:
-        if not self._script:
+        event = self._script[0] if self._script else None
+        is_early = isinstance(event, AttemptEnded) and event.attempt.number > self._number(event)
+        if not self._script or is_early:
             self.waited_s += timeout
             raise Empty
         return self._script.pop(0)
+
+    def _number(self, event: AttemptEnded) -> int:
+        """The number of the newest attempt at the task of an event."""
+        return max(each.number for each in self.started if each.name == event.attempt.name)
 
 
 Ended = list[tuple[str, str, list[str]]]
@@ -86,6 +96,7 @@ def run(executor: Scripted, tasks: Sequence[Task]) -> Ended:
         on_end=lambda one, error, dropped: ended.append(
             (one.name, str(error), [other.name for other in dropped])
         ),
+        clock=lambda: executor.waited_s,
     )
     return ended
 
@@ -170,14 +181,34 @@ def test_errors_of_attempts_that_were_given_up_change_nothing() -> None:
 
 
 def test_a_task_is_tried_again_after_an_error_outside_of_it() -> None:
-    tries = [attempt("stage a", number, ONE) for number in range(1, 5)]
-    error = StepFailed("the store does not answer")
-    executor = Scripted(
-        [ONE], [AttemptEnded(attempt=each, error=error, retry=True) for each in tries]
-    )
+    """After pauses of 2, 4, 8, 16 and 32 s."""
+    tries = [attempt("stage a", number, ONE) for number in range(1, 7)]
+    error = TemporaryFailure("the store does not answer")
+    executor = Scripted([ONE], [AttemptEnded(attempt=each, error=error) for each in tries])
     tasks = [task("stage a"), task("image b", "x86_64", "stage a")]
     assert run(executor, tasks) == [("stage a", str(error), ["image b"])]
-    assert executor.started == tries
+    assert (executor.started, executor.waited_s) == (tries, 62.0)
+
+
+def test_a_result_that_cannot_be_kept_now_is_made_again() -> None:
+    tries = [attempt("verify a", number, ONE) for number in (1, 2)]
+    executor = Scripted([ONE], [AttemptEnded(attempt=each) for each in tries])
+    executor.is_away = True
+    assert run(executor, [task("verify a")]) == [("verify a", "None", [])]
+    assert (executor.started, executor.accepted, executor.waited_s) == (tries, tries, 2.0)
+
+
+def test_other_tasks_run_while_one_waits_for_its_next_try() -> None:
+    first, second = attempt("stage a", 1, ONE), attempt("stage a", 2, ONE)
+    between = attempt("stage b", 1, ONE)
+    away = TemporaryFailure("the store does not answer")
+    events = [AttemptEnded(attempt=first, error=away), AttemptEnded(attempt=between)]
+    executor = Scripted([ONE], [*events, AttemptEnded(attempt=second)])
+    assert run(executor, [task("stage a"), task("stage b")]) == [
+        ("stage b", "None", []),
+        ("stage a", "None", []),
+    ]
+    assert executor.started == [first, between, second]
 
 
 def test_a_task_to_blame_ends_with_what_needs_it() -> None:

@@ -22,7 +22,7 @@ def test_every_image_ends_and_nothing_is_accepted_twice(seed: int) -> None:
 
 def test_faults_happen() -> None:
     """The campaign meets all that it is for."""
-    counts = simulate(0, cells=600, workers=40).counts
+    counts = simulate(2, cells=600, workers=40).counts
     faults = ("lost", "cut off", "preempted", "slow", "result twice", "store refused", "failed")
     assert [fault for fault in faults if not counts[fault]] == []
     assert counts["evidence refused"]

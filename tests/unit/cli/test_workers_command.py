@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from samples import compare_with_golden
+from samples import GOLDEN, ROOT, compare_with_golden
 
 from builder.cli import main, workers
 from builder.model import TlsFiles
@@ -58,9 +59,8 @@ def facts(machine: str, **changes: object) -> WorkerFacts:
     return WorkerFacts(machine=machine, **values)  # type: ignore[arg-type]
 
 
-def test_the_workers_of_a_scheduler(
-    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(name="found")
+def workers_that_are_there(monkeypatch: pytest.MonkeyPatch) -> dict[str, WorkerFacts | str]:
     found: dict[str, WorkerFacts | str] = {
         "tls://n1": facts("n1", pool="x86"),
         "tls://n2": facts("n2", engine="1.28.2", gpus=4),
@@ -79,12 +79,47 @@ def test_the_workers_of_a_scheduler(
         yield Asked()
 
     monkeypatch.setattr(workers, "connected", connected)
+    return found
+
+
+def test_the_workers_of_a_scheduler(
+    site: Path, capsys: pytest.CaptureFixture[str], found: dict[str, WorkerFacts | str]
+) -> None:
     words = ["workers", "list", "--scheduler", "tls://login1:8786", "--project", str(site)]
     assert main(words) == 0
     compare_with_golden(capsys.readouterr().out, "workers/list.txt")
     found.clear()
     assert main(words) == 0
     assert capsys.readouterr().out == "the scheduler has no workers\n"
+
+
+@pytest.mark.usefixtures("found")
+def test_a_plan_shows_the_workers_and_how_they_differ(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_IMAGES_SITE", str(site / "site.yaml"))
+    words = ["plan", "--recipe=hpc-base", "--arch=x86_64", f"--project={ROOT}"]
+    on = ["--on", "tls://login1:8786"]
+    assert main([*words]) == 0
+    alone = capsys.readouterr().out
+    assert main([*words, *on]) == 0
+    listed = (GOLDEN / "workers/list.txt").read_text()
+    assert capsys.readouterr().out == f"{alone}\n{listed}"
+    assert main([*words, *on, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["schema"] == "build-images/plan/v1"
+    assert values["sharing_stages"] == {"1.39.3": ["n1"], "1.28.2": ["n2"], "none": ["n3"]}
+    rows = {row["address"]: row for row in values["workers"]}
+    assert [name for name, row in rows.items() if row["problem"]] == ["tls://n4", "tls://n5"]
+    assert rows["tls://n2"] == {
+        "address": "tls://n2",
+        "machine": "n2",
+        "pool": "x86",
+        "architectures": ["x86_64", "ppc64le"],
+        "gpus": 4,
+        "engine": "1.28.2",
+        "problem": "",
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import shutil
@@ -30,7 +31,9 @@ from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
 from builder.compile.spec import compile_spec
 from builder.model import SitePool
-from builder.model.errors import StepFailed
+from builder.model.errors import MissingPrerequisite, StepFailed, TemporaryFailure
+from builder.registry import Denied, RegistryFailed
+from builder.registry.failures import Transient
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.home import Home
@@ -364,15 +367,64 @@ def test_an_image_that_an_earlier_run_built_is_verified(bench: Bench) -> None:
     assert "image.sif" in bench.shared.blobs(order.packed)
 
 
-def test_a_failure_of_the_machine_is_tried_elsewhere(bench: Bench) -> None:
+@pytest.mark.parametrize("cause", ["machine", "task"])
+def test_what_a_machine_lacks_is_tried_elsewhere(cause: str, bench: Bench) -> None:
+    """It counts against the machine unless the image asks for it."""
     bench.begin("image")
-    failure = Failure(message="the disk is full", exit_code=4)
+    failure = Failure(message="the disk is full", exit_code=4, cause=cause)
     worker = Worker(name="tcp://n1", machine="n1", pool=X86)
+    reason = "n1: the disk is full"
     assert bench.end(OrderResult(failure=failure)) == [
-        WorkerLost(worker="tcp://n1", reason="n1: the disk is full"),
+        WorkerLost(worker="tcp://n1", reason=reason, sound=cause == "task"),
         WorkerJoined(worker=worker),
     ]
     assert bench.lines()[-1] == "n1: the disk is full"
+
+
+def test_a_store_that_does_not_answer_counts_against_nothing(bench: Bench) -> None:
+    attempt = bench.begin("image")
+    failure = Failure(message="no answer", exit_code=4, cause="store")
+    [event] = bench.end(OrderResult(failure=failure))
+    assert isinstance(event, AttemptEnded)
+    assert (event.attempt, type(event.error)) == (attempt, TemporaryFailure)
+    assert "run the same command when the store answers" in str(event.error)
+    assert bench.lines()[-1] == "n1: no answer"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (OSError(errno.EIO, "input/output error"), TemporaryFailure),
+        (OSError(errno.ENOSPC, "no space left"), MissingPrerequisite),
+        (Denied("h:1: 403 Forbidden"), MissingPrerequisite),
+        (Transient(RegistryFailed("h:1: 503")).failure, TemporaryFailure),
+    ],
+)
+@pytest.mark.parametrize("kind_of_task", ["stage", "verify"])
+def test_a_store_that_is_away_while_a_result_is_kept(
+    kind_of_task: str,
+    failure: Exception,
+    kind: type[Exception],
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The task is tried again unless the store refuses; a tag that is refused is only told."""
+
+    def fail(*_: object) -> bytes:
+        raise failure
+
+    entry, tag = bench.entry("stage-1"), f"stage-{'0' * 64}"
+    attempt = bench.begin(kind_of_task)
+    bench.end(OrderResult(entries={tag: entry}, entry=entry))
+    bench.executor._packed[bench.image.identifier] = entry
+    monkeypatch.setattr(FolderStore, "manifest", fail)
+    if kind_of_task == "verify" or kind is TemporaryFailure:
+        with pytest.raises(kind) as caught:
+            bench.executor.accept(attempt)
+        assert type(caught.value) is kind
+    else:
+        bench.executor.accept(attempt)
+        assert bench.lines()[-1].startswith(f"the site's store: {tag}: ")
 
 
 def test_a_worker_that_is_to_end_is_not_to_blame(bench: Bench) -> None:

@@ -15,7 +15,14 @@ from samples import image
 from builder.build.site_store import add_project
 from builder.compile.spec import compile_spec
 from builder.model import LockedSource
-from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, StepFailed
+from builder.model.errors import (
+    BadInput,
+    BuildImagesError,
+    MissingPrerequisite,
+    StepFailed,
+    TemporaryFailure,
+    UnfitMachine,
+)
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.process import Processes
@@ -35,6 +42,7 @@ ORDER = Order(
     epoch=0,
     number=1,
 )
+INTERRUPTION = Failure(message=INTERRUPTED, exit_code=4, cause="machine")
 
 
 def test_orders_and_results_are_the_same_after_their_journey() -> None:
@@ -54,6 +62,14 @@ def test_orders_and_results_are_the_same_after_their_journey() -> None:
         (
             MissingPrerequisite("no space left", hint="look"),
             Failure(message="no space left", hint="look", exit_code=4),
+        ),
+        (
+            UnfitMachine("the disk is full"),
+            Failure(message="the disk is full", exit_code=4, cause="machine"),
+        ),
+        (
+            TemporaryFailure("the store does not answer"),
+            Failure(message="the store does not answer", exit_code=4, cause="store"),
         ),
         (BadInput("2 faults"), Failure(message="2 faults", exit_code=2)),
     ],
@@ -134,7 +150,7 @@ def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> Non
     write(program, "echo Traceback", "exit 3")
     result = OrderResult.read(task.run_order("", lambda: True, lambda _: None))
     assert result.failure == Failure(
-        message="the order: exit status 3", tail=("Traceback",), exit_code=4
+        message="the order: exit status 3", tail=("Traceback",), exit_code=4, cause="machine"
     )
 
 
@@ -144,7 +160,7 @@ def test_an_order_that_is_not_wanted_any_more_is_ended(
     monkeypatch.setattr(task, "_ENDING_S", 0.1)
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
     text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
-    assert OrderResult.read(text).failure == Failure(message=INTERRUPTED, exit_code=4)
+    assert OrderResult.read(text).failure == INTERRUPTION
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
@@ -185,5 +201,5 @@ def test_an_order_that_is_not_wanted_ends_what_it_started_itself(
     ]
     write(program, *lines)
     text = task.run_order("", lambda: not (tmp_path / "begun").exists(), lambda _: None)
-    assert OrderResult.read(text).failure == Failure(message=INTERRUPTED, exit_code=4)
+    assert OrderResult.read(text).failure == INTERRUPTION
     assert ended.read_text() == "by itself\n"

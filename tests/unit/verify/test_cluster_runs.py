@@ -30,7 +30,7 @@ from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.cluster import run as run_module
 from builder.verify.cluster.connection import connected
-from builder.verify.cluster.run import workers_of
+from builder.verify.cluster.run import check_on, with_store, workers_of
 from builder.verify.cluster.slurm import Scheduler, slurm_workers
 
 X86 = SitePool(arch="x86_64", slurm=SlurmJobs(workers=3))
@@ -65,6 +65,7 @@ def run_in(folder: Path, *, offline: bool) -> Run:
         ("slurm", "STORE", False, "--on slurm: site.yaml names no pool with slurm:"),
         ("http://h:1", "STORE", False, "http://h:1: not the address of a Dask scheduler"),
         ("tcp://h", "STORE", False, "tcp://h: not the address of a Dask scheduler"),
+        ("slrum", "STORE", False, "slrum: not the address of a Dask scheduler"),
         ("tls://h:1", "STORE", False, "tls://h:1: TLS needs security: in site.yaml"),
     ],
 )
@@ -76,16 +77,26 @@ def test_a_run_on_workers_that_cannot_be(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "store").mkdir()
-    (tmp_path / "tests/images").mkdir(parents=True)
     monkeypatch.setenv("BUILD_IMAGES_STORE", store.replace("STORE", str(tmp_path / "store")))
-    with (
-        pytest.raises(BadInput) as caught,
-        workers_of(on, run_in(tmp_path, offline=offline), []),
-    ):
-        pass
+    with pytest.raises(BadInput) as caught:
+        check_on(on, run_in(tmp_path, offline=offline).settings)
     assert str(caught.value.args[0]) == problem
     assert caught.value.hint
+
+
+def test_a_store_that_takes_nothing_starts_no_workers(
+    tmp_path: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests/images").mkdir(parents=True)
+    (tmp_path / "site.yaml").write_text("pools: {x86: {arch: x86_64, slurm: {}}}\n")
+    monkeypatch.setenv("BUILD_IMAGES_STORE", str(tmp_path / "missing"))
+    with (
+        with_store(run_in(tmp_path, offline=False)) as run,
+        pytest.raises(MissingPrerequisite, match="could not be added to the site's store"),
+        workers_of("slurm", run, []),
+    ):
+        pass
+    assert not asked.exists()
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
