@@ -79,6 +79,17 @@ def test_each_block_is_run_or_has_the_reason_why_not() -> None:
         assert not block.place or block.run_commands, f"{block.name} runs nothing"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_and_headings_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]*(?:#[^)\s]*)?)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        headings = re.findall(r"(?m)^#+ (.*)", file.read_text()) if anchor else []
+        slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in slugs, target
+
+
 def test_no_block_with_commands_is_of_another_kind() -> None:
     """A block without a language is not looked at: it holds output or a file."""
     others = [block for page in PAGES for block in blocks_of(page) if not block.language]
