@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ from builder.verify.shared_images import take_images
 MANY = 20  # images, minutes each; `--arch ppc64le --cuda 10.1` selects 16
 MOST_WITH_STAGES = 50  # images; for more, no stages are shown
 _COUNTS = {2: "two", 3: "three"}
-_HINT = "use --all to build them all, --dry-run to list them, --recipe or --image to select fewer"
+_HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe or --image for fewer"
 
 
 class BuildOptions(SelectorOptions, ProgressOptions):
@@ -121,7 +122,8 @@ def run(options: BuildOptions) -> int:
         _show(options, plan, states)
         return 0
     todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
-    check_number(options.selection, len(todo))
+    foreign = {spec.image.cell.arch for spec in todo} - {platform.machine()}
+    check_number(options.selection, len(todo), () if options.on else sorted(foreign))
     progress = progress_for(options.level)
     is_offline = options.offline or bool(options.on)  # then workers ask the registries
     lost = look_for_registries(specs, states, options.out, offline=is_offline)
@@ -227,17 +229,23 @@ def _settings(options: BuildOptions) -> BuildSettings:
     )
 
 
-def check_number(selection: Selection, number: int) -> None:
-    """Ask for confirmation if selectors select many images; raise `BadInput` if it is denied.
+def check_number(selection: Selection, number: int, emulated: Sequence[str] = ()) -> None:
+    """Ask for confirmation of what a selector may not mean; raise `BadInput` if it is denied.
 
-    `--arch x86_64` selects every recipe, but the user may mean only one. Without a terminal the
-    answer is no.
+    These are many images, since `--arch x86_64` selects every recipe; without a terminal the answer
+    is no. And `emulated`, the foreign architectures of images that are selected without `--arch`;
+    they are asked about on a terminal alone.
     """
     is_chosen = selection.patterns or selection.images
-    if selection.everything or not is_chosen or number <= MANY:
+    if selection.everything or not is_chosen:
         return
+    is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     question = f"{number} images are to be built"
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if number <= MANY:
+        if not (emulated and is_terminal) or "arch" in selection.patterns or selection.images:
+            return
+        question += f", some under emulation ({', '.join(emulated)}: no --arch was given)"
+    if not is_terminal:
         raise BadInput(f"{question}, but there is no terminal to confirm that", hint=_HINT)
     print(f"{question}. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:

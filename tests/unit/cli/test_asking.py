@@ -40,6 +40,27 @@ def test_what_was_said_is_not_asked(
     assert asked.getvalue() == ""
 
 
+ONE_RECIPE = Selection(patterns={"recipe": ("fftw",)})
+
+
+@pytest.mark.parametrize("selection", [ONE_ARCH, Selection(), Selection(images=("*",))])
+def test_emulation_that_was_asked_for_is_not_asked_about(
+    selection: Selection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = terminal(monkeypatch)
+    check_number(selection, 3, ["aarch64"])
+    assert asked.getvalue() == ""
+
+
+def test_emulation_that_no_selector_names_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = terminal(monkeypatch, "n\n")
+    with pytest.raises(BadInput, match="nothing was built"):
+        check_number(ONE_RECIPE, 3, ["aarch64", "ppc64le"])
+    assert "some under emulation (aarch64, ppc64le: no --arch was given)" in asked.getvalue()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    check_number(ONE_RECIPE, 3, ["aarch64"])  # a script is not asked
+
+
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
 def test_yes_builds_them(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = terminal(monkeypatch, answer)
