@@ -138,7 +138,7 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
     if order.program != program_digest():
         raise UnfitMachine("it has another version of build-images")
     home = Home.of_environment()
-    project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
+    project = home.projects / order.project.removeprefix("sha256:")[:32]
     take_project(order.store, order.project, project, progress.say)
     selection = Selection(
         images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)
