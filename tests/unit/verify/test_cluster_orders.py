@@ -135,7 +135,7 @@ def test_a_project_that_the_store_does_not_give(
         raise OSError(problem, "no answer")
 
     monkeypatch.setattr(FolderStore, "manifest", fail)
-    with pytest.raises(kind, match="did not give the project: .*no answer") as caught:
+    with pytest.raises(kind, match=r"did not give the project: .*no answer") as caught:
         take_project(str(tmp_path), ORDER.project, tmp_path / "projects/1", print)
     assert type(caught.value) is kind
 
@@ -204,6 +204,19 @@ def test_an_order_that_is_not_wanted_any_more_is_ended(
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
     text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_an_order_that_hangs_is_ended(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_LIMIT_S", 1.0)
+    monkeypatch.setattr(task, "_ENDING_S", 0.1)
+    write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
+    failure = OrderResult.read(task.run_order("", lambda: True, lambda _: None)).failure
+    assert failure == Failure(
+        message="the order: no result after 1 s", exit_code=4, cause="machine"
+    )
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
