@@ -51,7 +51,7 @@ class LeftOutImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRun:
-    """The run of a report: its start, duration, command, version and `host`."""
+    """The run of a report: its start, duration, command, version, and the `host` of its checks."""
 
     tool_version: str = ""
     command: str = ""

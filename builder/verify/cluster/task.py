@@ -61,6 +61,7 @@ _PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress
 _POLL_S = 0.5  # how often it is looked whether an order is still wanted
 _LOG = 64 << 10  # characters of a log that are returned after a failure
 _ENDING_S = 8.0  # for the steps of an order to end after an interruption
+_LIMIT_S = 24 * 3600.0  # of an order: else one that hangs would hold up its run for ever
 _UNWANTED = "unwanted"  # the file beside an order that tells its process to end
 
 
@@ -87,14 +88,16 @@ def describe() -> WorkerFacts:
 def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]) -> str:
     """Carry out an order in a process of its own; return its result as JSON.
 
-    The process is ended when `wanted` becomes false. `tell` gets the lines of its progress.
+    The process is ended when `wanted` becomes false, or after a day. `tell` gets the lines of its
+    progress.
     """
     processes = Processes()
+    deadline = time.monotonic() + _LIMIT_S
     ended = threading.Event()
 
     def watch(unwanted: Path) -> None:
         while not ended.wait(_POLL_S):
-            if not wanted():
+            if not wanted() or time.monotonic() > deadline:
                 # A signal would reach the engine, too. What fails for it leaves its mounts.
                 unwanted.touch()
                 ended.wait(_ENDING_S)
@@ -115,7 +118,9 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
             argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
             try:
                 processes.logged(argv, log=log, what="the order", on_line=forward)
-            except StepFailed as error:
+            except (StepFailed, Interrupted) as error:
+                if time.monotonic() > deadline:
+                    raise UnfitMachine(f"the order: no result after {_LIMIT_S:.0f} s") from error
                 if unwanted.exists():
                     raise Interrupted(INTERRUPTED) from error
                 raise
@@ -138,7 +143,7 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
     if order.program != program_digest():
         raise UnfitMachine("it has another version of build-images")
     home = Home.of_environment()
-    project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
+    project = home.projects / order.project.removeprefix("sha256:")[:32]
     take_project(order.store, order.project, project, progress.say)
     selection = Selection(
         images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import sys
@@ -12,7 +13,8 @@ from queue import SimpleQueue
 import pytest
 from samples import image
 
-from builder.build.site_store import add_project
+from builder.build.run import Run
+from builder.build.site_store import add_project, take_project
 from builder.compile.spec import compile_spec
 from builder.model import LockedSource
 from builder.model.errors import (
@@ -26,8 +28,9 @@ from builder.model.errors import (
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.process import Processes
+from builder.system.terminal import Progress
 from builder.verify.cluster import task
-from builder.verify.cluster.orders import INTERRUPTED, Failure, Order, OrderResult
+from builder.verify.cluster.orders import INTERRUPTED, Failure, Order, OrderResult, own_program
 
 ORDER = Order(
     kind="stage",
@@ -122,6 +125,46 @@ def test_a_store_that_takes_no_project_ends_the_run(tmp_path: Path) -> None:
         add_project(store, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("problem", "kind"), [(errno.EIO, TemporaryFailure), (errno.EACCES, MissingPrerequisite)]
+)
+def test_a_project_that_the_store_does_not_give(
+    problem: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(problem, "no answer")
+
+    monkeypatch.setattr(FolderStore, "manifest", fail)
+    with pytest.raises(kind, match=r"did not give the project: .*no answer") as caught:
+        take_project(str(tmp_path), ORDER.project, tmp_path / "projects/1", print)
+    assert type(caught.value) is kind
+
+
+def test_a_project_that_is_there_counts_as_used(tmp_path: Path) -> None:
+    os.utime(tmp_path, (0, 0))
+    take_project("/no/store", ORDER.project, tmp_path, print)
+    assert tmp_path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("program", ["", "its own"])
+def test_a_machine_that_cannot_do_its_work_is_unfit(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another version, or without what the examination before a task asks for."""
+
+    def lacking(*_: object, **__: object) -> Run:
+        raise MissingPrerequisite("this machine lacks 1 thing", hint="look")
+
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    monkeypatch.setattr(task, "prepare", lacking)
+    for name in ("take_project", "load_plan", "compiled"):
+        monkeypatch.setattr(task, name, lambda *_: [])
+    order = dataclasses.replace(ORDER, program=own_program() if program else "sha256:0")
+    problem = "lacks 1 thing" if program else "another version"
+    with pytest.raises(UnfitMachine, match=problem):
+        task.carry_out(order, Progress(), [])
+
+
 # ---- The process of an order ----
 
 
@@ -161,6 +204,19 @@ def test_an_order_that_is_not_wanted_any_more_is_ended(
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
     text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_an_order_that_hangs_is_ended(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_LIMIT_S", 1.0)
+    monkeypatch.setattr(task, "_ENDING_S", 0.1)
+    write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
+    failure = OrderResult.read(task.run_order("", lambda: True, lambda _: None)).failure
+    assert failure == Failure(
+        message="the order: no result after 1 s", exit_code=4, cause="machine"
+    )
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
