@@ -205,6 +205,14 @@ def test_a_site_names_a_folder_that_is_not_there(project: Path, site: Path) -> N
     assert f"site.yaml:1: layer: {site}: no such folder" in told(project)
 
 
+def test_a_base_that_is_on_no_axis_is_told(project: Path, capsys: Capture) -> None:
+    base = (GOOD / "base-images/debian13.yaml").read_text().replace("debian13\n", "debian14\n")
+    written(project, {"base-images/debian14.yaml": base})
+    assert main(["plan", "--base", "debian14", "--project", str(project)]) == 3
+    lacks = "base-images/debian14.yaml declares it, but the axis base of shipped:matrix.yaml lacks"
+    assert lacks in capsys.readouterr().err
+
+
 # ---- Files beside the YAML ----
 
 
