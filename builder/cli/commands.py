@@ -119,6 +119,9 @@ def _with_command(argv: Sequence[str]) -> list[str]:
         guess = f"did you mean {close[0]}? " if close else ""
         text = f"unknown command: {words[0]}; {guess}commands: {', '.join(ABOUT)}"
         make_parser(declared=[]).error(text)
+    before = 2 if words[:1] == ["--project"] else "".join(words[:1]).startswith("--project=")
+    if before and words[before:] and words[before] in ABOUT:
+        words.insert(0, words.pop(before))
     if words and (words[0] in ABOUT or words[0] in {"-h", "--help", "--version"}):
         return words
     return [DEFAULT, *words]

@@ -126,7 +126,7 @@ def add_project(parser: Parser) -> None:
         type=a_path,
         metavar="DIR",
         default=".",
-        help="the folder with matrix.yaml, recipes/ and base-images/ (default: this one)",
+        help="the project: the folder with matrix.yaml (default: this one)",
     )
 
 

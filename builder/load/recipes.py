@@ -288,6 +288,7 @@ _TYPES = {
     for name, value in _NAMES.items()
 }
 _VALID = f"valid: {templates.VALID_NAMES}"
+_SYNTAX = "valid: an expression between {{ and }}, such as {{ mpi.version }}"
 
 
 def templated(node: Node, faults: Faults) -> str:
@@ -322,6 +323,9 @@ def try_templates(node: Node, faults: Faults) -> None:
 def _rendered(value: str, node: Node, faults: Faults) -> object:
     try:
         return templates.render(value, _NAMES)
+    except templates.TemplateSyntax as error:
+        faults.add(node.where, f"the template is not complete or not valid: {error}", _SYNTAX)
+        return ""
     except templates.TemplateError as error:
         problem = str(error)
         for shown, name in _TYPES.items():

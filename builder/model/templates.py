@@ -28,6 +28,10 @@ class TemplateError(ValueError):
     """A template does not parse, or names something that does not exist."""
 
 
+class TemplateSyntax(TemplateError):
+    """A template does not parse."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MpiNames:
     """`mpi` in a template. Without an MPI, `family` is `none` and the lists are empty."""
@@ -198,6 +202,8 @@ def _render_text(text: str, context: Mapping[str, object]) -> object:
         if match:
             return _plain(_expression(match[1])(**context))
         return _template(text).render(**context)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateSyntax(str(error).rstrip(".")) from error
     except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error
 

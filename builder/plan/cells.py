@@ -117,7 +117,7 @@ CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in
 def check_selection(project: Project, selection: Selection) -> None:
     """Raise `EmptySelection` with all selectors that match nothing, and the existing values."""
     problems = [
-        _unmatched(axis, pattern, values)
+        _unmatched(axis, pattern, values) + _off_axis(project, axis, pattern)
         for axis, patterns in selection.patterns.items()
         for values in [axis_values(project, axis)]
         for pattern in patterns
@@ -154,6 +154,14 @@ def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySele
         ]
     lines += [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
     return EmptySelection("\n".join(lines), hint="'build-images explain --all' shows every cell")
+
+
+def _off_axis(project: Project, axis: str, pattern: str) -> str:
+    base = project.bases.get(pattern) if axis == "base" else None
+    if base is None:
+        return ""
+    file = project.matrix.files.get(axis, "")
+    return f"\n  {base.where.file} declares it, but the axis base of {file} lacks it"
 
 
 def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:

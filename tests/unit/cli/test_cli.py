@@ -197,7 +197,7 @@ def test_explain_as_json(run: Run) -> None:
     assert found["schema"] == "build-images/explanation/v1"
     assert [one["image"] for one in found["in"]] == [one.identifier for one in plan.images]
     first = found["in"][0]
-    assert first.keys() == {"image", "decided", "seen"}
+    assert first.keys() == {"image", "decided", "layers", "seen"}
     assert first["seen"]
     assert "recipes: hpc-base 1.0" in first["decided"]
     assert found["out"] == left_out(plan)
