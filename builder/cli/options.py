@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     commands: Sequence[str] = ()
+    takes_command = False  # `argv` of its options is what follows --
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -42,6 +43,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments, for a command and for the whole command line."""
+        if self.takes_command:
+            end = args.index("--") if "--" in args else len(args)
+            self.set_defaults(argv=args[end + 1 :])
+            args = args[:end]
         options, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(self._left_over(rest, self._option_string_actions))

@@ -57,7 +57,8 @@ def shown(folder: Path) -> str:
     ):
         text = re.sub(pattern, name, text)
     text = text.replace(f'"{__version__}"', '"..."')
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    files = sorted(str(path) for path in paths if path.parts[0] != "previous")
     return text + "\n".join([*(name for name in files if "sha256/" not in name), ""])
 
 
