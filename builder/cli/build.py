@@ -24,7 +24,6 @@ from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
     Parser,
-    ProgressOptions,
     SelectorOptions,
     add_flag,
     add_max_index_age,
@@ -51,7 +50,7 @@ _COUNTS = {2: "two", 3: "three"}
 _HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe or --image for fewer"
 
 
-class BuildOptions(SelectorOptions, ProgressOptions):
+class BuildOptions(SelectorOptions):
     """The options of the main job."""
 
     engine: str

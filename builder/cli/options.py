@@ -79,7 +79,7 @@ class Options(argparse.Namespace):
 
 
 class ProgressOptions(Options):
-    """Options of long-running commands."""
+    """Options that set how much a command prints."""
 
     verbose: bool
     quiet: bool
@@ -90,7 +90,7 @@ class ProgressOptions(Options):
         return 2 if self.verbose else 0 if self.quiet else 1
 
 
-class SelectorOptions(Options):
+class SelectorOptions(ProgressOptions):
     """Options that select images."""
 
     image: Sequence[str]
@@ -180,8 +180,10 @@ def add_selectors(parser: Parser) -> None:
 def add_progress(parser: Parser) -> None:
     """Add the options of `ProgressOptions`."""
     level = parser.add_mutually_exclusive_group()
-    level.add_argument("-q", "--quiet", action="store_true", help="print failures only")
-    level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
+    level.add_argument("-q", "--quiet", action="store_true", help="print results and failures only")
+    level.add_argument(
+        "-v", "--verbose", action="store_true", help="print more: all reasons, all output of programs"
+    )
 
 
 def add_offline(parser: Parser) -> None:

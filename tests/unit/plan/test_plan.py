@@ -34,6 +34,7 @@ from builder.load.project import load_project
 from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, Selection
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.inputs import base_name, declared_key
+from builder.model.planned import AllLeftOut
 
 make_plan = planning.make_plan
 
@@ -293,6 +294,8 @@ def test_empty_selection_says_so_in_these_words(case: str, tmp_path: Path) -> No
         EMPTY[case](tmp_path)
     assert caught.value.exit_code == 3
     compare_with_golden(f"{caught.value}\n", f"plan/{case}.txt")
+    if isinstance(caught.value, AllLeftOut):  # with --verbose
+        compare_with_golden(f"{caught.value.complete()}\n", f"plan/{case}-complete.txt")
 
 
 def test_each_golden_text_has_its_case() -> None:
