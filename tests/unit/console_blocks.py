@@ -7,6 +7,7 @@ A comment stands directly above its block:
     <!-- run: PLACE; only plan, explain: why no test runs the others -->
     <!-- run: PLACE; exit 2; with: recipes/fftw.yaml; before: sed -i s/a/b/ recipes/fftw.yaml -->
     <!-- file: recipes/fftw.yaml -->     above YAML: the file of `with:`, valid in a project
+    <!-- part of a recipe -->            above YAML: valid in a child of hpc-base
 
 Printed lines are compared loosely: see `line_pattern`.
 """

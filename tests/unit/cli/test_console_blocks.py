@@ -31,6 +31,8 @@ from builder.cli import main
 
 BLOCKS = console_blocks()
 FILES = [block for page in PAGES for block in blocks_of(page) if block.file]
+PARTS = [block for page in PAGES for block in blocks_of(page) if block.note == "part of a recipe"]
+HEAD = "recipe: example\nversion: '1'\nabout: an example\nparent: hpc-base\n"
 
 
 def named(blocks: list[ConsoleBlock]) -> list[object]:
@@ -103,6 +105,14 @@ def test_files_are_valid(block: ConsoleBlock, project: Path) -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_text(block.text)
     status, printed = run_command(ConsoleCommand(text="build-images plan", output=()))
+    assert status == 0, printed
+
+
+@pytest.mark.parametrize("block", named(PARTS))
+def test_parts_of_recipes_are_valid(block: ConsoleBlock, project: Path) -> None:
+    (project / "recipes/example.yaml").write_text(HEAD + block.text)
+    command = "build-images spec --recipe example --base debian13 --mpi openmpi --output specs"
+    status, printed = run_command(ConsoleCommand(text=command, output=()))
     assert status == 0, printed
 
 
