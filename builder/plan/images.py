@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
 from builder.model import (
+    CUDA_ROUTES,
     GENERIC,
     NONE,
     RUNTIME,
@@ -79,7 +81,9 @@ class Images:
             checks=tuple(checks),
             content_key="",
             decided=tuple(_decisions(base, cell, verdict)),
-            sources=lock.of_recipes([stage.name for stage in stages]),
+            sources=lock.of_stages(
+                {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
+            ),
             system=self._project.facts.system(base.distribution, base.version),
         )
         return dataclasses.replace(image, content_key=self._content_key(image))
@@ -121,7 +125,7 @@ class Images:
         sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
         context = {**names, "sources": sources}
         blocks = self._blocks(recipe.development, cell, context)
-        expansions = [self._expanded(use, cell, verdict) for use in blocks]
+        expansions = [self._expanded(use, recipe.name, cell, verdict) for use in blocks]
         runtime = self._blocks(recipe.runtime, cell, context)
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]
@@ -135,7 +139,14 @@ class Images:
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
-            sources=recipe.sources,
+            sources={
+                **recipe.sources,
+                **{
+                    name: (url,)
+                    for expansion in expansions
+                    for name, url in expansion.wheels.items()
+                },
+            },
             command=recipe.command,
             entrypoint=recipe.entrypoint,
         )
@@ -148,7 +159,9 @@ class Images:
                 arguments = self._rendered(use.arguments, context, use.where)
                 yield dataclasses.replace(use, arguments=arguments, when={})
 
-    def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
+    def _expanded(
+        self, use: BlockUse, recipe: str, cell: Cell, verdict: CellVerdict
+    ) -> toolkits.Expansion:
         """Return the expansion of a block: the block itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert verdict.mpi is not None
@@ -156,7 +169,8 @@ class Images:
         if use.name == toolkits.CUDA:
             assert verdict.cuda is not None
             base = self._project.bases[cell.base]
-            return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
+            file_of = functools.partial(templates.source_file, recipe, lock=self._project.lock)
+            return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch, file_of)
         return toolkits.Expansion(development=(use,))
 
     def _check(self, name: str, verdict: CellVerdict, names: Mapping[str, object]) -> StageCheck:
@@ -206,12 +220,7 @@ def _check_parts(check: StageCheck) -> list[object]:
     return [*about, check.run, check.needs, check.timeout_s]
 
 
-_CUDA_ROUTES = {
-    "image": "NVIDIA's image",
-    "repository": "NVIDIA's package repository",
-    "distribution": "the distribution's packages",
-    "sdk": "NVIDIA's HPC SDK",
-}
+_ROUTES = {**CUDA_ROUTES, "sdk": "NVIDIA's HPC SDK"}
 
 
 def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[str]:
@@ -235,7 +244,7 @@ def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[st
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
     decider = f"{cuda.sdk}, named in the recipe" if cuda.sdk else f"({base.where.file}: cuda)"
-    yield f"cuda: {release} from {_CUDA_ROUTES[cuda.route]} {decider}"
+    yield f"cuda: {release} from {_ROUTES[cuda.route]} {decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)
