@@ -123,10 +123,14 @@ def source_names(
 ) -> dict[str, SourceNames]:
     """`sources` in the templates of one recipe: the locked URL of each, else its first."""
     return {
-        name: SourceNames(url=url, file=f"{source_folder(recipe)}/{posixpath.basename(url)}")
+        name: SourceNames(url=lock.asked(urls), file=source_file(recipe, urls, lock=lock))
         for name, urls in sources.items()
-        for url in [lock.asked(urls)]
     }
+
+
+def source_file(recipe: str, urls: Sequence[str], *, lock: Lock) -> str:
+    """Return the path in the image of a recipe's source, by its alternatives."""
+    return f"{source_folder(recipe)}/{posixpath.basename(lock.asked(urls))}"
 
 
 def names(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
 from builder.model import (
+    CUDA_ROUTES,
     GENERIC,
     NONE,
     RUNTIME,
@@ -85,7 +87,9 @@ class Images:
             checks=tuple(self._check(name, chosen, context) for name in named),
             content_key="",
             decided=(*_decisions(base, cell, chosen), *_by_layer(layers)),
-            sources=lock.of_recipes([stage.name for stage in stages]),
+            sources=lock.of_stages(
+                {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
+            ),
             system=self._project.facts.system(base.distribution, base.version),
             layers=layers,
         )
@@ -128,7 +132,7 @@ class Images:
         sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
         context = {**names, "sources": sources}
         blocks = self._blocks(recipe.development, cell, context)
-        expansions = [self._expanded(use, cell, chosen) for use in blocks]
+        expansions = [self._expanded(use, recipe.name, cell, chosen) for use in blocks]
         runtime = self._blocks(recipe.runtime, cell, context)
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]
@@ -143,7 +147,14 @@ class Images:
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
-            sources=recipe.sources,
+            sources={
+                **recipe.sources,
+                **{
+                    name: (url,)
+                    for expansion in expansions
+                    for name, url in expansion.wheels.items()
+                },
+            },
             command=recipe.command,
             entrypoint=recipe.entrypoint,
         )
@@ -156,7 +167,9 @@ class Images:
                 arguments = self._rendered(use.arguments, context, use.where)
                 yield dataclasses.replace(use, arguments=arguments, when={})
 
-    def _expanded(self, use: BlockUse, cell: Cell, chosen: CellToolkits) -> toolkits.Expansion:
+    def _expanded(
+        self, use: BlockUse, recipe: str, cell: Cell, chosen: CellToolkits
+    ) -> toolkits.Expansion:
         """Return the expansion of a block: the block itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
             assert chosen.mpi is not None
@@ -164,7 +177,8 @@ class Images:
         if use.name == toolkits.CUDA:
             assert chosen.cuda is not None
             base = self._project.bases[cell.base]
-            return toolkits.expand_cuda(use, chosen.cuda, base, cell.arch)
+            file_of = functools.partial(templates.source_file, recipe, lock=self._project.lock)
+            return toolkits.expand_cuda(use, chosen.cuda, base, cell.arch, file_of)
         return toolkits.Expansion(development=(use,))
 
     def _check(self, name: str, chosen: CellToolkits, names: Mapping[str, object]) -> StageCheck:
@@ -241,12 +255,7 @@ def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         yield f"from {layer}: {'; '.join(parts)}"
 
 
-_CUDA_ROUTES = {
-    "image": "NVIDIA's image",
-    "repository": "NVIDIA's package repository",
-    "distribution": "the distribution's packages",
-    "sdk": "NVIDIA's HPC SDK",
-}
+_ROUTES = {**CUDA_ROUTES, "sdk": "NVIDIA's HPC SDK"}
 
 
 def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits) -> Iterator[str]:
@@ -270,7 +279,7 @@ def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits) -> Iterator[st
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
     decider = f"{cuda.sdk}, named in the recipe" if cuda.sdk else f"({base.where.file}: cuda)"
-    yield f"cuda: {release} from {_CUDA_ROUTES[cuda.route]} {decider}"
+    yield f"cuda: {release} from {_ROUTES[cuda.route]} {decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)

@@ -106,9 +106,7 @@ def test_two_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"- {IMAGE}  \n+ {OTHER}  \n{TEXT}"
 
 
-def test_an_image_and_the_build_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_and_the_build_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path)
     assert diff(tmp_path, IMAGE) == 2
     assert "no earlier build is kept" in capsys.readouterr().err

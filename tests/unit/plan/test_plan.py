@@ -216,7 +216,8 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         (
             "base image: debian13 has no route to CUDA 12.2 for ppc64le: NVIDIA has images of "
             "this release for ppc64le on no distribution; the base's file names no NVIDIA "
-            "repository; the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
+            "repository; the distribution itself packages no CUDA; the base's file names no wheels "
+            "(base-images/debian13.yaml: cuda)"
         ),
         "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
         "base image: debian13 is available only for x86_64 (base-images/debian13.yaml)",
