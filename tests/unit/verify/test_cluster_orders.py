@@ -189,9 +189,30 @@ def test_the_result_of_an_order_is_what_its_process_wrote(program: Path) -> None
     assert told == ["one: building"]
 
 
+def test_a_machine_is_examined_once_until_an_order_fails(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders find in a file what an earlier one wrote there."""
+    monkeypatch.setattr(task, "_examined", [])
+    seen = tmp_path / "seen"
+    look = f'machine="$(dirname "$3")/machine"; cat "$machine" >> {seen} || echo new > "$machine"'
+
+    def order(last: str = "") -> list[str]:
+        write(program, f"echo - >> {seen}", look, 'echo > "$4"', last)
+        task.run_order("", lambda: True, lambda _: None)
+        return seen.read_text().split()
+
+    assert order() == ["-"]
+    assert order() == ["-", "-", "new"]
+    assert order('rm "$machine"')[3:] == ["-", "new"]  # as after a failure
+    assert order()[5:] == ["-"]
+    monkeypatch.setattr(task, "_FRESH_S", 0.0)
+    assert order()[6:] == ["-"]
+
+
 def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> None:
     write(program, "echo Traceback", "exit 3")
-    result = OrderResult.read(task.run_order("", lambda: True, lambda _: None))
+    result = OrderResult.read(task.run_order("the order", lambda: True, lambda _: None))
     assert result.failure == Failure(
         message="the order: exit status 3", tail=("Traceback",), exit_code=4, cause="machine"
     )
@@ -202,7 +223,7 @@ def test_an_order_that_is_not_wanted_any_more_is_ended(
 ) -> None:
     monkeypatch.setattr(task, "_ENDING_S", 0.1)
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
-    text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
+    text = task.run_order("the order", lambda: not (tmp_path / "pid").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
@@ -213,7 +234,7 @@ def test_an_order_that_hangs_is_ended(
     monkeypatch.setattr(task, "_LIMIT_S", 1.0)
     monkeypatch.setattr(task, "_ENDING_S", 0.1)
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
-    failure = OrderResult.read(task.run_order("", lambda: True, lambda _: None)).failure
+    failure = OrderResult.read(task.run_order("the order", lambda: True, lambda _: None)).failure
     assert failure == Failure(
         message="the order: no result after 1 s", exit_code=4, cause="machine"
     )
@@ -256,6 +277,6 @@ def test_an_order_that_is_not_wanted_ends_what_it_started_itself(
         f"sleep 1; echo by itself > {ended}; exit 130",
     ]
     write(program, *lines)
-    text = task.run_order("", lambda: not (tmp_path / "begun").exists(), lambda _: None)
+    text = task.run_order("the order", lambda: not (tmp_path / "begun").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
     assert ended.read_text() == "by itself\n"
