@@ -177,7 +177,10 @@ def add_progress(parser: Parser) -> None:
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-q", "--quiet", action="store_true", help="print results and failures only")
     level.add_argument(
-        "-v", "--verbose", action="store_true", help="print more: all reasons, all output of programs"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print more: all reasons, all output of programs",
     )
 
 

@@ -15,10 +15,15 @@ from manifest_samples import record
 from measure_samples import measured
 from samples import compare_page_with_golden, image, recipe
 
-from builder.cli.show import write_report
 from builder.model import Cell, LeftOut, Plan, Reason
 from builder.model.records import read, write
-from builder.reports.report import BuildRun, LeftOutImage, ReportDocument, report_of_run
+from builder.reports.report import (
+    BuildRun,
+    LeftOutImage,
+    ReportDocument,
+    report_of_run,
+    write_report,
+)
 from builder.reports.report.view import axes_of, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
@@ -158,7 +163,9 @@ def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_pat
     assert page.text("totals") == "1verified 0failed 2compiled, not built here 0left out"
     assert page.text("head").startswith("1 image verified")
     listed = page.text("absences")
-    assert listed.startswith("2 compiled, not built here, by reason docker.io cannot be reachedhpc-")
+    assert listed.startswith(
+        "2 compiled, not built here, by reason docker.io cannot be reachedhpc-"
+    )
     assert "hint" not in listed
     document = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
     assert (document["compiled"], document["outcome"], document["failures"]) == (
@@ -203,7 +210,9 @@ def test_thousands_of_cells_that_are_left_out_stay_out_of_the_way(tmp_path: Path
     page = render(tmp_path, manifest(cell(mpi="mpich0")), left_out=(*absent[:1], *absent[2:]))
     assert page.tags.count("tr") < 10, "only the row of the image"
     assert "⊘ left out" in page.text("matrix"), "its other architecture"
-    assert not [shown for shown in page.all("details") if "open" in shown and shown["class"] != "how"]
+    assert not [
+        shown for shown in page.all("details") if "open" in shown and shown["class"] != "how"
+    ]
     assert page.text("absences").startswith("79 left out, by reason maintainer: none")
     assert "26 cells: mpi mpich1, mpich4" in page.text("absences")
     assert "mpich39-x86_64" not in page.text("absences")
