@@ -23,12 +23,8 @@ from pathlib import Path
 from builder.artifacts.flatten import WHITEOUT, TreeNode, lay_nodes, placed
 from builder.artifacts.tars import as_headers, attributes_of
 from builder.artifacts.tree import PATHS
-from builder.model import EPOCH
-from builder.model.errors import BadInput
 from builder.system.home import LENT_AT, PIP_AT
 
-VARIABLE = "SOURCE_DATE_EPOCH"
-_LATEST = 1 << 32  # a .pyc holds its source's time in 32 bits
 _DAY_S = 86_400
 _CHUNK = 1 << 20
 _SHOWN = {path.lstrip("/") for path in (LENT_AT, PIP_AT)}  # mounted in build steps
@@ -149,22 +145,6 @@ def _meant(path: str) -> str:
     """Return the path that a whiteout removes; any other path unchanged."""
     folder, name = posixpath.split(path)
     return posixpath.join(folder, name.removeprefix(WHITEOUT))
-
-
-def epoch_of(environment: Mapping[str, str]) -> int:
-    """Return the latest time that a time stamp may have: $SOURCE_DATE_EPOCH, else `EPOCH`.
-
-    Seconds since 1970, https://reproducible-builds.org/specs/source-date-epoch/
-    """
-    text = environment.get(VARIABLE, "")
-    if not text:
-        return EPOCH
-    if not (text.isascii() and text.isdecimal() and int(text) < _LATEST):
-        raise BadInput(
-            f"{VARIABLE}={text} is not a number of seconds since 1970",
-            hint="unset it, or set it as in: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)",
-        )
-    return int(text)
 
 
 def is_kept(path: str, *, lowest: bool) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.model import EPOCH, FORMATS, PlannedImage
-from builder.model.agreement import Statement, as_judged, faults_of
 from builder.model.digests import digest_of
+from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
 from builder.model.manifest import (
     MANIFEST,
@@ -24,6 +24,10 @@ from builder.system.files import read_regular, write_atomically
 
 if TYPE_CHECKING:
     from builder.artifacts.flatten import TreeNode
+    from builder.model.agreement import Statement
+
+_EPOCH = "SOURCE_DATE_EPOCH"
+_LATEST_EPOCH = 1 << 32  # a .pyc holds its source's time in 32 bits
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -46,6 +50,22 @@ def why_none(folder: Path) -> str:
     if os.path.lexists(folder / MANIFEST):
         return f"{folder / MANIFEST}: not a finished image: damaged, or from another version"
     return f"{folder}: not a finished image: no {MANIFEST}"
+
+
+def epoch_of(environment: Mapping[str, str]) -> int:
+    """Return the latest time that a time stamp may have: $SOURCE_DATE_EPOCH, else `EPOCH`.
+
+    Seconds since 1970, https://reproducible-builds.org/specs/source-date-epoch/
+    """
+    text = environment.get(_EPOCH, "")
+    if not text:
+        return EPOCH
+    if not (text.isascii() and text.isdecimal() and int(text) < _LATEST_EPOCH):
+        raise BadInput(
+            f"{_EPOCH}={text} is not a number of seconds since 1970",
+            hint="unset it, or set it as in: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)",
+        )
+    return int(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +161,8 @@ def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | N
 
 def judged_manifests(out: Path) -> list[Manifest]:
     """Return the manifest of every image in a folder, failed where its evidence contradicts it."""
+    from builder.model.agreement import as_judged, faults_of  # noqa: PLC0415 - plans judge nothing
+
     folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
     return [
         as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))

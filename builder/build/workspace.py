@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
+import os
 import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -18,7 +20,7 @@ from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.errors import BuildStep
 from builder.model.records import read, write
-from builder.system.files import link_or_copy, read_json, write_atomically
+from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
 from builder.system.home import Home
 from builder.system.locks import is_written, locked, written
 
@@ -143,17 +145,16 @@ def write_spec(
 ) -> None:
     """Write a spec's folder: the same spec gives the same bytes and modes.
 
+    Files that have their text already stay as they are.
     `sources` has stored files by URL. Source files of the spec that it does not have are left out.
     """
-    shutil.rmtree(folder / "files", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     own = (spec.dockerfile, spec.singularity, "*\n!files\n")
     texts = {**dict(zip(SPEC_FILES, own, strict=True)), **spec.files}
+    if _has_others(folder / "files", texts):
+        remove(folder / "files")
     for name, text in texts.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text)
-        file.chmod(0o755 if name.startswith(EXECUTABLE) else 0o644)
+        _write(folder / name, text, 0o755 if name.startswith(EXECUTABLE) else 0o644)
     for source in spec.sources:
         if path := (sources or {}).get(source.url):
             (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
@@ -163,6 +164,31 @@ def write_spec(
     archive.unlink(missing_ok=True)
     if base_archive is not None:
         link_or_copy(base_archive, archive)
+
+
+def _has_others(files: Path, expected: Iterable[str]) -> bool:
+    """Return whether a spec's folder of files has any other path than `expected`, or links."""
+    root, names = f"{files.parent}/", {*expected}
+    paths = (name.split("/")[:-1] for name in names)
+    folders = {folder for path in paths for folder in itertools.accumulate(path, "{}/{}".format)}
+    for top, below, own in os.walk(files):
+        inside = [f"{top}/{name}".removeprefix(root) for name in below]
+        if not folders.issuperset(inside) or any(Path(root, name).is_symlink() for name in inside):
+            return True
+        if not names.issuperset(f"{top}/{name}".removeprefix(root) for name in own):
+            return True
+    return files.is_symlink()
+
+
+def _write(file: Path, text: str, mode: int) -> None:
+    """Write a file of a spec, unless it has this text."""
+    with contextlib.suppress(OSError):
+        if read_regular(file) == text.encode():
+            file.chmod(mode)
+            return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, text)
+    file.chmod(mode)
 
 
 def output_folder(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 import sys
@@ -12,8 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from builder.artifacts.layers import epoch_of
-from builder.artifacts.manifests import judged_manifests
+from builder.artifacts.manifests import epoch_of, judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.inputs import fetched, look_for_registries
@@ -35,9 +33,10 @@ from builder.cli.options import (
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError, counted
+from builder.model.exact_json import streamed
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
-from builder.reports.report import BuildRun, report_of_run
+from builder.reports.report import BuildRun, report_of_run, write_report
 from builder.system.terminal import Progress, progress_for
 from builder.verify.evidence import host_of_checks
 from builder.verify.main_job import run_job
@@ -144,7 +143,7 @@ def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
     stages = states_of_stages(plan.images, _settings(options))
     if options.json:
-        print(json.dumps(show.plan_json(plan, states, stages), indent=1))
+        sys.stdout.writelines(streamed(show.plan_json(plan, states, stages)))
     else:
         print(show.plan_text(plan, states, stages if len(stages) <= MOST_WITH_STAGES else ()))
 
@@ -195,7 +194,7 @@ def _build(
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=host),
         )
-        show.write_report(run.settings.out, report)
+        write_report(run.settings.out, report)
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     elif specs:

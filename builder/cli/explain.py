@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
+import sys
 
 from builder.build import native
 from builder.build.planning import load_plan
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.model.exact_json import streamed
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
 
@@ -30,7 +31,7 @@ def run(options: ExplainOptions) -> int:
     decided = functools.partial(show.decisions, opened=native.is_open)
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        print(json.dumps(show.explanation_json(plan, decided, seen), indent=1))
+        sys.stdout.writelines(streamed(show.explanation_json(plan, decided, seen)))
     else:
         print(show.explanation(plan, decided, seen, complete=options.verbose))
     return 0

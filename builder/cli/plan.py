@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 
-from builder.artifacts.layers import epoch_of
-from builder.artifacts.manifests import ImageGoal
+from builder.artifacts.manifests import ImageGoal, epoch_of
 from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.model.exact_json import streamed
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
@@ -51,7 +51,8 @@ def run(options: PlanOptions) -> int:
     states = image_states(options.out, plan.images, goal)
     if options.json:
         stages = states_of_stages(plan.images, goal)
-        print(json.dumps({**show.plan_json(plan, states, stages), **values}, indent=1))
+        document = {**show.plan_json(plan, states, stages), **values}
+        sys.stdout.writelines(streamed(document))
         return 0
     if options.stages or len(plan.images) <= _MOST_WITH_STAGES:
         print(show.plan_text(plan, states, states_of_stages(plan.images, goal)))

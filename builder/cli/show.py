@@ -1,22 +1,20 @@
-"""Output of several commands: plans as text, JSON and graph, and the files of the report."""
+"""Output of several commands: plans as text, JSON and graph."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import fields
 
 from builder.build.records import StageState
-from builder.model import LeftOut, Plan, PlannedImage
+from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
+from builder.model.exact_json import JsonObject
 from builder.model.planned import by_reason, on_a_screen
-from builder.reports.report import ReportDocument, report_files
-from builder.system.files import write_atomically
 
 Decided = Callable[[PlannedImage], list[str]]  # returns a line for each decision on an image
 Seen = Callable[[PlannedImage], str]  # describes how far an image was tested here
+_CELL = [field.name for field in fields(Cell)]
 _MANY_IMAGES = 4  # with decisions, a screenful or two
 _MANY_CELLS = 8  # with reasons, the same
 _MANY_GROUPED = 50
@@ -44,22 +42,20 @@ def plan_text(
 
 def plan_json(
     plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]]
-) -> dict[str, Any]:
-    """Return the plan as JSON values."""
+) -> JsonObject:
+    """Return the plan as JSON values, to be streamed."""
+    images = zip(plan.images, states, stages, strict=True)
     return {
         "schema": "build-images/plan/v1",
-        "images": [
-            _image_json(image, state, image_stages)
-            for image, state, image_stages in zip(plan.images, states, stages, strict=True)
-        ],
-        "left_out": [_left_out_json(entry) for entry in plan.left_out],
+        "images": (_image_json(image, state, its_stages) for image, state, its_stages in images),
+        "left_out": map(_left_out_json, plan.left_out),
     }
 
 
 def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, object]:
     return {
         "image": image.identifier,
-        "cell": asdict(image.cell),
+        "cell": _cell_json(image.cell),
         "content_key": image.content_key,
         "base_image": image.base_image,
         "stages": [f"{stage.name}-{stage.version}" for stage in image.stages],
@@ -81,9 +77,13 @@ def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -
 def _left_out_json(left_out: LeftOut) -> dict[str, object]:
     return {
         "image": left_out.cell.identifier,
-        "cell": asdict(left_out.cell),
+        "cell": _cell_json(left_out.cell),
         "reasons": [{"layer": reason.layer, "text": reason.text} for reason in left_out.reasons],
     }
+
+
+def _cell_json(cell: Cell) -> dict[str, str]:
+    return {name: getattr(cell, name) for name in _CELL}
 
 
 def plan_graph(plan: Plan) -> str:
@@ -136,11 +136,11 @@ def _included(
         yield from (f"    seen: {text}" for text in [seen(image)] if text)
 
 
-def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]:
-    """Return the explanation as JSON values."""
+def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> JsonObject:
+    """Return the explanation as JSON values, to be streamed."""
     return {
         "schema": "build-images/explanation/v1",
-        "in": [
+        "in": (
             {
                 "image": image.identifier,
                 "decided": decided(image),
@@ -148,8 +148,8 @@ def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]
                 "layers": image.layers,
             }
             for image in plan.images
-        ],
-        "out": [_left_out_json(entry) for entry in plan.left_out],
+        ),
+        "out": map(_left_out_json, plan.left_out),
     }
 
 
@@ -172,10 +172,3 @@ def decisions(
             lines.append(f"emulated compilers that its recipes install: {others}")
     lines.append(f"checks: {', '.join(check.name for check in image.checks) or 'none'}")
     return lines
-
-
-def write_report(out: Path, document: ReportDocument) -> None:
-    """Write `report.json` and `report.html`; each replaces an older file atomically."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in report_files(document, out.resolve().name).items():
-        write_atomically(out / name, text, errors="replace")

@@ -19,7 +19,6 @@ from builder.cli.options import (
     not_empty,
     positive_number,
 )
-from builder.cli.show import write_report
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED, Outcome
@@ -27,7 +26,7 @@ from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
 from builder.reports.measured import as_text, exposition
-from builder.reports.report import refreshed
+from builder.reports.report import refreshed, write_report
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MOST_VALUES = 200_000  # of a manifest, a configuration or a list; the largest have some thousand
@@ -82,3 +82,25 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError(f"{text} is too large a number")
     return number
+
+
+JsonObject = Mapping[str, str | Iterable[object]]
+
+
+def streamed(document: JsonObject) -> Iterator[str]:
+    """Yield the text of an object of texts and lists, a line for each entry of a list.
+
+    The entries of a list are made one after the other, so thousands take no memory.
+    """
+    before = "{"
+    for name, value in document.items():
+        yield f"{before}\n{json.dumps(name)}: "
+        if isinstance(value, str):
+            yield json.dumps(value)
+        else:
+            yield "["
+            for number, entry in enumerate(value):
+                yield f"{',' if number else ''}\n {json.dumps(entry)}"
+            yield "\n]"
+        before = ","
+    yield "\n}\n"

@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
 from builder.model.manifest import ImageInputs
 from builder.model.records import read
@@ -102,6 +101,8 @@ def age_days(state: IndexState, at: str) -> int | None:
 def _date(content: bytes) -> str:
     match = _DATE.search(content.decode(errors="replace"))
     try:
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - loads sockets
+
         date = parsedate_to_datetime(match[1]) if match else None
     except ValueError:
         return ""

@@ -12,12 +12,14 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, BuildImagesError
 from builder.model.manifest import Manifest
-from builder.system.process import Processes
+
+if TYPE_CHECKING:
+    from builder.system.process import Processes
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -201,6 +203,8 @@ def remove_tree(folder: Path) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)
     if os.geteuid() != 0 and os.path.lexists(folder):
+        from builder.system.process import Processes  # noqa: PLC0415 - who reads starts nothing
+
         with contextlib.suppress(BuildImagesError):
             Processes().capture([*as_root_of_own(), "rm", "-rf", "--", folder], check=False)
 

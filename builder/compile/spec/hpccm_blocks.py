@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
@@ -175,6 +176,7 @@ def complaints() -> Iterator[list[str]]:
         messages += dict.fromkeys(text for text in texts if not text.startswith(tuple(EXPLAINED)))
 
 
+@functools.cache
 def block_classes() -> dict[str, type]:
     """Return the blocks and primitives that every recipe can name."""
     blocks = {

@@ -16,14 +16,13 @@ from made_releases import images_of, make_images, make_project
 from samples import compare_with_golden
 
 from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statements
-from builder.cli.show import write_report
 from builder.distribute.publish.releases import ready
 from builder.model import PlannedImage
 from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_of, run_faults
 from builder.model.manifest import Outcome, manifest_from
 from builder.model.planned import environment_text
 from builder.model.predicates import result_of
-from builder.reports.report import BuildRun, report_of_run
+from builder.reports.report import BuildRun, report_of_run, write_report
 from builder.verify.finished_images import proven_state
 
 Json = dict[str, Any]

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from builder.artifacts.layers import (
-    epoch_of,
     is_kept,
     is_rewritten,
     rewritten,
     settled,
 )
+from builder.artifacts.manifests import epoch_of
 from builder.model import EPOCH
 from builder.model.errors import BadInput
 

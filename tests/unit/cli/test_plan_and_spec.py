@@ -47,12 +47,28 @@ def alter_keeping_size_and_time(folder: Path) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def linked_elsewhere(folder: Path, name: str) -> None:
+    elsewhere = folder.parents[1] / "elsewhere"
+    (folder / name).rename(elsewhere)
+    (folder / name).symlink_to(elsewhere)
+
+
+def in_its_place(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 SPOILT: dict[str, Callable[[Path], object]] = {
     "altered": lambda folder: (folder / "Dockerfile").write_text("FROM scratch\n"),
     "altered, of the same size and time": alter_keeping_size_and_time,
     "a file less": lambda folder: (folder / "files/run-checks").unlink(),
     "gone": shutil.rmtree,
     "a file more": lambda folder: (folder / "files/checks/99-other").write_text("#!/bin/sh\n"),
+    "a folder more": lambda folder: (folder / "files/checks/other").mkdir(),
+    "a folder that is a link": lambda folder: linked_elsewhere(folder, "files/checks"),
+    "a file that is a link": lambda folder: linked_elsewhere(folder, "files/run-checks"),
+    "files that are a link": lambda folder: linked_elsewhere(folder, "files"),
+    "a folder in the place of a file": lambda folder: in_its_place(folder / "files/run-checks"),
     "another mode": lambda folder: (folder / "files/run-checks").chmod(0o600),
 }
 
@@ -65,6 +81,8 @@ def test_a_spoilt_spec_is_written_anew(project: Path, name: str) -> None:
     SPOILT[name](folder)
     run("spec", project)
     assert texts(project / "out") == expected
+    assert not [path for path in (project / "out").rglob("*") if path.is_symlink()]
+    assert not (folder / "files/checks/other").exists()
     assert (folder / "files/run-checks").stat().st_mode & 0o777 == 0o755
 
 

@@ -18,12 +18,11 @@ from test_report import cell, manifest, render, why
 
 from builder.build.run import Run
 from builder.cli import main, verify
-from builder.cli.show import write_report
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.measurement import Completion, GpuUse, Measured, OneRun, Use
 from builder.reports.measured import as_text, exposition, plot_of
-from builder.reports.report import refreshed
+from builder.reports.report import refreshed, write_report
 from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.rounds import record, with_measurement

@@ -15,10 +15,15 @@ from manifest_samples import record
 from measure_samples import measured
 from samples import compare_page_with_golden, image, recipe
 
-from builder.cli.show import write_report
 from builder.model import Cell, LeftOut, Plan, Reason
 from builder.model.records import read, write
-from builder.reports.report import BuildRun, LeftOutImage, ReportDocument, report_of_run
+from builder.reports.report import (
+    BuildRun,
+    LeftOutImage,
+    ReportDocument,
+    report_of_run,
+    write_report,
+)
 from builder.reports.report.view import axes_of, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
