@@ -1,15 +1,38 @@
-"""Differences between two builds of one image: the first path that differs in each layer."""
+"""Differences between two builds: layer by layer, or between the contents of two images.
+
+The contents of an image are kept in a small file of its folder, and those of the build before in a
+folder `previous`, with the manifest and the bill of materials of that build.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import json
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, NamedTuple
 
-from builder.artifacts.oci import Layout, opened_layer
-from builder.artifacts.tree import TreeEntry, clean, entry_of, first_difference
+from builder.artifacts.flatten import entries_of_layout
+from builder.artifacts.manifests import read_manifest, why_none
+from builder.artifacts.oci import Layout, labels_of, opened_layer, read_layout
+from builder.artifacts.tree import (
+    TreeEntry,
+    changed_paths,
+    clean,
+    comparable,
+    entry_of,
+    first_difference,
+)
 from builder.model.digests import sha256_of
+from builder.model.errors import BadInput
+from builder.model.exact_json import part
+from builder.model.manifest import MANIFEST, SBOM, Manifest
+from builder.model.records import read, write
+from builder.system.files import read_json
 
 CONFIG, LAYERS, COMPRESSION, ORDER = "config", "layers", "compression", "order"
 
@@ -111,3 +134,156 @@ def _members(stream: IO[bytes]) -> dict[str, _Member]:
 
 def _short(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+
+
+# ---- The contents of two images ----
+
+OCI = "image.oci"
+CONTENTS = "contents.json.gz"
+PREVIOUS = "previous"
+_DIGITS = 16  # of a file's SHA-256, which tell two contents apart
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageContents:
+    """Labels and files of an image; `files` has kind, mode, size, content and target by path."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, layout: Layout, entries: Mapping[str, TreeEntry]) -> ImageContents:
+        """Return the contents of an image, from its layout and its tree."""
+        files = {
+            path: (one.kind, one.mode, one.size, one.content[:_DIGITS], one.target)
+            for path, one in entries.items()
+        }
+        return cls(labels=labels_of(layout), files=files)
+
+    def tree(self) -> dict[str, TreeEntry]:
+        """Return the files as entries of a tree."""
+        return {
+            path: TreeEntry(
+                path=path,
+                kind=str(kind),
+                mode=int(str(mode)),
+                size=int(str(size)),
+                content=str(content),
+                target=str(target),
+            )
+            for path, (kind, mode, size, content, target) in self.files.items()
+        }
+
+
+def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) -> None:
+    """Write the contents of a verified image to its folder."""
+    text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
+    partial = folder / f".{CONTENTS}.partial"
+    partial.write_bytes(gzip.compress(text.encode(), mtime=0))
+    partial.replace(folder / CONTENTS)
+
+
+def keep_previous(folder: Path) -> None:
+    """Keep what describes a finished image when another build replaces it."""
+    if not (folder / MANIFEST).exists():
+        return
+    previous = folder / PREVIOUS
+    shutil.rmtree(previous, ignore_errors=True)
+    previous.mkdir()
+    for name in (SBOM, CONTENTS, MANIFEST):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(folder / name, previous / name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageChange:
+    """What differs between two images: an item with its values, empty where an image has none.
+
+    `what` is package, file, size, label or check.
+    """
+
+    what: str
+    name: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageChanges:
+    """The differences between two images; without `files_known`, files and labels are not."""
+
+    before: Manifest
+    after: Manifest
+    changes: tuple[ImageChange, ...]
+    files_known: bool
+
+
+def image_changes(before: Path, after: Path) -> ImageChanges:
+    """Compare the images in two folders: packages, files, sizes, labels and checks."""
+    old, new = _manifest(before), _manifest(after)
+    first, second = _contents(before), _contents(after)
+    changes = [
+        *_changed(
+            "package", packages_of(read_json(before / SBOM)), packages_of(read_json(after / SBOM))
+        ),
+        *_changed("size", _sizes(old), _sizes(new)),
+        *_changed("check", _checks(old), _checks(new)),
+    ]
+    files_known = bool(first.files and second.files)
+    if files_known:
+        changes += _changed("label", first.labels, second.labels)
+        changes += _changed_files(first.tree(), second.tree())
+    return ImageChanges(before=old, after=new, changes=tuple(changes), files_known=files_known)
+
+
+def _changed_files(
+    before: Mapping[str, TreeEntry], after: Mapping[str, TreeEntry]
+) -> Iterator[ImageChange]:
+    for path, text in changed_paths(after, before).items():
+        gone = "gone" if path in before else "new"
+        both = path in before and path in after
+        yield ImageChange(what="file", name=f"/{path}", after=text if both else gone)
+
+
+def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
+    """Return the versions of the packages in a bill of materials, by name."""
+    return {package["name"]: package["version"] for package in part(bill, "components") or []}
+
+
+def _manifest(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BadInput(why_none(folder))
+    return manifest
+
+
+def _contents(folder: Path) -> ImageContents:
+    """Return the contents of an image: as they were kept, else from its layout, else none."""
+    try:
+        return read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
+    except (OSError, ValueError, EOFError):
+        if not (folder / OCI).exists():
+            return ImageContents()
+    layout = read_layout(folder / OCI)
+    return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
+
+
+def _sizes(manifest: Manifest) -> dict[str, str]:
+    return {name: str(one.size) for name, one in manifest.artifacts.items()}
+
+
+def _checks(manifest: Manifest) -> dict[str, str]:
+    return {
+        f"{run}/{each.check}": each.outcome
+        for run, outcomes in manifest.checks.items()
+        for each in outcomes
+    }
+
+
+def _changed(
+    what: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[ImageChange]:
+    for name in sorted({*before, *after}):
+        old, new = before.get(name, ""), after.get(name, "")
+        if old != new:
+            yield ImageChange(what=what, name=name, before=old, after=new)

@@ -112,11 +112,18 @@ def line_of(path: str, kind: str, mode: int, size: int, *more: str) -> bytes:
 
 def differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry]) -> list[str]:
     """Return the differences of two trees, one line a path."""
-    return [
-        f"/{path}: {_difference(first.get(path), second.get(path))}"
+    return [f"/{path}: {text}" for path, text in changed_paths(first, second).items()]
+
+
+def changed_paths(
+    first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry]
+) -> dict[str, str]:
+    """Return how paths differ between two trees, by path, sorted."""
+    return {
+        path: _difference(first.get(path), second.get(path))
         for path in sorted(first.keys() | second.keys())
         if first.get(path) != second.get(path)
-    ]
+    }
 
 
 def _difference(first: TreeEntry | None, second: TreeEntry | None) -> str:

@@ -46,7 +46,8 @@ _PASSING = ("verify-", "reproduce-", "layers-", "rehearsal-", "site-store-")  # 
 class Garbage:
     """One item in the store that nothing refers to.
 
-    `kind` is base, stage, image, storage, work, source, package, native, pull or rehearsal.
+    `kind` is base, stage, image, storage, work, source, package, native, pull, rehearsal, project
+    or cluster.
 
     `bytes` is what its removal frees. Images share layers, so the first has the bytes of them all.
     """
@@ -221,6 +222,9 @@ def _counted(home: Home, since: float) -> Iterator[Garbage]:
         ("pull", home.pulls / "blobs", "[!.]*", "blob", "no pull used it recently"),
         ("pull", home.pulls / "layers", "[!.]*", "note", "no pull used it recently"),
         ("rehearsal", home.rehearsals, "*.json", "record", "it is old"),
+        ("project", home.projects, "[!.]*", "project", "no run on workers used it recently"),
+        ("project", home.projects, ".*.partial", "project", "incomplete"),
+        ("cluster", home.clusters, "*", "file", "it is of an old run on workers"),
     ):
         if old := [path for path in folder.glob(pattern) if path.stat().st_mtime < since]:
             yield _files(kind, counted(len(old), noun), sorted(old), why)

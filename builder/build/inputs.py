@@ -32,7 +32,7 @@ from builder.model import (
 )
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK, PACKED, layer_of
+from builder.model.inputs import DEBIAN_SOURCE, LOCK, PACKED, WHEEL_SOURCE, layer_of
 from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -49,8 +49,10 @@ from builder.sources.download import Downloader
 from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
 from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
+from builder.sources.wheels import WheelIndex
 from builder.system.files import write_atomically
 from builder.system.home import Home
+from builder.system.host_facts import own_index
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 
@@ -80,11 +82,17 @@ def fetched(
 
 
 def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
-    """Return the store in the builder's home, with this machine's Debian mirror if needed."""
-    debian = find_mirror().main if any(url.startswith(DEBIAN_SOURCE) for url in urls) else ""
-    home = Home.of_environment().sources
-    layers = layers_of(project)
-    return SourceStore(path=home, mirrors=site.sources, debian=debian, layers=layers)
+    """Return the store in the builder's home, with this machine's mirror and index if needed."""
+    used = {
+        scheme for scheme in (DEBIAN_SOURCE, WHEEL_SOURCE) for url in urls if url.startswith(scheme)
+    }
+    return SourceStore(
+        path=Home.of_environment().sources,
+        mirrors=site.sources,
+        debian=find_mirror().main if DEBIAN_SOURCE in used else "",
+        index=own_index(Processes()) if WHEEL_SOURCE in used else "",
+        layers=layers_of(project),
+    )
 
 
 class DownloadProgress:
@@ -356,10 +364,11 @@ def _locking(project: Project, store: SourceStore, progress: Progress, *, update
         processes=Processes(),
         say=progress.say,
     )
+    index = WheelIndex(url=store.index, downloader=downloader, folder=store.path)
     return Locking(
         store=store,
         downloader=downloader,
-        resolve=debian.resolve,
+        resolve=lambda url: (index if url.startswith(WHEEL_SOURCE) else debian).resolve(url),
         update=update,
         say=progress.say,
     )

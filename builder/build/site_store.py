@@ -20,7 +20,7 @@ from builder.sources.site_store import SiteStore, store_error
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.repository import RepositoryStore, repository_store
-from builder.system.files import remove_tree
+from builder.system.files import note_use, remove_tree
 from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.system.web import without_users
@@ -125,6 +125,7 @@ def take_project(name: str, digest: str, project: Path, say: Callable[[str], obj
     project.parent.mkdir(parents=True, exist_ok=True)
     with locked(project.parent, project.name):
         if project.is_dir():
+            note_use(project)
             return
         partial = project.with_name(f".{project.name}.partial")
         remove_tree(partial)  # of a process that was killed

@@ -234,9 +234,28 @@ class RunStages:
             with image_log.also_in(own) if image_log else contextlib.nullcontext():
                 build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
         except StepFailed as error:
-            raise located(error, spec, stage.target) from error
+            raise self.located(error, spec, stage) from error
         finally:
             remove(folder)
+
+    def located(self, error: StepFailed, spec: Spec, stage: KeyedStage) -> StepFailed:
+        """Return the error of a stage's build with the place in the project of its failed step."""
+        if error.step is None:
+            return error
+        stages = self.of(spec.image)
+        number = stages.index(stage)
+        [*_, base] = _FROM.finditer(self.alone(spec, number))
+        where = place_of(error.step, spec, stage.target)
+        step = dataclasses.replace(
+            error.step,
+            layer=error.step.layer or base["source"],
+            stage=stage.target,
+            where=where,
+            engine=self.run.engine.name,
+            stages={one.target: one.tag for one in stages[:number]},
+        )
+        message = f"{error.message}\n  from {where}" if where else error.message
+        return _with(error, message=message, log=error.log, step=step)
 
     def _record(self, spec: Spec, stage: KeyedStage, text: str, took_s: float, tag: str) -> None:
         record = StageRecord(
@@ -287,27 +306,18 @@ def _with(
     return StepFailed(message, tail=error.tail, log=log, hint=error.hint, step=step or error.step)
 
 
-def located(error: StepFailed, spec: Spec, target: str) -> StepFailed:
-    """Return the error of a stage's build with the place in the project of the step that failed."""
+def place_of(step: BuildStep, spec: Spec, target: str) -> str:
+    """Return the file, line and key that a step of a stage comes from; empty if it is not known."""
     from builder.compile.lint.reading import read_dockerfile  # noqa: PLC0415 - only failures need it
 
-    if error.step is None:
-        return error
-    step, text = error.step, read_dockerfile(spec.dockerfile)
-    words = step.instruction.split()
+    text, words = read_dockerfile(spec.dockerfile), step.instruction.split()
     lines = [
         part.line
         for part in text.parts
         if text.stages[part.stage].name == target and [part.name, *part.value.split()] == words
     ]
     origin = spec.origin_of(lines[min(step.number, len(lines)) - 1]) if lines else None
-    where = f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
-    return _with(
-        error,
-        message=f"{error.message}\n  from {where}" if where else error.message,
-        log=error.log,
-        step=dataclasses.replace(step, stage=target, where=where),
-    )
+    return f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
 
 
 def _digest(text: str) -> str:

@@ -13,7 +13,15 @@ from gc import freeze
 from pathlib import Path
 
 from builder.cli.commands import command_of, parse
-from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.cli.options import Options
+from builder.model.errors import (
+    BadInput,
+    BuildImagesError,
+    EmptySelection,
+    Interrupted,
+    MissingPrerequisite,
+)
+from builder.model.planned import AllLeftOut
 from builder.system.home import Home
 from builder.system.terminal import printable_lines
 
@@ -44,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(argv: Sequence[str] | None) -> int:
+    options = Options()
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -60,6 +69,8 @@ def _ended(argv: Sequence[str] | None) -> int:
         _tell("interrupted; run the same command again to continue")
         return Interrupted.exit_code
     except BuildImagesError as error:
+        if isinstance(error, AllLeftOut) and getattr(options, "verbose", False):
+            error = EmptySelection(error.complete())
         _tell(f"build-images: {error}")
         return error.exit_code
     except OSError as error:

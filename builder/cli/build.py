@@ -24,7 +24,6 @@ from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
     Parser,
-    ProgressOptions,
     SelectorOptions,
     add_flag,
     add_max_index_age,
@@ -40,6 +39,7 @@ from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
 from builder.reports.report import BuildRun, report_of_run
 from builder.system.terminal import Progress, progress_for
+from builder.verify.evidence import host_of_checks
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 from builder.verify.shared_images import take_images
@@ -50,7 +50,7 @@ _COUNTS = {2: "two", 3: "three"}
 _HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe or --image for fewer"
 
 
-class BuildOptions(SelectorOptions, ProgressOptions):
+class BuildOptions(SelectorOptions):
     """The options of the main job."""
 
     engine: str
@@ -181,12 +181,19 @@ def _build(
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs, elsewhere=elsewhere)
         took_s = round(time.monotonic() - start, 1)
+        out = run.settings.out
+        evidence = [
+            out / name / file
+            for name, manifest in results.manifests.items()
+            for file in manifest.evidence
+        ]
+        host = host_of_checks(evidence) or dataclasses.asdict(run.host)
         report = report_of_run(
-            judged_manifests(run.settings.out),
+            judged_manifests(out),
             plan,
             results.reasons(lacking=False),
             {**results.reasons(lacking=True), **lacking},
-            BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
+            BuildRun(started=run.started, duration_s=took_s, host=host),
         )
         show.write_report(run.settings.out, report)
     if options.json:

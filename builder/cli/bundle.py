@@ -10,7 +10,6 @@ from pathlib import Path
 from builder.cli.options import (
     EXIT_CODES,
     Parser,
-    ProgressOptions,
     SelectorOptions,
     a_path,
     add_flag,
@@ -55,7 +54,7 @@ examples:
 """
 
 
-class BundleOptions(SelectorOptions, ProgressOptions):
+class BundleOptions(SelectorOptions):
     """The options of `bundle`; `output` is the folder that contains the images' folders."""
 
     archive: Path

@@ -30,8 +30,10 @@ ABOUT = {
     "lock": "pin sources by checksum and base images by digest, in lock.yaml",
     "fetch": "download all locked sources into the local store",
     "logs": "print the log of an image's build, or the output of a check",
+    "shell": "open a shell in a built image, or in the stage that failed",
     "verify": "verify built or pulled images again",
     "reproduce": "build an image again, and check that it is identical, byte for byte",
+    "diff": "compare two images, or an image with the build before it",
     "publish": "push verified images to a registry",
     "bundle": "write verified images into an archive",
     "load": "import images from an archive, if they are verified",
@@ -119,6 +121,9 @@ def _with_command(argv: Sequence[str]) -> list[str]:
         guess = f"did you mean {close[0]}? " if close else ""
         text = f"unknown command: {words[0]}; {guess}commands: {', '.join(ABOUT)}"
         make_parser(declared=[]).error(text)
+    before = 2 if words[:1] == ["--project"] else "".join(words[:1]).startswith("--project=")
+    if before and words[before:] and words[before] in ABOUT:
+        words.insert(0, words.pop(before))
     if words and (words[0] in ABOUT or words[0] in {"-h", "--help", "--version"}):
         return words
     return [DEFAULT, *words]

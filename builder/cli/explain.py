@@ -32,5 +32,5 @@ def run(options: ExplainOptions) -> int:
     if options.json:
         print(json.dumps(show.explanation_json(plan, decided, seen), indent=1))
     else:
-        print(show.explanation(plan, decided, seen))
+        print(show.explanation(plan, decided, seen, complete=options.verbose))
     return 0

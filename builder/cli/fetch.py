@@ -7,7 +7,7 @@ import json
 from builder.build.at_work import using
 from builder.build.inputs import fetched, planned, sources_of
 from builder.build.planning import compiled
-from builder.cli.options import Parser, ProgressOptions, SelectorOptions, add_flag, add_offline
+from builder.cli.options import Parser, SelectorOptions, add_flag, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
 from builder.model.errors import counted
@@ -15,7 +15,7 @@ from builder.system.home import Home
 from builder.system.terminal import Progress
 
 
-class FetchOptions(SelectorOptions, ProgressOptions):
+class FetchOptions(SelectorOptions):
     """The options of `fetch`."""
 
     offline: bool

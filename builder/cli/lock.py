@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from builder.build.inputs import Lockable
-from builder.cli.options import Parser, ProgressOptions, SelectorOptions, add_flag
+from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -18,7 +18,7 @@ from builder.model.inputs import LOCK
 from builder.system.terminal import Progress
 
 
-class LockOptions(SelectorOptions, ProgressOptions):
+class LockOptions(SelectorOptions):
     """The options of `lock`."""
 
     check: bool

@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     commands: Sequence[str] = ()
+    takes_command = False  # `argv` of its options is what follows --
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -42,6 +43,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments, for a command and for the whole command line."""
+        if self.takes_command:
+            end = args.index("--") if "--" in args else len(args)
+            self.set_defaults(argv=args[end + 1 :])
+            args = args[:end]
         options, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(self._left_over(rest, self._option_string_actions))
@@ -74,7 +79,7 @@ class Options(argparse.Namespace):
 
 
 class ProgressOptions(Options):
-    """Options of long-running commands."""
+    """Options that set how much a command prints."""
 
     verbose: bool
     quiet: bool
@@ -85,7 +90,7 @@ class ProgressOptions(Options):
         return 2 if self.verbose else 0 if self.quiet else 1
 
 
-class SelectorOptions(Options):
+class SelectorOptions(ProgressOptions):
     """Options that select images."""
 
     image: Sequence[str]
@@ -126,7 +131,7 @@ def add_project(parser: Parser) -> None:
         type=a_path,
         metavar="DIR",
         default=".",
-        help="the folder with matrix.yaml, recipes/ and base-images/ (default: this one)",
+        help="the project: the folder with matrix.yaml (default: this one)",
     )
 
 
@@ -175,8 +180,13 @@ def add_selectors(parser: Parser) -> None:
 def add_progress(parser: Parser) -> None:
     """Add the options of `ProgressOptions`."""
     level = parser.add_mutually_exclusive_group()
-    level.add_argument("-q", "--quiet", action="store_true", help="print failures only")
-    level.add_argument("-v", "--verbose", action="store_true", help="show all subprocess output")
+    level.add_argument("-q", "--quiet", action="store_true", help="print results and failures only")
+    level.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print more: all reasons, all output of programs",
+    )
 
 
 def add_offline(parser: Parser) -> None:

@@ -10,7 +10,6 @@ from functools import partial
 from builder.cli.options import (
     EXIT_CODES,
     Parser,
-    ProgressOptions,
     SelectorOptions,
     add_flag,
     add_output,
@@ -61,7 +60,7 @@ examples:
 """
 
 
-class PublishOptions(SelectorOptions, ProgressOptions):
+class PublishOptions(SelectorOptions):
     """The options of `publish`."""
 
     to: str

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
-from builder.cli.options import Parser, ProgressOptions, SelectorOptions, a_path, add_flag
+from builder.cli.options import Parser, SelectorOptions, a_path, add_flag
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.model.records import plain
@@ -24,7 +24,7 @@ from builder.verify.stand_ins import StepsOf, steps_on_stand_ins
 _INDENT = " " * 4
 
 
-class RehearseOptions(SelectorOptions, ProgressOptions):
+class RehearseOptions(SelectorOptions):
     """The options of `rehearse`."""
 
     clones: Sequence[Path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,15 @@ from typing import Any
 from builder.build.records import StageState
 from builder.model import LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
-from builder.model.planned import MANY, by_reason
+from builder.model.planned import by_reason, on_a_screen
 from builder.reports.report import ReportDocument, report_files
 from builder.system.files import write_atomically
 
 Decided = Callable[[PlannedImage], list[str]]  # returns a line for each decision on an image
 Seen = Callable[[PlannedImage], str]  # describes how far an image was tested here
+_MANY_IMAGES = 4  # with decisions, a screenful or two
+_MANY_CELLS = 8  # with reasons, the same
+_MANY_GROUPED = 50
 _NO_HANDLER = (
     "native tools: none, set-up did not install the kernel's handler; run 'build-images setup'"
 )
@@ -98,26 +101,39 @@ def plan_graph(plan: Plan) -> str:
     return "\n".join(["digraph plan {", "  rankdir=LR;", *edges, "}"])
 
 
-def explanation(plan: Plan, decided: Decided, seen: Seen = lambda _: "") -> str:
+def explanation(
+    plan: Plan, decided: Decided, seen: Seen = lambda _: "", *, complete: bool = False
+) -> str:
     """Return why each selected cell is included or excluded, and the decisions for each image.
 
-    If many cells are excluded, they are grouped by reason.
+    Of many images and cells only as much as fits on a screen, unless all of it is wanted.
     """
-    lines: list[str] = []
-    for image in plan.images:
-        lines += [
-            f"+ {image.identifier}",
-            *(f"    {line}" for line in decided(image)),
-            *(f"    seen: {text}" for text in [seen(image)] if text),
-        ]
-    if len(plan.left_out) > MANY:
+    lines = list(_included(plan.images, decided, seen, complete=complete))
+    if not complete and len(plan.left_out) > _MANY_CELLS:
+        lines.append(f"{len(plan.left_out)} cells are left out; --verbose names them. By reason:")
+        lines += on_a_screen(plan.left_out)
+    elif len(plan.left_out) > _MANY_GROUPED:
         lines += [f"{len(plan.left_out)} cells are left out:"]
-        for text, cells in by_reason(plan.left_out):
+        for text, cells in by_reason(each.pair for each in plan.left_out):
             lines += [f"- {text}", *(f"    {line}" for line in cells)]
     else:
         for entry in plan.left_out:
             lines += [f"- {entry.cell.identifier}", *(f"    {reason}" for reason in entry.reasons)]
     return "\n".join(lines)
+
+
+def _included(
+    images: Sequence[PlannedImage], decided: Decided, seen: Seen, *, complete: bool
+) -> Iterator[str]:
+    if not complete and len(images) > _MANY_IMAGES:
+        yield f"{len(images)} images are included; --verbose says what decided each:"
+        yield from (f"+ {image.identifier}" for image in images[:_MANY_IMAGES])
+        yield f"  and {len(images) - _MANY_IMAGES} more: 'build-images plan' lists them"
+        return
+    for image in images:
+        yield f"+ {image.identifier}"
+        yield from (f"    {line}" for line in decided(image))
+        yield from (f"    seen: {text}" for text in [seen(image)] if text)
 
 
 def explanation_json(plan: Plan, decided: Decided, seen: Seen) -> dict[str, Any]:

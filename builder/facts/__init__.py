@@ -22,6 +22,7 @@ from builder.facts.cuda import (
     RPM,
     START,
     UNCLEAR,
+    WHEEL,
     CudaError,
     CudaRelease,
     LibraryRelease,
@@ -29,7 +30,7 @@ from builder.facts.cuda import (
     cuda_errors,
 )
 from builder.facts.mpi import MPI_FAMILIES, MpiFamily, MpiRelease
-from builder.facts.runtimes import SystemRelease
+from builder.facts.software import SystemRelease
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

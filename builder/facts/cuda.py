@@ -10,8 +10,8 @@ from typing import NamedTuple
 from builder.facts.tables import Where, rows
 
 CUDNN, NCCL = "cudnn", "nccl"
-DEB, RPM = "deb", "rpm"
-PACKAGINGS = (DEB, RPM)
+DEB, RPM, WHEEL = "deb", "rpm", "wheel"
+PACKAGINGS = (DEB, RPM, WHEEL)
 _EVERY_SYSTEM = "all"
 
 
@@ -27,8 +27,9 @@ class CudaRelease:
     packages of the release, by its own names (`rhel8`); `images` maps one to the ends of the tags
     of NVIDIA's images (`ubi8`), and `image_names` to their repository, where that is not
     `docker.io/nvidia/cuda`. `deleted` maps the ends of tags that left the public registry, or
-    `all`, to the source of that; `leaving` is the source of that the others go next. An empty field
-    is not known: `notes` says so.
+    `all`, to the source of that; `leaving` is the source of that the others go next. `wheels` maps
+    its parts on the Python package index to their versions. An empty field is not known: `notes`
+    says so.
     """
 
     version: str
@@ -47,6 +48,7 @@ class CudaRelease:
     image_names: Mapping[str, str] = field(default_factory=dict)
     deleted: Mapping[str, str] = field(default_factory=dict)
     leaving: str = ""
+    wheels: Mapping[str, str] = field(default_factory=dict)
 
     def deleted_by(self, system: str) -> str:
         """Return the source for the deletion of a system's public image; empty if it exists.
@@ -74,10 +76,11 @@ class SdkRelease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryRelease:
-    """One cuDNN or NCCL in NVIDIA's package repositories, built for one CUDA.
+    """One cuDNN or NCCL in NVIDIA's package repositories or on the index, built for one CUDA.
 
     `build` is that CUDA: a release (`11.8`), which it pairs with, or a major version (`12`), with
-    all of whose releases it pairs. `deb` and `rpm` are the architectures that have such packages.
+    all of whose releases it pairs. `deb`, `rpm` and `wheel` are the architectures that have such
+    packages.
     """
 
     name: str
@@ -88,11 +91,12 @@ class LibraryRelease:
     notes: str = ""
     deb: tuple[str, ...] = ()
     rpm: tuple[str, ...] = ()
+    wheel: tuple[str, ...] = ()
 
     @property
     def packagings(self) -> Mapping[str, tuple[str, ...]]:
-        """The architectures by kind of package, `deb` or `rpm`."""
-        return {DEB: self.deb, RPM: self.rpm}
+        """The architectures by kind of package, `deb`, `rpm` or `wheel`."""
+        return {DEB: self.deb, RPM: self.rpm, WHEEL: self.wheel}
 
     def pairs_with(self, cuda: str) -> bool:
         """Return whether the library works with a CUDA release."""

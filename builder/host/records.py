@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 
 from builder import facts
-from builder.facts.runtimes import RUNTIMES
+from builder.facts.software import RUNTIMES
 from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import Reader, list_of, mapping_of, one_of, record, text, words

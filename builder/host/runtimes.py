@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.facts.runtimes import (
+from builder.facts.software import (
     CDI_CRIO,
     CLONE3_GLIBC,
     RUNTIMES,

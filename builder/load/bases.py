@@ -11,6 +11,7 @@ from builder.load.document import Faults, Node, inside, key_node, note
 from builder.load.readers import (
     Reader,
     architecture,
+    flag,
     identifier,
     keyed,
     list_of,
@@ -94,7 +95,12 @@ _bootstrap = record(
 _cuda = record(
     CudaSupport,
     {},
-    {"image": text, "repository": text, "distribution": keyed(version, _packaged_cuda)},
+    {
+        "image": text,
+        "repository": text,
+        "distribution": keyed(version, _packaged_cuda),
+        "wheels": flag,
+    },
 )
 _base = record(
     BaseImage,

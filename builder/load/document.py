@@ -38,6 +38,9 @@ _MANY = 2_000
 Scalar = str | int | float | bool | dt.date | None
 
 
+_TABS = "indent with spaces: this line begins with a tab"
+_TEMPLATE = 'write a template in quotes: "{{ mpi.version }}"'
+
 # The error of libyaml's scanner at its own limit, in the wheels of PyYAML since 6.0.4.
 _NESTING = "exceeded maximum nesting depth"
 
@@ -200,7 +203,10 @@ def _compose(text: str) -> yaml.Node:
         problem = ", ".join(filter(None, (error.context, error.problem)))
         if _NESTING in problem:
             raise _too_large() from None
-        raise _UnreadableError(f"not YAML: {problem}", mark.line + 1 if mark else 1) from None
+        line = "".join(text.splitlines()[mark.line :][:1]) if mark else ""
+        valid = _TABS if "\t" in line[: len(line) - len(line.lstrip())] else ""
+        number = mark.line + 1 if mark else 1
+        raise _UnreadableError(f"not YAML: {problem}", number, valid=valid) from None
     except RecursionError:  # of PyYAML's own parser
         raise _too_large() from None
     if raw is None:
@@ -280,7 +286,8 @@ class _Converter:
         key = self.node(raw, where)
         if isinstance(key.value, str):
             return key.value
-        self._faults.add(where, f"a key must be text, found {key.describe()}", quoted(key))
+        valid = _TEMPLATE if isinstance(key.value, Mapping) else quoted(key)
+        self._faults.add(where, f"a key must be text, found {key.describe()}", valid)
         return None
 
     def _scalar(self, raw: yaml.ScalarNode, where: Where) -> Node:

@@ -194,6 +194,7 @@ def _cuda(source: Reader[str]) -> Reader[CudaRelease]:
             "image_names": _by_architecture(text),
             "deleted": mapping_of(source),
             "leaving": source,
+            "wheels": mapping_of(_dotted),
             "notes": text,
         },
         placed=True,

@@ -12,7 +12,7 @@ from builder.model.inputs import PACKED, PROJECT, SHIPPED, SITE
 
 MATRIX = "matrix.yaml"
 INHERIT = "inherit"
-_PROGRAM = Path(__file__).parents[2]
+_PROGRAM = Path(__file__).resolve().parents[2]
 _IN_WHEEL = "build_images"  # setup.py puts the files there
 
 

@@ -19,7 +19,15 @@ from builder.load.readers import (
     text,
 )
 from builder.model import Layer, Where
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, Lock, LockedSource
+from builder.model.architectures import ARCHITECTURES
+from builder.model.inputs import (
+    DEBIAN_SOURCE,
+    LOCAL_SOURCE,
+    LOCK,
+    WHEEL_SOURCE,
+    Lock,
+    LockedSource,
+)
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which removes the entry"
@@ -27,14 +35,16 @@ _TAKE_OUT = "remove the entry and run build-images lock, which writes this file"
 _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
 _DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
+_WHEEL = rf"{WHEEL_SOURCE}[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*/(?:{'|'.join(ARCHITECTURES)})"
 _LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
 _SHA256 = r"[0-9a-f]{64}"
 
 source_url = matching(
-    re.compile(f"{_URL}|{_DEBIAN}|{_LOCAL}"),
+    re.compile(f"{_URL}|{_DEBIAN}|{_WHEEL}|{_LOCAL}"),
     "is not the URL of a source",
-    f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, or "
-    f"{LOCAL_SOURCE}PATH for a file in the project's folder",
+    f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, "
+    f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE, or {LOCAL_SOURCE}PATH for a file in the project's "
+    "folder",
 )
 _source = record(
     LockedSource,

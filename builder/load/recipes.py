@@ -33,6 +33,7 @@ from builder.load.readers import (
 )
 from builder.model import (
     AXES,
+    CUDA_LIBRARIES,
     FILE_ARGUMENTS,
     MPI_ROUTES,
     OPTIONAL,
@@ -49,6 +50,7 @@ from builder.model import (
 TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
         "capabilities": 'a list of compute capabilities, such as ["70"]',
+        "libraries": f"a list of libraries: {', '.join(CUDA_LIBRARIES)}",
         "cudnn": "true, false or optional (installed if the route has it)",
         "nccl": "true, false or optional (installed if the route has it)",
         "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
@@ -179,6 +181,9 @@ def check_toolkit(use: BlockUse, faults: Faults) -> None:
             faults.add(use.place_of(name), f"expected {valid[name]}")
 
 
+_LISTED = {"routes": MPI_ROUTES, "libraries": CUDA_LIBRARIES}
+
+
 def _fits(name: str, value: object) -> bool:
     if name in {"cudnn", "nccl"}:
         return isinstance(value, bool) or value == OPTIONAL
@@ -187,8 +192,8 @@ def _fits(name: str, value: object) -> bool:
     if name == "sdk":
         return _is_sdk(value)
     items = value if isinstance(value, list) else []
-    if name == "routes":
-        return bool(items) and all(route in MPI_ROUTES for route in items)
+    if name in _LISTED:
+        return bool(items) and all(item in _LISTED[name] for item in items)
     return bool(items) and all(isinstance(item, str) and item.isdecimal() for item in items)
 
 
@@ -288,6 +293,7 @@ _TYPES = {
     for name, value in _NAMES.items()
 }
 _VALID = f"valid: {templates.VALID_NAMES}"
+_SYNTAX = "valid: an expression between {{ and }}, such as {{ mpi.version }}"
 
 
 def templated(node: Node, faults: Faults) -> str:
@@ -322,6 +328,9 @@ def try_templates(node: Node, faults: Faults) -> None:
 def _rendered(value: str, node: Node, faults: Faults) -> object:
     try:
         return templates.render(value, _NAMES)
+    except templates.TemplateSyntax as error:
+        faults.add(node.where, f"the template is not complete or not valid: {error}", _SYNTAX)
+        return ""
     except templates.TemplateError as error:
         problem = str(error)
         for shown, name in _TYPES.items():

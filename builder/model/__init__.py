@@ -9,6 +9,7 @@ from __future__ import annotations
 from builder.facts.tables import Where
 from builder.model.cells import (
     AXES,
+    CUDA_LIBRARIES,
     CUDA_ROUTES,
     DEVELOPMENT,
     EPOCH,

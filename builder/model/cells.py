@@ -28,9 +28,24 @@ FILE_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "pip": ("requirements",),
 }
 
-# Ways to a CUDA toolkit: NVIDIA's image as base; NVIDIA's package repository on the plain
-# distribution; the distribution's own packages.
-CUDA_ROUTES: tuple[str, ...] = ("image", "repository", "distribution")
+# Ways to a CUDA toolkit: NVIDIA's image as base, or on the plain distribution packages or wheels.
+CUDA_ROUTES = {
+    "image": "NVIDIA's image",
+    "repository": "NVIDIA's package repository",
+    "distribution": "the distribution's packages",
+    "wheels": "NVIDIA's wheels on the Python package index",
+}
+# Libraries of CUDA that programs load, each with those that it loads itself.
+CUDA_LIBRARIES: dict[str, tuple[str, ...]] = {
+    "cudart": (),
+    "cublas": ("nvrtc",),
+    "cufft": ("nvjitlink",),
+    "curand": (),
+    "cusolver": ("cublas", "cusparse", "nvjitlink", "nvrtc"),
+    "cusparse": ("nvjitlink",),
+    "nvjitlink": (),
+    "nvrtc": (),
+}
 # Ways to an MPI: the distribution's packages; built from source; bound in from the host.
 MPI_ROUTES: tuple[str, ...] = ("package", "source", "host")
 # The time that no file of an image is later than, and that build steps are told: 2000-01-01, after

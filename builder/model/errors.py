@@ -7,8 +7,8 @@ something, 5 refused) and a hint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -54,8 +54,9 @@ class BuildImagesError(Exception):
 class BuildStep:
     """A step of a build: an instruction of a Dockerfile, in its stage.
 
-    `number` counts the stage's instructions of this text, from 1. `layer` is the engine's id of the
-    layer below it, if it is known, and `where` the place in the project that the step comes from.
+    `number` counts the stage's instructions of this text, from 1. `layer` is the engine's name of
+    the image that it starts from, and `stages` has those of the stages before its own. `where` is
+    the place in the project that the step comes from. All of it is empty where it is not known.
     """
 
     instruction: str
@@ -63,6 +64,8 @@ class BuildStep:
     layer: str = ""
     stage: str = ""
     where: str = ""
+    engine: str = ""
+    stages: Mapping[str, str] = field(default_factory=dict)
 
 
 class StepFailed(BuildImagesError):

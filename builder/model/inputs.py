@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -19,6 +19,8 @@ SHIPPED, SITE, PROJECT = "shipped", "site", "project"  # names of layers, the lo
 PACKED = ".layers"  # the lower layers of a project that was packed for another machine
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
 LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that may not be passed on
+WHEEL_SOURCE = "wheel:"  # wheel:NAME/VERSION/ARCHITECTURE, a file of the Python package index
+_LOOKED_UP = (DEBIAN_SOURCE, WHEEL_SOURCE)  # the lock has the names of their files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,15 +87,17 @@ def public_url(url: str) -> str:
 
 def locked_url(asked: str) -> str:
     """Return the URL by which a source is locked, for a URL in a block."""
-    return asked.rpartition("/")[0] if asked.startswith(DEBIAN_SOURCE) else asked
+    return asked.rpartition("/")[0] if asked.startswith(_LOOKED_UP) else asked
 
 
 def _with_file(url: str) -> str:
-    """Return a URL for a block before it is locked; file names of Debian's are guessed."""
-    if not url.startswith(DEBIAN_SOURCE):
-        return url
-    package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
-    return f"{url}/{package}_{version}.orig.tar.xz"
+    """Return a URL for a block before it is locked; file names that are looked up are guessed."""
+    if url.startswith(DEBIAN_SOURCE):
+        package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
+        return f"{url}/{package}_{version}.orig.tar.xz"
+    if url.startswith(WHEEL_SOURCE):
+        return f"{url}/{url.removeprefix(WHEEL_SOURCE).replace('/', '-')}.whl"
+    return url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +122,7 @@ class LockedSource:
     @property
     def asked(self) -> str:
         """The URL for blocks; its last part is always the file's name."""
-        return f"{self.url}/{self.file}" if self.path else self.url
+        return f"{self.url}/{self.file}" if self.url.startswith(_LOOKED_UP) else self.url
 
     @property
     def in_context(self) -> str:
@@ -155,12 +159,20 @@ class Lock:
             },
         )
 
-    def of_recipes(self, names: Collection[str]) -> tuple[LockedSource, ...]:
-        """Return the sources that these recipes use, by URL."""
-        sources = [
-            source for source in self.sources.values() if not set(names).isdisjoint(source.recipes)
-        ]
-        return tuple(sorted(sources, key=lambda source: source.url))
+    def of_stages(self, stages: Mapping[str, Collection[str]]) -> tuple[LockedSource, ...]:
+        """Return the sources of some recipes, by URL; `stages` maps each to the URLs that it names.
+
+        A wheel is that of the stages that name it, whichever recipes it was locked for: CUDA's
+        wheels depend on the cell.
+        """
+        found: list[LockedSource] = []
+        for source in self.sources.values():
+            if source.url.startswith(WHEEL_SOURCE):
+                users = tuple(name for name, urls in stages.items() if source.url in urls)
+                source = replace(source, recipes=users)  # noqa: PLW2901
+            if not stages.keys().isdisjoint(source.recipes):
+                found.append(source)
+        return tuple(sorted(found, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
         """Return the locked one of several alternatives as a URL for blocks; else the first."""
@@ -297,12 +309,14 @@ class CudaSupport:
 
     `image` ends the tags of NVIDIA's images (`ubuntu18.04`), `repository` names NVIDIA's package
     repository (`ubuntu1804`): builder.facts says for which releases and architectures they exist.
-    `distribution` holds the toolkits that the distribution packages itself.
+    `distribution` holds the toolkits that the distribution packages itself. `wheels`: NVIDIA's
+    wheels run on the base.
     """
 
     image: str = ""
     repository: str = ""
     distribution: tuple[PackagedCuda, ...] = ()
+    wheels: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.facts import SystemRelease
 from builder.facts.tables import Where
 from builder.model.cells import DEVELOPMENT, Cell, stage_tag
+from builder.model.errors import EmptySelection, counted
 from builder.model.inputs import BaseImage, BlockUse, LockedSource, PackagedCuda
 
 
@@ -209,6 +213,10 @@ class LeftOut:
     cell: Cell
     reasons: tuple[Reason, ...]
 
+    @property
+    def pair(self) -> tuple[Cell, tuple[Reason, ...]]:
+        return self.cell, self.reasons
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -248,44 +256,100 @@ class Spec:
         return next(places, None)
 
 
-MANY = 50  # cells that are left out: with their reasons, a screenful or two
 _AXES = ("recipe", "base", "cuda", "mpi", "arch", "flavour", "cpu")
+_VALUES = operator.attrgetter(*_AXES)
 # Merged in this order: what stays apart is what reasons speak of most.
 _MERGED = ("mpi", "recipe", "arch", "cpu", "flavour", "cuda", "base")
+_REASONS, _COLUMNS = 8, 80  # of a screen
+_FEW = 4  # cells and reasons, a few lines each
 
-Values = Mapping[str, tuple[str, ...]]
-
-
-def by_reason(left_out: Sequence[LeftOut]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each reason with lines that name its cells; an axis with all its values is omitted."""
-    cells: dict[str, list[Cell]] = {}
-    for excluded in left_out:
-        for reason in excluded.reasons:
-            cells.setdefault(str(reason), []).append(excluded.cell)
-    every = {axis: {excluded.cell.axis(axis) for excluded in left_out} for axis in _AXES}
-    for text, alike in cells.items():
-        yield text, [_named(product, every) for product in _products(alike)]
+_Product = tuple[tuple[str, ...], ...]  # values of each axis
 
 
-def _products(cells: Iterable[Cell]) -> list[Values]:
-    """Return products of axis values that contain each of the cells once, and no other cell."""
-    products: list[Values] = [{axis: (cell.axis(axis),) for axis in _AXES} for cell in cells]
+class AllLeftOut(EmptySelection):
+    """Every selected cell is left out; the message fits on a screen."""
+
+    def __init__(self, left_out: Sequence[LeftOut], *, hint: str = "") -> None:
+        pairs = [(excluded.cell, reason) for excluded in left_out for reason in excluded.reasons]
+        if len(pairs) > _FEW:
+            head, lines = self._head(left_out), [*on_a_screen(left_out)]
+            hint = f"--verbose shows all reasons with their cells; {hint}"
+        else:
+            head = "every selected cell is left out:"
+            lines = [f"  {cell.identifier}: {reason}" for cell, reason in pairs]
+        super().__init__("\n".join([head, *lines]), hint=hint)
+        self._left_out = left_out
+
+    @staticmethod
+    def _head(left_out: Sequence[LeftOut]) -> str:
+        return f"all {len(left_out)} selected cells are left out; cells by reason:"
+
+    def complete(self) -> str:
+        """Return the message with all reasons, and the cells of each."""
+        lines = [self._head(self._left_out)]
+        for text, cells in by_reason(each.pair for each in self._left_out):
+            lines += [f"  {text}", *(f"    {each}" for each in cells)]
+        return "\n".join(lines)
+
+
+def on_a_screen(left_out: Sequence[LeftOut]) -> Iterator[str]:
+    """Yield lines for the reasons of most cells, with their numbers: at most 17 lines."""
+    from textwrap import wrap  # noqa: PLC0415 - many commands leave nothing out
+
+    counts = Counter(reason for excluded in left_out for reason in excluded.reasons).most_common()
+    width = len(str(counts[0][1])) + 2
+    for reason, number in counts[:_REASONS]:
+        lines = wrap(
+            str(reason),
+            _COLUMNS - width - 2,
+            break_on_hyphens=False,
+            max_lines=2 * _REASONS // min(len(counts), _REASONS),
+            placeholder=" ...",
+        )
+        yield f"{number:{width}}  {lines[0]}"
+        yield from (f"{'':{width}}  {line}" for line in lines[1:])
+    if (more := len(counts) - _REASONS) > 0:
+        yield f"{'':{width}}  and {counted(more, 'more reason')}"
+
+
+def by_reason(
+    left_out: Iterable[tuple[Cell, Iterable[object]]],
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the reasons of cells, that of most cells first, with lines that name the cells.
+
+    An axis with all its values is omitted.
+    """
+    cells: dict[object, list[_Product]] = {}
+    every = [set[str]() for _ in _AXES]
+    for cell, reasons in left_out:
+        values = _VALUES(cell)
+        product = tuple((value,) for value in values)
+        for known, value in zip(every, values, strict=True):
+            known.add(value)
+        for reason in reasons:
+            cells.setdefault(reason, []).append(product)
+    numbers = [len(values) for values in every]
+    for reason, alike in sorted(cells.items(), key=lambda item: -len(item[1])):
+        yield str(reason), [_named(product, numbers) for product in _products(alike)]
+
+
+def _products(products: Iterable[_Product]) -> Iterable[_Product]:
+    """Return products of axis values that contain each of these cells once, and no other cell."""
     for axis in _MERGED:
-        merged: dict[tuple[tuple[str, ...], ...], dict[str, tuple[str, ...]]] = {}
-        for values in products:
-            rest = tuple(texts for name, texts in values.items() if name != axis)
-            known = merged.setdefault(rest, {**values, axis: ()})
-            known[axis] += values[axis]
-        products = list(merged.values())
+        at = _AXES.index(axis)
+        merged: dict[tuple[_Product, _Product], list[str]] = {}
+        for product in products:
+            merged.setdefault((product[:at], product[at + 1 :]), []).extend(product[at])
+        products = [(*before, tuple(values), *after) for (before, after), values in merged.items()]
     return products
 
 
-def _named(values: Values, every: Mapping[str, set[str]]) -> str:
-    cells = 1
-    for texts in values.values():
-        cells *= len(texts)
+def _named(product: _Product, every: Sequence[int]) -> str:
+    cells = math.prod(map(len, product))
     shown = [
-        f"{axis} {', '.join(few)}" for axis, few in values.items() if len(few) < len(every[axis])
+        f"{axis} {', '.join(few)}"
+        for axis, few, number in zip(_AXES, product, every, strict=True)
+        if len(few) < number
     ]
     count = "1 cell" if cells == 1 else f"{cells} cells"
     return f"{count}: {'; '.join(shown)}" if shown else f"all {count}"

@@ -28,6 +28,10 @@ class TemplateError(ValueError):
     """A template does not parse, or names something that does not exist."""
 
 
+class TemplateSyntax(TemplateError):
+    """A template does not parse."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MpiNames:
     """`mpi` in a template. Without an MPI, `family` is `none` and the lists are empty."""
@@ -119,10 +123,14 @@ def source_names(
 ) -> dict[str, SourceNames]:
     """`sources` in the templates of one recipe: the locked URL of each, else its first."""
     return {
-        name: SourceNames(url=url, file=f"{source_folder(recipe)}/{posixpath.basename(url)}")
+        name: SourceNames(url=lock.asked(urls), file=source_file(recipe, urls, lock=lock))
         for name, urls in sources.items()
-        for url in [lock.asked(urls)]
     }
+
+
+def source_file(recipe: str, urls: Sequence[str], *, lock: Lock) -> str:
+    """Return the path in the image of a recipe's source, by its alternatives."""
+    return f"{source_folder(recipe)}/{posixpath.basename(lock.asked(urls))}"
 
 
 def names(
@@ -198,6 +206,8 @@ def _render_text(text: str, context: Mapping[str, object]) -> object:
         if match:
             return _plain(_expression(match[1])(**context))
         return _template(text).render(**context)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateSyntax(str(error).rstrip(".")) from error
     except Exception as error:  # an expression can raise anything
         raise TemplateError(str(error)) from error
 

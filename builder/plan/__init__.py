@@ -39,13 +39,14 @@ def make_plan(
     constraints = Constraints(project)
     planned = Images(project, compiler)
     for cell in selected_cells(project, selection):
-        verdict = constraints.examine(cell)
-        image = None if verdict.reasons else planned.of(cell, verdict)
-        reasons = _limits(image, limit_reason) if image else verdict.reasons
+        reasons = constraints.reasons(cell)
+        if not reasons:
+            image = planned.of(cell, constraints.toolkits(cell))
+            reasons = _limits(image, limit_reason)
+            if not reasons:
+                images.append(image)
         if reasons:
             left_out.append(LeftOut(cell=cell, reasons=reasons))
-        elif image:
-            images.append(image)
     if planned.faults:
         raise BadInput.of(planned.faults)
     if not images and not may_be_empty:

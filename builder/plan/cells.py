@@ -8,11 +8,13 @@ from __future__ import annotations
 import fnmatch
 import functools
 import itertools
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder import facts
+from builder.facts import CudaRelease
 from builder.model import (
     GENERIC,
     NONE,
@@ -20,6 +22,7 @@ from builder.model import (
     TOOLKITS,
     BlockUse,
     Cell,
+    Exclude,
     LeftOut,
     PlannedCuda,
     PlannedMpi,
@@ -31,26 +34,37 @@ from builder.model import (
 from builder.model.architectures import CPU_TARGETS as TARGETS_BY_ARCH
 from builder.model.errors import EmptySelection
 from builder.model.exact_json import part
-from builder.model.planned import MANY, by_reason
+from builder.model.planned import AllLeftOut
 from builder.model.versions import matches, split_mpi
 from builder.plan import toolkits
-from builder.plan.routes import BASE, MAINTAINER, WORLD, choose_cuda, choose_mpi, source_of
+from builder.plan.routes import (
+    BASE,
+    MAINTAINER,
+    WORLD,
+    Reasons,
+    choose_cuda,
+    choose_mpi,
+    source_of,
+)
 
 _WILD = re.compile(r"[*?\[]")
 
 
 def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
-    """Yield the selected cells, parents before their children.
+    """Return the selected cells, parents before their children.
 
     Without a selector, the matrix's default selection is used. Each combination of axis values
-    and recipes is yielded once for each flavour and CPU target of the selection.
+    and recipes is there once for each flavour and CPU target of the selection.
     """
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
     globs = selection.images or ("*",)
-    for cell in all_cells(project, selection, patterns, globs):
-        if any(fnmatch.fnmatchcase(cell.identifier, glob) for glob in globs):
-            yield cell
+    cells = all_cells(project, selection, patterns, globs)
+    if not selection.images:
+        return cells
+    return (
+        cell for cell in cells if any(fnmatch.fnmatchcase(cell.identifier, glob) for glob in globs)
+    )
 
 
 def all_cells(
@@ -117,7 +131,7 @@ CPU_TARGETS = (GENERIC, *(name for names in TARGETS_BY_ARCH.values() for name in
 def check_selection(project: Project, selection: Selection) -> None:
     """Raise `EmptySelection` with all selectors that match nothing, and the existing values."""
     problems = [
-        _unmatched(axis, pattern, values)
+        _unmatched(axis, pattern, values) + _off_axis(project, axis, pattern)
         for axis, patterns in selection.patterns.items()
         for values in [axis_values(project, axis)]
         for pattern in patterns
@@ -143,17 +157,20 @@ def axis_values(project: Project, axis: str) -> tuple[str, ...]:
 
 
 def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
-    """Return the error for a selection without a buildable cell, with all reasons and values."""
-    lines = ["every selected cell is left out:" if left_out else "nothing is selected."]
-    if len(left_out) > MANY:
-        for text, cells in by_reason(left_out):
-            lines += [f"  {text}", *(f"    {line}" for line in cells)]
-    else:
-        lines += [
-            f"  {entry.cell.identifier}: {reason}" for entry in left_out for reason in entry.reasons
-        ]
-    lines += [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
-    return EmptySelection("\n".join(lines), hint="'build-images explain --all' shows every cell")
+    """Return the error for a selection without a buildable cell: the reasons, or all values."""
+    hint = "'build-images plan --all' lists all images"
+    if left_out:
+        return AllLeftOut(left_out, hint=hint)
+    values = [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]
+    return EmptySelection("\n".join(["nothing is selected.", *values]), hint=hint)
+
+
+def _off_axis(project: Project, axis: str, pattern: str) -> str:
+    base = project.bases.get(pattern) if axis == "base" else None
+    if base is None:
+        return ""
+    file = project.matrix.files.get(axis, "")
+    return f"\n  {base.where.file} declares it, but the axis base of {file} lacks it"
 
 
 def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
@@ -165,46 +182,70 @@ def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
     return f"--{axis} {pattern}: matches nothing{guess}\n  {axis}: {', '.join(shown)}"
 
 
+Rule = Callable[[Cell], Reasons]
+
+
+def _rule(axes: Iterable[str], find: Rule) -> Rule:
+    """Return a rule that depends on these axes only: it is asked once for their values."""
+    values, known = operator.attrgetter(*dict.fromkeys(axes)), dict[object, Reasons]()
+
+    def reasons(cell: Cell) -> Reasons:
+        key = values(cell)
+        if key not in known:
+            known[key] = find(cell)
+        return known[key]
+
+    return reasons
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CellVerdict:
-    """A cell's toolkits, and all reasons to leave it out."""
+class CellToolkits:
+    """The CUDA toolkit and the MPI of a cell."""
 
     cuda: PlannedCuda | None
     mpi: PlannedMpi | None
-    reasons: tuple[Reason, ...]
 
 
-class Constraints:
-    """Examines cells of one project; toolkits shared by several cells are chosen once."""
+class _Choices:
+    """The toolkits that are chosen for cells of one project, each once."""
 
     def __init__(self, project: Project) -> None:
-        self._project = project
-        self._cuda = functools.cache(functools.partial(choose_cuda, project))
-        self._mpi = functools.cache(functools.partial(choose_mpi, project))
+        self.cuda = functools.cache(functools.partial(choose_cuda, project))
+        self.mpi = functools.cache(functools.partial(choose_mpi, project))
 
-    def examine(self, cell: Cell) -> CellVerdict:
-        """Return the toolkits of a cell, and all reasons to leave it out."""
-        chain = self._project.chain(cell.recipe)
-        blocks = (use for recipe in chain for use in recipe.development)
-        uses = [use for use in blocks if use.name in TOOLKITS and fits(cell, use.when)]
+
+class _Toolkits:
+    """The toolkits that a recipe and its ancestors install, and what keeps cells from having them.
+
+    `cuda_rule` and `mpi_rule` say where none can be had; `conditions` are the axes that decide
+    which blocks a cell has.
+    """
+
+    def __init__(self, project: Project, recipe: str, choices: _Choices) -> None:
+        self._project = project
+        self._choices = choices
+        blocks = (use for ancestor in project.chain(recipe) for use in ancestor.development)
+        self._uses = [use for use in blocks if use.name in TOOLKITS]
+        self.conditions = [axis for use in self._uses for axis in use.when]
+        self.cuda_rule = _rule(("base", "cuda", "arch", *self.conditions), self._without_cuda)
+        self.mpi_rule = _rule(("base", "mpi", *self.conditions), self._without_mpi)
+
+    def of_cell(self, cell: Cell) -> CellToolkits:
+        """Return the toolkits of a cell."""
+        uses = self.uses(cell)
+        return CellToolkits(cuda=self._cuda(cell, uses)[0], mpi=self._mpi(cell, uses)[0])
+
+    def uses(self, cell: Cell) -> list[BlockUse]:
+        """Return the blocks of a cell that install a toolkit."""
+        return [use for use in self._uses if fits(cell, use.when)]
+
+    def _cuda(self, cell: Cell, uses: list[BlockUse]) -> tuple[PlannedCuda | None, Reasons]:
         sdk = str(part(_arguments(uses, toolkits.CUDA), "sdk", "version") or "")
+        return self._choices.cuda(cell.base, cell.cuda, cell.arch, sdk)
+
+    def _mpi(self, cell: Cell, uses: list[BlockUse]) -> tuple[PlannedMpi | None, Reasons]:
         release = str(part(_arguments(uses, toolkits.MPI), "source", "version") or "")
-        cuda, cuda_reasons = self._cuda(cell.base, cell.cuda, cell.arch, sdk)
-        mpi, mpi_reasons = self._mpi(cell.base, cell.mpi, self._routes(uses), release)
-        excludes = (each for each in self._project.matrix.excludes if fits(cell, each.when))
-        reasons = (
-            *_reasons(WORLD, _world_reasons(cell)),
-            *cuda_reasons,
-            *mpi_reasons,
-            *_reasons(BASE, self._base_reasons(cell, uses, cuda)),
-            *_reasons(WORLD, self._capability_reasons(cell, uses, cuda)),
-            *_reasons(MAINTAINER, _toolkit_reasons(cell, uses)),
-            *_reasons(MAINTAINER, (text for recipe in chain for text in _limits(recipe, cell))),
-            *_reasons(MAINTAINER, (f"{exclude.reason} ({exclude.where})" for exclude in excludes)),
-        )
-        layers = (WORLD, BASE, MAINTAINER)
-        in_order = sorted(reasons, key=lambda reason: layers.index(reason.layer))
-        return CellVerdict(cuda=cuda, mpi=mpi, reasons=tuple(in_order))
+        return self._choices.mpi(cell.base, cell.mpi, self._routes(uses), release)
 
     def _routes(self, uses: list[BlockUse]) -> tuple[str, ...]:
         """Return the routes to an MPI that a recipe allows, in the site's order."""
@@ -214,39 +255,92 @@ class Constraints:
         allowed = part(_arguments(uses, toolkits.MPI), "routes") or routes
         return tuple(route for route in routes if route in allowed)
 
-    def _base_reasons(
-        self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
-    ) -> Iterator[str]:
-        base = self._project.bases[cell.base]
-        if cell.arch not in base.architectures:
-            archs = ", ".join(base.architectures)
-            yield f"{base.name} is available only for {archs} ({base.where.file})"
-        if cuda is None or not cuda.capabilities:
-            return
-        for use in uses:
-            for name in toolkits.missing_extras(use, cuda):
-                text = f"CUDA {cell.cuda} by the route {cuda.route} on {cell.base} for {cell.arch}"
-                yield f"{text} has no {name}, but {use.where} needs it"
+    def _without_mpi(self, cell: Cell) -> Reasons:
+        return self._mpi(cell, self.uses(cell))[1]
 
-    def _capability_reasons(
-        self, cell: Cell, uses: list[BlockUse], cuda: PlannedCuda | None
+    def _without_cuda(self, cell: Cell) -> Reasons:
+        uses = self.uses(cell)
+        cuda, reasons = self._cuda(cell, uses)
+        release = self._project.facts.cuda.get(cell.cuda)
+        has = cuda.capabilities if cuda else release.capabilities if release else ()
+        needed = _reasons(WORLD, self._capability_texts(release, uses, has)) if release else ()
+        extras = _reasons(BASE, _extra_texts(cell, uses, cuda)) if cuda and has else ()
+        at = sum(reason.layer == WORLD for reason in reasons)
+        return (*reasons[:at], *needed, *reasons[at:], *extras)
+
+    def _capability_texts(
+        self, release: CudaRelease, uses: list[BlockUse], has: Sequence[str]
     ) -> Iterator[str]:
-        known = self._project.facts
-        release = known.cuda.get(cell.cuda)
-        if release is None:
-            return
-        has = cuda.capabilities if cuda else release.capabilities
         for use in uses if has else ():
             for capability in map(str, part(use.arguments, "capabilities") or ()):
                 if capability not in has:
-                    can = known.cuda_for(capability=capability)
+                    can = self._project.facts.cuda_for(capability=capability)
                     others = f"; CUDA {can[0]} to {can[-1]} can" if can else ""
                     shown = ", ".join(f"sm_{number}" for number in has)
                     yield (
-                        f"CUDA {cell.cuda} cannot compile for sm_{capability}, which {use.where} "
-                        f"needs, only for {shown}{others} "
+                        f"CUDA {release.version} cannot compile for sm_{capability}, which "
+                        f"{use.where} needs, only for {shown}{others} "
                         f"({source_of(release, 'CUDAArchitectures')})"
                     )
+
+
+def _extra_texts(cell: Cell, uses: list[BlockUse], cuda: PlannedCuda) -> Iterator[str]:
+    for use in uses:
+        for name in toolkits.missing_extras(use, cuda):
+            text = f"CUDA {cell.cuda} by the route {cuda.route} on {cell.base} for {cell.arch}"
+            yield f"{text} has no {name}, but {use.where} needs it"
+
+
+class Constraints:
+    """Examines cells of one project: each rule once for the values that it depends on."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._choices = _Choices(project)
+        self._toolkits = functools.cache(self._toolkits_of)
+        self._rules = functools.cache(lambda recipe: tuple(self._rules_of(recipe)))
+        self._world = _rule(("mpi", "arch", "cpu"), _world_reasons)
+        self._available = _rule(("base", "arch"), self._unavailable)
+        excludes = project.matrix.excludes
+        self._excludes = [(each.when, _rule(each.when, _excluded(each))) for each in excludes]
+
+    def reasons(self, cell: Cell) -> Reasons:
+        """Return all reasons to leave a cell out: of the world, the base, the maintainer."""
+        return tuple(reason for rule in self._rules(cell.recipe) for reason in rule(cell))
+
+    def toolkits(self, cell: Cell) -> CellToolkits:
+        """Return the toolkits of a cell."""
+        return self._toolkits(cell.recipe).of_cell(cell)
+
+    def _toolkits_of(self, recipe: str) -> _Toolkits:
+        """Return the toolkits of a recipe: its parent's, if it installs none itself."""
+        own = self._project.recipes[recipe]
+        if own.parent and not any(use.name in TOOLKITS for use in own.development):
+            return self._toolkits(own.parent)
+        return _Toolkits(self._project, recipe, self._choices)
+
+    def _rules_of(self, recipe: str) -> Iterator[Rule]:
+        """Yield the rules for the cells of a recipe, in the order of their reasons."""
+        own = self._toolkits(recipe)
+        yield from (self._world, own.cuda_rule, own.mpi_rule, self._available)
+        yield _rule(
+            ("cuda", "mpi", *own.conditions),
+            lambda cell: _reasons(MAINTAINER, _toolkit_texts(cell, own.uses(cell))),
+        )
+        for ancestor in self._project.chain(recipe):
+            for axis, patterns in ancestor.limits.items():
+                yield _rule((axis,), _limit(ancestor, axis, patterns))
+        for when, rule in self._excludes:
+            if "recipe" not in when or any_matches("recipe", when["recipe"], recipe):
+                yield rule
+
+    def _unavailable(self, cell: Cell) -> Reasons:
+        base = self._project.bases[cell.base]
+        if cell.arch in base.architectures:
+            return ()
+        archs = ", ".join(base.architectures)
+        text = f"{base.name} is available only for {archs} ({base.where.file})"
+        return (Reason(layer=BASE, text=text),)
 
 
 def _arguments(uses: list[BlockUse], name: str) -> Mapping[str, object]:
@@ -254,11 +348,15 @@ def _arguments(uses: list[BlockUse], name: str) -> Mapping[str, object]:
     return next((use.arguments for use in uses if use.name == name), {})
 
 
-def _reasons(layer: str, texts: Iterable[str]) -> Iterator[Reason]:
-    return (Reason(layer=layer, text=text) for text in texts)
+def _reasons(layer: str, texts: Iterable[str]) -> Reasons:
+    return tuple(Reason(layer=layer, text=text) for text in texts)
 
 
-def _world_reasons(cell: Cell) -> Iterator[str]:
+def _world_reasons(cell: Cell) -> Reasons:
+    return _reasons(WORLD, _world_texts(cell))
+
+
+def _world_texts(cell: Cell) -> Iterator[str]:
     targets = (GENERIC, *TARGETS_BY_ARCH.get(cell.arch, ()))
     if cell.cpu not in targets:
         yield f"unknown CPU target for {cell.arch}: {cell.cpu}; valid: {', '.join(targets)}"
@@ -267,7 +365,7 @@ def _world_reasons(cell: Cell) -> Iterator[str]:
         yield f"{family.title} exists only for {', '.join(family.architectures)}, not {cell.arch}"
 
 
-def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
+def _toolkit_texts(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
     """Check that the recipe uses the cell's CUDA, and that the cell has the recipe's toolkits."""
     named = {use.name: use for use in uses}
     if cell.cuda != NONE and toolkits.CUDA not in named:
@@ -281,8 +379,12 @@ def _toolkit_reasons(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
             yield f"recipe {cell.recipe} needs {name}, but the cell has none ({use.where})"
 
 
-def _limits(recipe: Recipe, cell: Cell) -> Iterator[str]:
-    for axis, patterns in recipe.limits.items():
-        if not any_matches(axis, patterns, cell.axis(axis)):
-            taken = f"recipe {recipe.name} allows only {axis} {', '.join(patterns)}"
-            yield f"{taken} ({recipe.where.file}: axes.{axis})"
+def _limit(recipe: Recipe, axis: str, patterns: tuple[str, ...]) -> Rule:
+    text = f"recipe {recipe.name} allows only {axis} {', '.join(patterns)}"
+    reason = Reason(layer=MAINTAINER, text=f"{text} ({recipe.where.file}: axes.{axis})")
+    return lambda cell: () if any_matches(axis, patterns, cell.axis(axis)) else (reason,)
+
+
+def _excluded(exclude: Exclude) -> Rule:
+    reason = Reason(layer=MAINTAINER, text=f"{exclude.reason} ({exclude.where})")
+    return lambda cell: (reason,) if fits(cell, exclude.when) else ()

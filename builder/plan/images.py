@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from builder import __version__
 from builder.model import (
+    CUDA_ROUTES,
     GENERIC,
     NONE,
     RUNTIME,
@@ -33,7 +35,7 @@ from builder.model.errors import BadInput, Fault
 from builder.model.inputs import base_name, layer_of
 from builder.model.site import at_mirror
 from builder.plan import toolkits
-from builder.plan.cells import CellVerdict, fits
+from builder.plan.cells import CellToolkits, fits
 
 KEY_FORMAT = "5"  # increased when the same inputs give a different image
 _CHECKS = "tests/images"
@@ -57,12 +59,12 @@ class Images:
         self._run_checks = read(project.layers, "run-checks")
         self.faults: list[Fault] = []
 
-    def of(self, cell: Cell, verdict: CellVerdict) -> PlannedImage:
+    def of(self, cell: Cell, chosen: CellToolkits) -> PlannedImage:
         """Return the image of a cell."""
-        base, cuda, lock = self._project.bases[cell.base], verdict.cuda, self._project.lock
-        context = templates.names(cell, base, verdict.mpi, cuda)
+        base, cuda, lock = self._project.bases[cell.base], chosen.cuda, self._project.lock
+        context = templates.names(cell, base, chosen.mpi, cuda)
         stages = tuple(
-            self._stage(recipe, checks, cell, verdict, context)
+            self._stage(recipe, checks, cell, chosen, context)
             for recipe, checks in self._chain_with_checks(cell)
         )
         named = [name for stage in stages for name in stage.checks]
@@ -79,13 +81,15 @@ class Images:
             runtime_image=runtime_image,
             base_reference=pinned[0],
             runtime_reference=pinned[1],
-            mpi=verdict.mpi,
+            mpi=chosen.mpi,
             cuda=cuda,
             stages=stages,
-            checks=tuple(self._check(name, verdict, context) for name in named),
+            checks=tuple(self._check(name, chosen, context) for name in named),
             content_key="",
-            decided=(*_decisions(base, cell, verdict), *_by_layer(layers)),
-            sources=lock.of_recipes([stage.name for stage in stages]),
+            decided=(*_decisions(base, cell, chosen), *_by_layer(layers)),
+            sources=lock.of_stages(
+                {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
+            ),
             system=self._project.facts.system(base.distribution, base.version),
             layers=layers,
         )
@@ -122,13 +126,13 @@ class Images:
         recipe: Recipe,
         checks: tuple[str, ...],
         cell: Cell,
-        verdict: CellVerdict,
+        chosen: CellToolkits,
         names: Mapping[str, object],
     ) -> StageRecipe:
         sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
         context = {**names, "sources": sources}
         blocks = self._blocks(recipe.development, cell, context)
-        expansions = [self._expanded(use, cell, verdict) for use in blocks]
+        expansions = [self._expanded(use, recipe.name, cell, chosen) for use in blocks]
         runtime = self._blocks(recipe.runtime, cell, context)
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]
@@ -143,7 +147,14 @@ class Images:
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
-            sources=recipe.sources,
+            sources={
+                **recipe.sources,
+                **{
+                    name: (url,)
+                    for expansion in expansions
+                    for name, url in expansion.wheels.items()
+                },
+            },
             command=recipe.command,
             entrypoint=recipe.entrypoint,
         )
@@ -156,21 +167,24 @@ class Images:
                 arguments = self._rendered(use.arguments, context, use.where)
                 yield dataclasses.replace(use, arguments=arguments, when={})
 
-    def _expanded(self, use: BlockUse, cell: Cell, verdict: CellVerdict) -> toolkits.Expansion:
+    def _expanded(
+        self, use: BlockUse, recipe: str, cell: Cell, chosen: CellToolkits
+    ) -> toolkits.Expansion:
         """Return the expansion of a block: the block itself, or the blocks of a toolkit's route."""
         if use.name == toolkits.MPI:
-            assert verdict.mpi is not None
-            return toolkits.expand_mpi(use, verdict.mpi)
+            assert chosen.mpi is not None
+            return toolkits.expand_mpi(use, chosen.mpi)
         if use.name == toolkits.CUDA:
-            assert verdict.cuda is not None
+            assert chosen.cuda is not None
             base = self._project.bases[cell.base]
-            return toolkits.expand_cuda(use, verdict.cuda, base, cell.arch)
+            file_of = functools.partial(templates.source_file, recipe, lock=self._project.lock)
+            return toolkits.expand_cuda(use, chosen.cuda, base, cell.arch, file_of)
         return toolkits.Expansion(development=(use,))
 
-    def _check(self, name: str, verdict: CellVerdict, names: Mapping[str, object]) -> StageCheck:
+    def _check(self, name: str, chosen: CellToolkits, names: Mapping[str, object]) -> StageCheck:
         check = self._project.checks[name]
         run = self._rendered(check.run, names, check.where)
-        if "mpi" in check.needs and verdict.mpi is not None and verdict.mpi.route == "host":
+        if "mpi" in check.needs and chosen.mpi is not None and chosen.mpi.route == "host":
             run = _NO_LAUNCHER
         return StageCheck(
             name=check.name,
@@ -241,15 +255,10 @@ def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         yield f"from {layer}: {'; '.join(parts)}"
 
 
-_CUDA_ROUTES = {
-    "image": "NVIDIA's image",
-    "repository": "NVIDIA's package repository",
-    "distribution": "the distribution's packages",
-    "sdk": "NVIDIA's HPC SDK",
-}
+_ROUTES = {**CUDA_ROUTES, "sdk": "NVIDIA's HPC SDK"}
 
 
-def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[str]:
+def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits) -> Iterator[str]:
     """Yield a line for each decision, with the file or fact that decided it."""
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
@@ -257,10 +266,10 @@ def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[st
     yield f"base: hpccm treats it as {base.hpccm_distro}"
     if ended := base.end_of_life:
         yield f"base: end of life since {ended.since}: {ended.about}"
-    if verdict.cuda:
-        yield from _cuda(base, verdict.cuda)
-    if verdict.mpi:
-        yield _mpi(base, verdict.mpi)
+    if chosen.cuda:
+        yield from _cuda(base, chosen.cuda)
+    if chosen.mpi:
+        yield _mpi(base, chosen.mpi)
     if cell.flavour != RUNTIME:
         yield f"flavour: {cell.flavour}: compilers and headers stay in the image"
     if cell.cpu != GENERIC:
@@ -270,7 +279,7 @@ def _decisions(base: BaseImage, cell: Cell, verdict: CellVerdict) -> Iterator[st
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
     decider = f"{cuda.sdk}, named in the recipe" if cuda.sdk else f"({base.where.file}: cuda)"
-    yield f"cuda: {release} from {_CUDA_ROUTES[cuda.route]} {decider}"
+    yield f"cuda: {release} from {_ROUTES[cuda.route]} {decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)

@@ -1,4 +1,4 @@
-"""The names of NVIDIA's images, package repositories and packages for one CUDA release.
+"""The names of NVIDIA's images, package repositories, packages and wheels for one CUDA release.
 
 Unless another source is given, the source is the build of NVIDIA's own images of that release:
 https://gitlab.com/nvidia/container-images/cuda, folder dist/.
@@ -6,11 +6,12 @@ https://gitlab.com/nvidia/container-images/cuda, folder dist/.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
-from builder.model import BaseImage, PackagedCuda, PackagedExtra, Site
+from builder.model import CUDA_LIBRARIES, BaseImage, PackagedCuda, PackagedExtra, Site
 from builder.model.site import mirrored_part
 from builder.model.versions import version_order
 
@@ -156,10 +157,15 @@ def _cublas(release: CudaRelease, base: BaseImage) -> tuple[str, ...]:
 def _set_up(release: CudaRelease) -> tuple[str, ...]:
     if version_order(release.version) >= _SETS_ITSELF_UP_SINCE:
         return ()
-    home = f"cuda-{release.version}"
+    name = f"cuda-{release.version}"
+    return _named(name, f"/usr/local/{name}/lib64")
+
+
+def _named(name: str, libraries: str) -> tuple[str, ...]:
+    """Return commands that link /usr/local/cuda to a toolkit there, and configure the loader."""
     return (
-        f"ln -sfn {home} /usr/local/cuda",
-        f"echo /usr/local/{home}/lib64 > /etc/ld.so.conf.d/{home.replace('.', '-')}.conf",
+        f"ln -sfn {name} /usr/local/cuda",
+        f"echo {libraries} > /etc/ld.so.conf.d/{name.replace('.', '-')}.conf",
         "ldconfig",
     )
 
@@ -183,6 +189,80 @@ def extras(
                 version=library.version, development=(runtime, development), runtime=(runtime,)
             )
     return packages
+
+
+# The wheels of libraries whose names are not theirs
+_WHEELS = {"cudart": "nvidia-cuda-runtime", "nvrtc": "nvidia-cuda-nvrtc"}
+_NEEDED = ("cudart",)  # nvcc links every program to it
+
+
+def wheels(known: Facts, release: CudaRelease, arch: str) -> PackagedCuda:
+    """Return all wheels of a release as packages of the development stage, `NAME==VERSION`."""
+    home = f"/usr/local/cuda-{release.version}"
+    nccl = known.library(facts.NCCL, cuda=release.version, packaging=facts.WHEEL, arch=arch)
+    extras = {}
+    if nccl:
+        name = f"nvidia-nccl-cu{nccl.build}=={nccl.version}"
+        extras[facts.NCCL] = PackagedExtra(
+            version=nccl.version, development=(name,), runtime=(name,)
+        )
+    return PackagedCuda(
+        version=release.version,
+        development=tuple(f"{name}=={version}" for name, version in release.wheels.items()),
+        runtime=(),
+        environment={"CUDA_HOME": home, "PATH": f"{home}/bin:$PATH"},
+        extras=extras,
+    )
+
+
+def libraries(names: Iterable[str]) -> set[str]:
+    """Return the wheels of the libraries that a recipe names, and of those that these load."""
+    named = {*_NEEDED, *names}
+    needed = named.union(*(CUDA_LIBRARIES[name] for name in named))
+    return {_WHEELS.get(name, f"nvidia-{name}") for name in needed}
+
+
+# A stub of the driver's library, to link with: each function returns CUDA_ERROR_STUB_LIBRARY.
+_STUB = (
+    r"gcc -E {home}/include/cuda.h | grep -oE '\bcu[A-Z][A-Za-z0-9_]* ?\(' | tr -d ' (' |"
+    r" sort -u | sed 's/.*/int &(void) {{ return 34; }}/' |"
+    r" gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o {home}/lib/stubs/libcuda.so -x c -"
+)
+
+
+def unpacked(home: str, files: Sequence[str], loaded: Sequence[str]) -> tuple[str, ...]:
+    """Return commands that unpack wheels to a toolkit's folder.
+
+    `loaded` are the files with libraries that programs load. Those go to `redist`, which the
+    run-time stage gets, with the wheels' metadata and licences.
+    """
+    work, redist = "/usr/local/src/cuda", f"{home}/redist"
+    return (
+        f"mkdir -p {work} {redist} {home}/lib/stubs",
+        *(f"unzip -q -o {file} -d {work}/development" for file in files),
+        *(f"unzip -q -o {file} -d {work}/redist" for file in loaded),
+        f"mv {work}/redist/*.dist-info {work}/redist/nvidia/*/lib/*.so.* {redist}/",
+        f"mv {work}/development/*.dist-info {home}/",
+        f"for part in {work}/*/nvidia/*; do cp -a $part/. {home}/ || exit 1; done",
+        f"rm -r {work} {' '.join([*files, *loaded])}",
+        f"rmdir -p --ignore-fail-on-non-empty {posixpath.dirname(loaded[0])}",
+        f"chmod -R u=rwX,go=rX {home}",  # the owner alone may start the programs in some wheels
+        f"cd {home}/lib",
+        "ln -s ../redist/*.so.* .",
+        "for one in *.so.*; do ln -s $one ${one%%.so.*}.so || exit 1; done",
+        _STUB.format(home=home),
+        *settled(home),
+    )
+
+
+def settled(home: str) -> tuple[str, ...]:
+    """Return commands that give a toolkit of wheels its usual names, and the loader its folder."""
+    name = posixpath.basename(home)
+    return (
+        f"if [ ! -e {home}/lib ]; then ln -s redist {home}/lib; fi",
+        f"ln -sfn lib {home}/lib64",
+        *_named(name, f"{home}/redist"),
+    )
 
 
 SDK_ROUTE = "sdk"

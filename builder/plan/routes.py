@@ -165,6 +165,8 @@ def _by_repository(request: _Request) -> PlannedCuda | str:
     exist = release.repositories.get(arch, ())
     if not base.cuda.repository:
         return "the base's file names no NVIDIA repository"
+    if not release.repositories:
+        return "which packages NVIDIA has of this release is not known"
     if base.cuda.repository not in exist:
         where = f"{', '.join(exist)} only" if exist else "no distribution"
         return f"NVIDIA has packages of this release for {arch} on {where}"
@@ -188,6 +190,20 @@ def _by_distribution(request: _Request) -> PlannedCuda | str:
     return f"the distribution itself packages {'CUDA ' + own if own else 'no CUDA'}"
 
 
+def _by_wheels(request: _Request) -> PlannedCuda | str:
+    release, base, arch = request.release, request.base, request.arch
+    if not base.cuda.wheels:
+        return "the base's file names no wheels"
+    known = request.project.facts
+    if not release.wheels:
+        having = [one.version for one in known.cuda.values() if one.wheels]
+        has = f"{having[0]} to {having[-1]} only" if having else "no release"
+        return f"the Python package index has nvcc for {has}"
+    if arch not in release.architectures:
+        return f"the Python package index has no nvcc for {arch}"
+    return _planned(request, "wheels", nvidia.wheels(known, release, arch))
+
+
 def _by_sdk(request: _Request) -> PlannedCuda | str:
     known = request.project.facts
     sdk, cuda, arch = known.sdk(request.sdk), request.release.version, request.arch
@@ -206,6 +222,7 @@ _WAYS = {
     "image": _by_image,
     "repository": _by_repository,
     "distribution": _by_distribution,
+    "wheels": _by_wheels,
     nvidia.SDK_ROUTE: _by_sdk,
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.model import (
+    CUDA_LIBRARIES,
+    DEVELOPMENT,
     TOOLKITS,
     BaseImage,
     BlockUse,
@@ -14,6 +16,7 @@ from builder.model import (
     PlannedMpi,
 )
 from builder.model.exact_json import part
+from builder.model.inputs import WHEEL_SOURCE
 from builder.model.versions import version_order
 from builder.plan import nvidia
 
@@ -26,11 +29,19 @@ _COMPATIBLE_SINCE = (11, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expansion:
-    """A toolkit's blocks in both stages, and its variables in the image's environment."""
+    """A toolkit's blocks in both stages, and its variables in the image's environment.
+
+    `wheels` are the URLs of the wheels that its blocks unpack, by name.
+    """
 
     development: tuple[BlockUse, ...] = ()
     runtime: tuple[BlockUse, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    wheels: Mapping[str, str] = field(default_factory=dict)
+
+
+# Returns the path in the image of the file of a source, by its alternative URLs.
+FileOf = Callable[[Sequence[str]], str]
 
 
 def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
@@ -45,10 +56,14 @@ def expand_mpi(use: BlockUse, mpi: PlannedMpi) -> Expansion:
     )
 
 
-def expand_cuda(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) -> Expansion:
+def expand_cuda(
+    use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, file_of: FileOf
+) -> Expansion:
     """Return the toolkit's packages, and the commands before and after them."""
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
+    if cuda.route == "wheels":
+        return _expand_wheels(use, cuda, base, arch, file_of)
     extras, packaged = _extras(use, cuda), cuda.packages
     more: Mapping[str, object] = {}
     if cuda.route != "distribution":
@@ -84,6 +99,41 @@ def _expand_sdk(use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str) ->
         ),
         runtime=settled,
         environment={**cuda.packages.environment, **_host_environment(cuda)},
+    )
+
+
+def _expand_wheels(
+    use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, file_of: FileOf
+) -> Expansion:
+    """Return the commands that unpack the wheels, and the copy of the libraries for run time."""
+    home, extras = cuda.packages.environment["CUDA_HOME"], _extras(use, cuda)
+    loaded = nvidia.libraries(use.arguments.get("libraries") or CUDA_LIBRARIES)
+    others = nvidia.libraries(CUDA_LIBRARIES) - loaded
+    pins = [*cuda.packages.development, *(name for extra in extras for name in extra.development)]
+    versions = dict(pin.split("==") for pin in pins)
+    loaded |= {name.partition("==")[0] for extra in extras for name in extra.runtime}
+    urls = {
+        name: f"{WHEEL_SOURCE}{name}/{version}/{arch}"
+        for name, version in versions.items()
+        if name not in others
+    }
+    files = {name: file_of((url,)) for name, url in urls.items()}
+    commands = nvidia.unpacked(
+        home,
+        [file for name, file in files.items() if name not in loaded],
+        [file for name, file in files.items() if name in loaded],
+    )
+    copied = {"from": DEVELOPMENT, "src": f"{home}/redist", "dest": f"{home}/redist"}
+    compilers = _compilers(cuda, base) or ("g++" if nvidia.is_debian_like(base) else "gcc-c++",)
+    return Expansion(
+        development=(
+            *_packages(use, [*compilers, "unzip"]),
+            *_commands(use, commands),
+            *_variables(use, _development_environment(cuda, base)),
+        ),
+        runtime=(_block(use, "copy", copied), *_commands(use, nvidia.settled(home))),
+        environment={**cuda.packages.environment, **_host_environment(cuda)},
+        wheels=urls,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jinja2
 
-from builder.facts.runtimes import RUNTIMES
+from builder.facts.software import RUNTIMES
 from builder.model.architectures import ARCHITECTURES
 
 _SIZES = ("B", "kB", "MB", "GB", "TB")

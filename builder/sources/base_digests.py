@@ -202,7 +202,7 @@ def mismatches(
         )
         for request in requests
         for name in request.recipes
-        if lock.of_recipes([name]) and not set(request.urls) & set(lock.sources)
+        if lock.of_stages({name: ()}) and not set(request.urls) & set(lock.sources)
     ]
     requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
     needless = [

@@ -61,6 +61,7 @@ class _Transfer:
     limit: int | None
     seen: OnBytes
     validator: str = ""
+    accept: str = ""
 
     def attempt(self, session: requests.Session) -> None:
         """Fetch the rest of the file; raises `_Retry` or `NotFetched`."""
@@ -82,6 +83,8 @@ class _Transfer:
 
     def _headers(self, offset: int) -> dict[str, str]:
         headers = dict(_HEADERS)
+        if self.accept:
+            headers["Accept"] = self.accept
         if offset:
             headers["Range"] = f"bytes={offset}-"
             if self.validator:
@@ -126,12 +129,18 @@ class Downloader:
         self._stopping.set()
 
     def fetch(
-        self, url: str, target: Path, *, limit: int | None = None, on_bytes: OnBytes = lambda _: 0
+        self,
+        url: str,
+        target: Path,
+        *,
+        limit: int | None = None,
+        accept: str = "",
+        on_bytes: OnBytes = lambda _: 0,
     ) -> Fetched:
         """Write the file of a URL to `target`, resuming after the bytes in it.
 
-        `limit` is the largest accepted size in bytes. Raises `NotFetched`; the fetched bytes stay
-        in `target`, so that the next call resumes there.
+        `limit` is the largest accepted size in bytes, `accept` the media type to ask for. Raises
+        `NotFetched`; the fetched bytes stay in `target`, so that the next call resumes there.
         """
 
         def seen(size: int) -> None:
@@ -141,7 +150,7 @@ class Downloader:
 
         if url.startswith("file://"):
             return _copied(url, target, seen)
-        transfer = _Transfer(url=url, target=target, limit=limit, seen=seen)
+        transfer = _Transfer(url=url, target=target, limit=limit, seen=seen, accept=accept)
         server = urlsplit(url).netloc
         attempts = 1 if server in self._unreachable else ATTEMPTS
         for attempt in range(attempts):

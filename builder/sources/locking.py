@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from builder.model.errors import BuildImagesError, Refused
-from builder.model.inputs import DEBIAN_SOURCE, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, WHEEL_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
@@ -37,7 +37,10 @@ class SourceRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locking:
-    """The settings of locking. `resolve` looks up a `debian-source:` URL in Debian's indices.
+    """The settings of locking.
+
+    `resolve` looks up a `debian-source:` URL in Debian's indices, and a `wheel:` URL in the Python
+    package index.
 
     With `update`, locked sources are looked up again, and changes are accepted.
     """
@@ -107,7 +110,12 @@ def _report(
 
 
 def _looked_up(url: str, locking: Locking) -> LockedSource:
-    """Return the entry for a URL; its file is fetched into the store."""
+    """Return the entry for a URL; its file is fetched into the store, except a wheel's."""
+    if url.startswith(WHEEL_SOURCE):
+        try:
+            return locking.resolve(url)
+        except NotFetched as error:
+            raise Unfetched(f"{url}: {error}") from error
     if url.startswith(DEBIAN_SOURCE):
         source = locking.resolve(url)
         locking.store.ensure(source, downloader=locking.downloader)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from builder.model import Layers
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, WHEEL_SOURCE, LockedSource
 from builder.sources.download import Downloader, Fetched, NotFetched, OnBytes, digest_of
+from builder.sources.wheels import WheelIndex
 from builder.system.locks import locked
 from builder.system.threads import in_threads
 from builder.system.web import server_of, without_users
@@ -31,13 +32,15 @@ class Changed(Refused):
 class SourceStore:
     """The folder of source files. `mirrors` are URLs of a site's folders of source files.
 
-    `debian` is the URL of a Debian archive, for `debian-source:` URLs; empty if none is known.
-    `layers` are the project's folders, for files in them.
+    `debian` is the URL of a Debian archive, for `debian-source:` URLs, `index` that of a Python
+    package index, for `wheel:` URLs; empty if none is known. `layers` are the project's folders,
+    for files in them.
     """
 
     path: Path
     mirrors: tuple[str, ...] = ()
     debian: str = ""
+    index: str = ""
     layers: Layers | None = None
 
     def place(self, sha256: str) -> Path:
@@ -101,7 +104,8 @@ class SourceStore:
         others: list[str] = []
         for url in self.urls(source):
             try:
-                fetched = _fetched(source, url, target, downloader, on_bytes)
+                place = self._listed(url, source, downloader)
+                fetched = _fetched(source, place, target, downloader, on_bytes)
             except NotFetched as error:
                 tried.append(f"  {url}: {error}")
                 continue
@@ -115,9 +119,20 @@ class SourceStore:
                 f"  found:  sha256 {fetched.sha256}, {fetched.size} bytes",
             ]
         if others:
-            raise Changed(shown("\n".join([*others, *tried]), source, self.debian))
+            raise Changed(self._shown("\n".join([*others, *tried]), source))
         tried = tried or ["  no URL to fetch it from"]
-        raise Unfetched(shown("\n".join([_missing(source), *tried]), source, self.debian))
+        raise Unfetched(self._shown("\n".join([_missing(source), *tried]), source))
+
+    def _listed(self, url: str, source: LockedSource, downloader: Downloader) -> str:
+        """Return the URL of a wheel's file, which the index's page has; any other URL unchanged."""
+        if not url.startswith(WHEEL_SOURCE):
+            return url
+        index = WheelIndex(url=self.index, downloader=downloader, folder=self.path)
+        return index.file(url, source.file).url
+
+    def _shown(self, text: str, source: LockedSource) -> str:
+        text = text.replace(server_of(self.index), "the package index") if self.index else text
+        return shown(text, source, self.debian)
 
 
 def _locked(source: LockedSource) -> Fetched:

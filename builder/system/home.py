@@ -81,6 +81,16 @@ class Home:
         return self.path / "work"
 
     @property
+    def projects(self) -> Path:
+        """The files of projects that this machine made images of as a worker, by digest."""
+        return self.path / "projects"
+
+    @property
+    def clusters(self) -> Path:
+        """Output of the workers that runs started, and the files for TLS of each run."""
+        return self.path / "clusters"
+
+    @property
     def rehearsals(self) -> Path:
         """The result of the last rehearsal of each image, by content key."""
         return self.path / "rehearsals"

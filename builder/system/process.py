@@ -165,6 +165,28 @@ class Processes:
             waiting=deadline.waiting,
         )
 
+    def interactive(
+        self,
+        argv: Sequence[Argument],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> int:
+        """Run a command with this program's streams, on its terminal; return its exit status.
+
+        An interruption from the terminal is the command's alone.
+        """
+        words = tuple(os.fspath(word) for word in argv)
+        with self._started(
+            words, cwd, env, user, stdin=None, stdout=None, stderr=None, own_session=False
+        ) as child:
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                return child.wait()
+            finally:
+                signal.signal(signal.SIGINT, before)
+
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
         """Open the standard output of a command as a stream; the caller must read it to its end."""
@@ -218,9 +240,11 @@ class Processes:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         *,
-        stdin: int = subprocess.DEVNULL,
-        stderr: int = subprocess.PIPE,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int | None = subprocess.PIPE,
+        stderr: int | None = subprocess.PIPE,
         supervised: bool = False,
+        own_session: bool = True,
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start a command; on exit, end all of its processes that still run."""
         self._raise_if_stopping()
@@ -240,9 +264,9 @@ class Processes:
                 cwd=cwd,
                 env=environment,
                 stdin=stdin,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=stderr,
-                start_new_session=True,
+                start_new_session=own_session,
                 user=entry and entry.pw_uid,
                 group=entry and entry.pw_gid,
                 extra_groups=None if entry is None else [],

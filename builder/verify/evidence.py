@@ -6,6 +6,7 @@ https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from builder.model.measurement import HostFacts
 from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.model.records import plain, write
-from builder.system.files import write_atomically
+from builder.system.files import read_json, write_atomically
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"
@@ -184,6 +185,22 @@ def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
     write_atomically(folder / f"evidence/{name}.json", text)
     write_atomically(folder / f"evidence/{name}.xml", xml)
     return f"evidence/{name}.json"
+
+
+def host_of_checks(files: Iterable[Path]) -> dict[str, object]:
+    """Return the facts about the host in evidence; those of several hosts are joined."""
+    hosts: list[dict[str, object]] = []
+    for path in files:
+        with contextlib.suppress(AttributeError, LookupError, TypeError):  # not evidence
+            run, *_ = read_json(path)["predicate"]["configuration"]
+            host = dict(run["annotations"]["host"])
+            hosts += [host] if host not in hosts else []
+    if not hosts[1:]:
+        return hosts[0] if hosts else {}
+    return {
+        name: ", ".join(dict.fromkeys(str(host.get(name, "")) for host in hosts))
+        for name in ("arch", "cpu", "os", "kernel")
+    }
 
 
 def evidence_schema() -> dict[str, object]:

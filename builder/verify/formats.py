@@ -27,7 +27,7 @@ from builder.artifacts.tree import (
     tree_digest,
 )
 from builder.build.engines import Tools, apptainer, charliecloud
-from builder.facts.runtimes import SIF_SCRIPTS, VERSIONS
+from builder.facts.software import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, contract, planned
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
+from builder.artifacts.compare import keep_previous
 from builder.artifacts.manifests import ImageState, write_manifest
 from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
-from builder.build.stages import RunStages, located
+from builder.build.stages import RunStages
 from builder.build.workspace import (
     FILES,
     ImageLog,
@@ -131,6 +132,7 @@ class ImageJob:
             self.manifest, self.was_made = state.manifest, False
             return
         self._log.begin()
+        keep_previous(self._folder)
         (self._folder / MANIFEST).unlink(missing_ok=True)
         base = self._stages.base(image)
         origin = base.digest if base else image.base_image
@@ -145,7 +147,8 @@ class ImageJob:
             with self._log.also_in(work.log):
                 layout = self._packer(work).layout(self._stages.bases_of(image))
         except StepFailed as error:
-            raise located(error, self._spec, self._stages.of(image)[-1].target) from error
+            [*_, stage] = self._stages.of(image)
+            raise self._stages.located(error, self._spec, stage) from error
         self._layout, self._plain = layout
         if "build" in self.timer.seconds:
             self._stages.done(self._spec, tag(image), self.timer.seconds["build"])

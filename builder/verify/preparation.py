@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from builder.build.base_store import SECURITY, kept_base
 from builder.build.engines import ENGINES, VFS, Tools
@@ -22,6 +23,15 @@ from builder.system.process import Processes
 from builder.system.terminal import Progress
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExaminedMachine:
+    """A machine as it was examined, and the versions of its programs for an engine, if known."""
+
+    engine: str
+    diagnosis: examination.Diagnosis
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
 def prepare(
     options: BuildSettings,
     progress: Progress,
@@ -30,11 +40,12 @@ def prepare(
     todo: int,
     held: ExitStack,
     bases: bool = True,
+    machine: ExaminedMachine | None = None,
 ) -> Run:
     """Return the run for `todo` images of a plan, if this machine has all that it needs.
 
-    The caller closes `held` after the run. Without `bases`, no base is made. Raises
-    `MissingPrerequisite` with everything that is missing.
+    The caller closes `held` after the run. Without `bases`, no base is made. A `machine` that is
+    known is not examined. Raises `MissingPrerequisite` with everything that is missing.
     """
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
@@ -44,13 +55,16 @@ def prepare(
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
         local = [image for image in plan.images if image.is_bootstrapped] if bases else []
-        _require(options, progress, plan, tools, images=min(todo, options.jobs), local=local)
+        diagnosis = machine.diagnosis if machine else examined(tools)
+        number = min(todo, options.jobs)
+        _require(options, progress, plan, diagnosis, home, images=number, local=local)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if local and not options.offline:
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in local if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
                 progress.say(f"{SECURITY_VARIABLE} turns security updates off")
+    versions = machine.versions if machine else {}
     return Run(
         settings=options,
         tools=tools,
@@ -58,7 +72,7 @@ def prepare(
         mirror=mirror,
         progress=progress,
         host=host_facts(),
-        versions=versions_of(tools, options.engine) if todo else {},
+        versions=versions or versions_of(tools, options.engine) if todo else {},
         declared=project_digests(options.project) if todo else {},
     )
 
@@ -67,20 +81,20 @@ def _require(
     options: BuildSettings,
     progress: Progress,
     plan: Plan,
-    tools: Tools,
+    diagnosis: examination.Diagnosis,
+    home: Home,
     *,
     images: int,
     local: Sequence[PlannedImage],
 ) -> None:
     """Raise `MissingPrerequisite` with all that is missing; `local` are images on local bases."""
-    home, host = tools.home, platform.machine()
+    host = platform.machine()
     lent = set()  # architectures whose build steps run native tools
     if options.native_tools and ENGINES[options.engine].lends:
         foreign = [image for image in plan.images if image.cell.arch != host]
         lent = {
             image.cell.arch for image in foreign if not lacking(image.base, image.cell.arch, host)
         }
-    diagnosis = examined(tools)
     examination.require(
         diagnosis,
         archs=sorted({image.cell.arch for image in plan.images}),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from builder.artifacts.compare import keep_contents
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
@@ -80,6 +81,8 @@ def prove(
     image = read_formats(paths, arch=target.arch, work=work, tools=run.tools)
     trees = image.trees
     proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
+    if "oci" in trees:
+        keep_contents(folder, paths["oci"], trees["oci"].entries)
     target = with_carried(target, trees.values())
     equal = compared(image, has_checks=bool(target.checks))
     harness = carried_harness(next(iter(trees.values()))) if trees else {}

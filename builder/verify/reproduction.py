@@ -12,7 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.artifacts.compare import Difference, layout_differences, tarball_difference
+from builder.artifacts.compare import (
+    Difference,
+    layout_differences,
+    packages_of,
+    tarball_difference,
+)
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
@@ -24,7 +29,6 @@ from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
 from builder.model.errors import BadInput
-from builder.model.exact_json import part
 from builder.model.manifest import SBOM, Manifest
 from builder.system.files import remove_tree
 from builder.system.home import Home
@@ -201,10 +205,7 @@ def _changed_packages(folder: Path, bill: Mapping[str, object]) -> list[str]:
         noted = json.loads((folder / SBOM).read_text())
     except (OSError, ValueError):
         return []
-    before, after = (
-        {package["name"]: package["version"] for package in part(sbom, "components") or []}
-        for sbom in (noted, bill)
-    )
+    before, after = packages_of(noted), packages_of(bill)
     return [
         f"{name} {after.get(name, 'none')}, not {before.get(name, 'none')}"
         for name in sorted({*before, *after})

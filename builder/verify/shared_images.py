@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from builder.artifacts.compare import CONTENTS, keep_previous
 from builder.artifacts.manifests import read_manifest
 from builder.build.base_store import base_key
 from builder.build.inputs import program_digest
 from builder.build.mirror import find_mirror
 from builder.build.run import Run
-from builder.build.workspace import FILES, SPEC_FILES, output_folder, remove
+from builder.build.workspace import FILES, LOG, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
 from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
@@ -97,6 +98,7 @@ def find_packed(run: Run, image: PlannedImage) -> str:
 def _move(taken: Path, folder: Path) -> None:
     """Move an image to its output folder; the manifest is the last: it says that all is there."""
     output_folder(folder)
+    keep_previous(folder)
     for name in (MANIFEST, *FILES.values(), EVIDENCE):  # those of an older image
         remove(folder / name)
     for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
@@ -118,7 +120,7 @@ def put_image(run: Run, spec: Spec, manifest: Manifest, kind: str) -> str:
     image = spec.image
     run.progress.step(image.identifier, "adding it to the site's store")
     names = {
-        *(MANIFEST, SBOM, EVIDENCE, "build.log", base_archive(image)),
+        *(MANIFEST, SBOM, EVIDENCE, CONTENTS, LOG, base_archive(image)),
         *(FILES[name] for name in manifest.artifacts),
         *(name.partition("/")[0] for name in (*SPEC_FILES, *spec.files)),
         *(source.in_context.partition("/")[0] for source in spec.sources),

@@ -21,7 +21,7 @@ from builder.artifacts.sbom.packages import (
 )
 from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, public_url
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, WHEEL_SOURCE, public_url
 
 __all__ = ["bill_of_materials"]
 
@@ -113,8 +113,11 @@ def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, obj
         name, version = (match["name"], match["version"]) if match else (stem, "")
         if source.url.startswith(DEBIAN_SOURCE):
             name, _, version = source.url.removeprefix(DEBIAN_SOURCE).partition("/")
+        if source.url.startswith(WHEEL_SOURCE):
+            name, version, _ = source.url.removeprefix(WHEEL_SOURCE).split("/")
         url = public_url(source.url)
-        is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE))  # no URL to fetch it by
+        # These are no URLs to fetch it by.
+        is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE, WHEEL_SOURCE))
         where = purl(
             "generic",
             name,

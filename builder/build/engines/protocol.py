@@ -242,6 +242,7 @@ class Instructions:
 
     def failed(self, error: StepFailed) -> StepFailed:
         """Return the error of a build that failed, naming the instruction, with its output."""
+        image = self._build.image.identifier
         step = BuildStep(
             instruction=self._current,
             number=max(1, [*self._begun.values()].count(self._current)),
@@ -251,7 +252,8 @@ class Instructions:
             f"the build failed at: {shortened(self._current) or 'its start'}",
             tail=self._output or error.tail,
             log=error.log,
-            hint="repeat with --verbose to see all output; steps that were built are kept",
+            hint=f"all output: build-images logs {image}; a shell before this step: "
+            f"build-images shell {image}",
             step=step if self._current else None,
         )
 

@@ -26,6 +26,7 @@ from builder.model.inputs import (
     DEBIAN_SOURCE,
     LOCAL_SOURCE,
     LOCK,
+    WHEEL_SOURCE,
     Lock,
     locked_url,
     source_folder,
@@ -120,12 +121,13 @@ class _Step:
         return next((urls for urls in self.recipe.sources.values() if locked in urls), (locked,))
 
     def _check_unlocked(self, url: str) -> None:
-        if any(self.recipe.name in source.recipes for source in self.lock.sources.values()):
+        own = [one for one in self.lock.sources.values() if self.recipe.name in one.recipes]
+        if any(not one.url.startswith(WHEEL_SOURCE) for one in own):
             reason = ", but other sources of the recipe are"
         elif url.startswith(LOCAL_SOURCE):
             reason = ": a file of the project needs its checksum"
-        elif url.startswith(DEBIAN_SOURCE):
-            reason = ", and only the lock has its URL"
+        elif url.startswith((DEBIAN_SOURCE, WHEEL_SOURCE)):
+            reason = ", and only the lock has its file"
         else:
             return
         valid = f"run: build-images lock --recipe {self.recipe.name}"

@@ -218,10 +218,14 @@ def _finish(final: StageText, image: PlannedImage, built: str) -> None:
 
 def _labels(image: PlannedImage) -> dict[str, str]:
     recipe = image.stages[-1]
-    labels = {
+    own = {  # of this image alone: a child has its own
         "org.opencontainers.image.title": recipe.name,
         "org.opencontainers.image.version": recipe.version,
         "org.opencontainers.image.description": recipe.about,
+    }
+    inherited = {key: text for stage in image.stages for key, text in stage.labels.items()}
+    labels = {
+        **own,
         "org.opencontainers.image.base.name": image.final_reference.partition("@")[0],
         "build-images.identifier": image.identifier,
         "build-images.arch": image.cell.arch,
@@ -229,7 +233,8 @@ def _labels(image: PlannedImage) -> dict[str, str]:
         "build-images.cuda": image.cell.cuda,
         "build-images.flavour": image.cell.flavour,
         "build-images.cpu-target": image.cell.cpu,
-        **{key: text for stage in image.stages for key, text in stage.labels.items()},
+        **{key: text for key, text in inherited.items() if key not in own},
+        **recipe.labels,
         **as_labels(contract_of(image)),
     }
     if hpccm.config.get_format() == "docker":

@@ -97,8 +97,11 @@ def _uses(stages: Iterable[StageRecipe]) -> Iterator[BlockUse]:
         yield from (*recipe.development, *recipe.runtime)
 
 
+_MPI_COMPILERS = {"CC": "mpicc", "CXX": "mpicxx", "FC": "mpifort", "F77": "mpif77", "F90": "mpif90"}
+
+
 def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
-    """Return a toolchain from the variables in the recipe, or that of an earlier block.
+    """Return a toolchain from the variables in the recipe, of an earlier block, or of the MPI.
 
     The earlier block is constructed again, so that the toolchain is not shared.
     """
@@ -109,6 +112,8 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
     uses = (other for recipe in image.stages for other in recipe.development)
     before = itertools.takewhile(lambda other: other is not use, uses)
     earlier = [other for other in before if other.name in names]
+    if not earlier and value == "mpi" and image.mpi:  # from packages: its compilers are on PATH
+        return toolchain(**_MPI_COMPILERS)
     if not earlier:
         problem = f"no toolchain: no block {value} comes before this one"
         raise BadInput.of([fault(use, problem, argument="toolchain")])

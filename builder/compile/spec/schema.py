@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from builder.compile.spec import catalogue
 from builder.compile.spec.rules import TOOLCHAIN_VARIABLES, TOOLCHAINS
-from builder.model import MPI_ROUTES
+from builder.model import CUDA_LIBRARIES, MPI_ROUTES
 from builder.system.files import table_beside
 
 
@@ -17,6 +17,7 @@ def _shapes() -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]
     names["enum"] = [*TOOLCHAINS, "mpi"]
     variables["properties"] = dict.fromkeys(TOOLCHAIN_VARIABLES, shapes["kinds"][catalogue.TEXT])
     shapes["toolkits"]["routes"]["items"]["enum"] = list(MPI_ROUTES)
+    shapes["toolkits"]["libraries"]["items"]["enum"] = list(CUDA_LIBRARIES)
     return shapes["kinds"], shapes["toolkits"]
 
 

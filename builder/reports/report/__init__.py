@@ -14,6 +14,7 @@ from builder.model import FAILED, Cell, LeftOut, Plan
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import counted
 from builder.model.manifest import Manifest, manifest_text
+from builder.model.planned import by_reason
 from builder.model.records import read, write
 from builder.reports.report.view import (
     BROKEN,
@@ -33,6 +34,7 @@ from builder.reports.report.view import (
 from builder.reports.templates import first_line, page_environment
 
 SCHEMA = "build-images/report/v1"
+_MANY = 50  # images by name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,7 @@ class LeftOutImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRun:
-    """The run of a report: its start, duration, command, version and `host`."""
+    """The run of a report: its start, duration, command, version, and the `host` of its checks."""
 
     tool_version: str = ""
     command: str = ""
@@ -62,10 +64,11 @@ class BuildRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportDocument:
-    """`report.json`: the manifests of all images, and the reasons for images that were not built.
+    """`report.json`: the manifests of a run's images, and the reasons for those that it lacks.
 
     `failures` maps the identifier of an image whose build failed to the error; `compiled` maps that
-    of an image that was only compiled to what this machine lacks. `outcome` and `totals` cover all.
+    of an image that was only compiled to what this machine lacks. `outcome` and `totals` are those
+    of the run. `earlier` are images of other runs in the same folder, which count in neither.
     """
 
     schema: str = SCHEMA
@@ -76,6 +79,7 @@ class ReportDocument:
     failures: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[LeftOutImage, ...] = ()
     compiled: Mapping[str, str] = field(default_factory=dict)
+    earlier: tuple[Manifest, ...] = ()
 
 
 def report_of_run(
@@ -85,18 +89,20 @@ def report_of_run(
     compiled: Mapping[str, str],
     run: BuildRun,
 ) -> ReportDocument:
-    """Return the report on an output folder: its images, and the missing ones with reasons.
+    """Return the report on the images of a plan, and on the missing ones with reasons.
 
-    `manifests` are those of all images in it. `failures` and `compiled` are as in
+    `manifests` are those of all images in the output folder. `failures` and `compiled` are as in
     `ReportDocument`; `run` has the start, the duration and the host.
     """
+    done = {image.identifier for image in plan.images} - failures.keys() - compiled.keys()
     command = shlex.join(["build-images", *sys.argv[1:]])
     return ReportDocument(
         build=replace(run, tool_version=__version__, command=command),
-        images=tuple(manifests),
+        images=tuple(each for each in manifests if each.image in done),
         failures=failures,
         left_out=tuple(map(LeftOutImage.of, plan.left_out)),
         compiled=compiled,
+        earlier=tuple(each for each in manifests if each.image not in done),
     )
 
 
@@ -105,8 +111,8 @@ def report_files(document: ReportDocument, folder: str) -> dict[str, str]:
     values = _page_of(document, folder)
     data = write(document)
     data |= {"outcome": values["outcome"], "totals": values["totals"]}
-    texts = map(manifest_text, document.images)  # with their keys in order
-    data["images"] = [*map(json.loads, texts)]
+    for name, manifests in {"images": document.images, "earlier": document.earlier}.items():
+        data[name] = [json.loads(manifest_text(each)) for each in manifests]  # keys in order
     page = page_environment().get_template("report.html.j2").render(build=document.build, **values)
     return {
         "report.json": json.dumps(data, indent=2, ensure_ascii=False) + "\n",
@@ -123,20 +129,24 @@ def refreshed(out: Path, manifest: Manifest) -> ReportDocument | None:
         document = read(ReportDocument, json.loads((out / "report.json").read_text("utf-8")))
     except (OSError, ValueError):
         return None
-    images = tuple(manifest if old.image == manifest.image else old for old in document.images)
-    if document.schema != SCHEMA or manifest not in images:
+    images, earlier = (
+        tuple(manifest if old.image == manifest.image else old for old in manifests)
+        for manifests in (document.images, document.earlier)
+    )
+    if document.schema != SCHEMA or manifest not in (*images, *earlier):
         return None
-    return replace(document, images=images)
+    return replace(document, images=images, earlier=earlier)
 
 
 def _page_of(document: ReportDocument, folder: str) -> dict[str, object]:
     """Return the values for the page beside the document; `outcome` and `totals` are in both.
 
-    `left_out` and `compiled` are images by the reasons why they were not built. Cards of
-    failures come first, and the others are in build order.
+    `absences` are images by the reasons why they were not built. Cards of failures come first, and
+    the others are in build order.
     """
     cards = _cards(document)
     totals = _totals(cards)
+    left_out = [card for card in cards if card.state == LEFT_OUT]
     shown = [card for card in cards if card.state not in {COMPILED, LEFT_OUT}]
     compiled = {image: (first_line(text),) for image, text in document.compiled.items()}
     return {
@@ -146,20 +156,20 @@ def _page_of(document: ReportDocument, folder: str) -> dict[str, object]:
         "facts": _machine(document.build, totals),
         "folder": folder,
         "columns": in_order(sorted({card.arch for card in cards}), ARCHITECTURES),
-        "rows": _rows(cards),
+        "rows": _rows([card for card in cards if card.state != LEFT_OUT], left_out),
         "cards": sorted(shown, key=lambda card: (card.state != BROKEN, card.state != FAILED)),
-        "left_out": _by_reasons({each.image: each.reasons for each in document.left_out}),
-        "compiled": _by_reasons(compiled),
+        "absences": [
+            ("compiled, not built here", len(compiled), _by_reasons(compiled)),
+            ("left out", len(left_out), _left_out(document.left_out)),
+        ],
+        "earlier": [card_of(each) for each in document.earlier],
     }
 
 
 def _cards(document: ReportDocument) -> list[Card]:
-    """Return one card for every image of the run.
-
-    A failed build hides an older manifest of its image.
-    """
-    cards = [
-        *(card_of(each) for each in document.images if each.image not in document.failures),
+    """Return one card for every image of the run."""
+    return [
+        *map(card_of, document.images),
         *(broken_card(image, text) for image, text in document.failures.items()),
         *(
             card_not_built(image, axes_of(image), COMPILED, first_line(text))
@@ -170,15 +180,24 @@ def _cards(document: ReportDocument) -> list[Card]:
             for absent in document.left_out
         ),
     ]
-    return list({card.image: card for card in reversed(cards)}.values())[::-1]
 
 
-def _rows(cards: Sequence[Card]) -> list[Mapping[str, Card]]:
-    """Return the cards of each row by architecture; a row keeps its place from run to run."""
+def _rows(cards: Sequence[Card], left_out: Sequence[Card]) -> list[Mapping[str, Card]]:
+    """Return the cards of each row by architecture; a row keeps its place from run to run.
+
+    A row of which every cell is left out is not shown: there may be thousands.
+    """
     rows: dict[str, dict[str, Card]] = {}
     for card in cards:
-        rows.setdefault(card.image.removesuffix(f"-{card.arch}"), {})[card.arch] = card
+        rows.setdefault(_row_of(card), {})[card.arch] = card
+    for card in left_out:
+        if row := rows.get(_row_of(card)):
+            row[card.arch] = card
     return [row for _, row in sorted(rows.items())]
+
+
+def _row_of(card: Card) -> str:
+    return card.image.removesuffix(f"-{card.arch}")
 
 
 def _totals(cards: Sequence[Card]) -> dict[str, int]:
@@ -223,8 +242,15 @@ def _machine(build: BuildRun, totals: Mapping[str, int]) -> Pairs:
     )
 
 
-def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
-    groups: dict[tuple[str, ...], list[str]] = {}
+def _by_reasons(reasons: Mapping[str, tuple[str, ...]]) -> list[tuple[str, list[str]]]:
+    groups: dict[str, list[str]] = {}
     for image, own in reasons.items():
-        groups.setdefault(own, []).append(image)
-    return groups
+        groups.setdefault("; ".join(own), []).append(image)
+    return [*groups.items()]
+
+
+def _left_out(left_out: Sequence[LeftOutImage]) -> list[tuple[str, list[str]]]:
+    """Return reasons with their images; of many images, each reason with products of axes."""
+    if len(left_out) > _MANY:
+        return [*by_reason((each.cell, each.reasons) for each in left_out)]
+    return _by_reasons({each.image: each.reasons for each in left_out})

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from builder import facts
-from builder.facts.runtimes import RUNTIMES
+from builder.facts.software import RUNTIMES
 from builder.model import GENERIC, Cell, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of

@@ -83,7 +83,7 @@ def _connection(on: str, run: Run, site: Site) -> Iterator[Connection]:
             yield connection
         return
     with (
-        new_scheduler(run.tools.home.path / "clusters") as (scheduler, connection),
+        new_scheduler(run.tools.home.clusters) as (scheduler, connection),
         slurm_workers(scheduler, _pools_of_slurm(site), run.tools.processes, run.progress.say),
     ):
         yield connection

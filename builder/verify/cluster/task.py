@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import platform
 import re
@@ -23,7 +24,7 @@ from tempfile import TemporaryDirectory
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.build.inputs import fetched, program_digest
+from builder.build.inputs import fetched
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import store_named, take_project
@@ -38,6 +39,7 @@ from builder.model.errors import (
     StepFailed,
     UnfitMachine,
 )
+from builder.model.records import read, write
 from builder.sources.site_store import store_error
 from builder.system.files import text_of, write_whole
 from builder.system.home import Home
@@ -54,14 +56,18 @@ from builder.verify.cluster.orders import (
 )
 from builder.verify.machine_faults import is_disk_full
 from builder.verify.main_job import run_job
-from builder.verify.preparation import prepare
+from builder.verify.preparation import ExaminedMachine, examined, prepare
 from builder.verify.shared_images import find_packed, put_image, take_entry
 
 _PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress
 _POLL_S = 0.5  # how often it is looked whether an order is still wanted
 _LOG = 64 << 10  # characters of a log that are returned after a failure
 _ENDING_S = 8.0  # for the steps of an order to end after an interruption
+_LIMIT_S = 24 * 3600.0  # of an order: else one that hangs would hold up its run for ever
 _UNWANTED = "unwanted"  # the file beside an order that tells its process to end
+_MACHINE = "machine"  # the file beside an order with what an examination found
+_FRESH_S = 600.0  # the machine is examined again then, and after a failure
+_examined: list[tuple[float, str]] = []  # when, and what was found; at most one
 
 
 def describe() -> WorkerFacts:
@@ -87,14 +93,16 @@ def describe() -> WorkerFacts:
 def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]) -> str:
     """Carry out an order in a process of its own; return its result as JSON.
 
-    The process is ended when `wanted` becomes false. `tell` gets the lines of its progress.
+    The process is ended when `wanted` becomes false, or after a day. `tell` gets the lines of its
+    progress.
     """
     processes = Processes()
+    deadline = time.monotonic() + _LIMIT_S
     ended = threading.Event()
 
     def watch(unwanted: Path) -> None:
         while not ended.wait(_POLL_S):
-            if not wanted():
+            if not wanted() or time.monotonic() > deadline:
                 # A signal would reach the engine, too. What fails for it leaves its mounts.
                 unwanted.touch()
                 ended.wait(_ENDING_S)
@@ -109,36 +117,58 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
         with TemporaryDirectory(prefix="build-images-order-") as folder:
             order, result, log = (Path(folder) / name for name in ("order", "result", "log"))
             order.write_text(text)
+            examined_at = _recall(order.with_name(_MACHINE))
             unwanted = order.with_name(_UNWANTED)
             watcher = threading.Thread(target=watch, args=(unwanted,), daemon=True)
             watcher.start()
             argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
             try:
                 processes.logged(argv, log=log, what="the order", on_line=forward)
-            except StepFailed as error:
+            except (StepFailed, Interrupted) as error:
+                if time.monotonic() > deadline:
+                    raise UnfitMachine(f"the order: no result after {_LIMIT_S:.0f} s") from error
                 if unwanted.exists():
                     raise Interrupted(INTERRUPTED) from error
                 raise
             finally:
                 ended.set()
                 watcher.join()
+            _remember(order.with_name(_MACHINE), examined_at)
             return result.read_text()
     except (BuildImagesError, OSError) as error:  # it ended without a result: another may do it
         return OrderResult(failure=Failure.of_machine(error)).text()
 
 
+def _recall(file: Path) -> float:
+    """Write the last examination of this machine to a file, unless it is old; return its time."""
+    for when, text in [_examined.pop()] if _examined else []:
+        if time.monotonic() - when < _FRESH_S:
+            file.write_text(text)
+            return when
+    return time.monotonic()
+
+
+def _remember(file: Path, when: float) -> None:
+    """Keep an examination for the next order; after a failure there is none."""
+    if file.exists():
+        _examined[:] = [(when, file.read_text())]
+
+
 # ---- In the order's own process ----
 
 
-def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResult:
+def carry_out(
+    order: Order, progress: Progress, running: list[Run], machine: Path = Path()
+) -> OrderResult:
     """Carry out an order on this machine; its run is added to `running`, so that it can be ended.
 
-    Raises the errors of its steps.
+    `machine` is the file of an examination, which is written if there is none. Raises the errors of
+    the steps.
     """
-    if order.program != program_digest():
+    if order.program != own_program():
         raise UnfitMachine("it has another version of build-images")
     home = Home.of_environment()
-    project = home.path / "projects" / order.project.removeprefix("sha256:")[:32]
+    project = home.projects / order.project.removeprefix("sha256:")[:32]
     take_project(order.store, order.project, project, progress.say)
     selection = Selection(
         images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)
@@ -148,10 +178,14 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
     with contextlib.ExitStack() as held:
         out = home.temporary / f"order-{secrets.token_hex(8)}"
         settings = _settings(order, project, out)
+        known = _known(machine, order, home)
         try:
-            run = prepare(settings, progress, plan, todo=1, held=held)
+            run = prepare(settings, progress, plan, todo=1, held=held, machine=known)
         except MissingPrerequisite as error:  # its pool says that it does such tasks
             raise UnfitMachine(str(error.args[0]), hint=error.hint) from error
+        with contextlib.suppress(OSError):
+            known = dataclasses.replace(known, versions=run.versions)
+            machine.write_text(json.dumps(write(known)))
         held.enter_context(at_work(run.tools, project, progress.say))
         held.callback(remove, out)
         out.mkdir(parents=True, exist_ok=True)  # another builder may have cleaned the store
@@ -167,6 +201,16 @@ def carry_out(order: Order, progress: Progress, running: list[Run]) -> OrderResu
             log = with_log(error, out / order.image).log
             text = text_of(log)[-_LOG:] if log else ""
             return OrderResult(failure=Failure.of(error), log=text)
+
+
+def _known(file: Path, order: Order, home: Home) -> ExaminedMachine:
+    """Return the machine as an earlier order of its worker found it, else examine it."""
+    with contextlib.suppress(OSError, ValueError):
+        known = read(ExaminedMachine, json.loads(file.read_text()))
+        if known.engine == order.engine:
+            return known
+    tools = Tools(processes=Processes(), home=home)
+    return ExaminedMachine(engine=order.engine, diagnosis=examined(tools))
 
 
 def _settings(order: Order, project: Path, out: Path) -> BuildSettings:
@@ -227,8 +271,8 @@ def main() -> int:
 
     def work() -> None:
         try:
-            read = Order.read(order.read_text())
-            events.put(carry_out(read, Progress(), running))
+            given = Order.read(order.read_text())
+            events.put(carry_out(given, Progress(), running, order.with_name(_MACHINE)))
         except BuildImagesError as error:
             events.put(OrderResult(failure=Failure.of(error)))
         except OSError as error:
@@ -241,6 +285,8 @@ def main() -> int:
         worker.start()
         event = _next(events, parent, order.with_name(_UNWANTED))
         if isinstance(event, OrderResult):
+            if event.failure:  # perhaps of the machine: it is examined again
+                order.with_name(_MACHINE).unlink(missing_ok=True)
             seconds = round(time.monotonic() - begin, 2)
             write_whole(target, dataclasses.replace(event, seconds=seconds).text())
             return 0

@@ -189,6 +189,14 @@ def test_what_was_used_long_ago(
     put(home.pulls / "blobs" / ("c" * 64), old=False)
     put(home.pulls / "blobs" / f".{'a' * 64}.lock", "")
     put(home.pulls / "last" / "record.json")
+    put(home.projects / ("a" * 32) / "matrix.yaml")
+    put(home.projects / ("b" * 32) / "matrix.yaml", old=False)
+    put(home.projects / f".{'a' * 32}.lock", "")
+    put(home.projects / f".{'c' * 32}.partial" / "matrix.yaml")
+    for folder in ("a" * 32, f".{'c' * 32}.partial"):
+        os.utime(home.projects / folder, (0, 0))
+    put(home.clusters / "build-images-x86-1-1.log")
+    put(home.clusters / "build-images-x86-2-1.log", old=False)
     put(home.rehearsals / f"{'a' * 64}.json")
     put(home.rehearsals / f"{'b' * 64}.json", old=False)
     put(home.pulls / "layers" / ("a" * 64))
@@ -198,12 +206,18 @@ def test_what_was_used_long_ago(
         ("pull", "2 blobs", "no pull used it recently"),  # and not the record of the last pulls
         ("pull", "1 note", "no pull used it recently"),
         ("rehearsal", "1 record", "it is old"),
+        ("project", "1 project", "no run on workers used it recently"),
+        ("project", "1 project", "incomplete"),
+        ("cluster", "1 file", "it is of an old run on workers"),
         ("native", "bookworm-ppc64le-0123", "no build used it recently"),
     ]
     with_processes(monkeypatch, FakeProcesses)
-    assert "5 parts removed" in said(capsys, f"--project={project}", "--free")[1]
+    assert "8 parts removed" in said(capsys, f"--project={project}", "--free")[1]
     left = sorted(path.name for path in home.path.rglob("[!.]*") if path.is_file())
-    assert left == [f"{'b' * 64}.json", "c" * 64, "efg-new.deb", "native.json", "record.json"]
+    assert left == [
+        *(f"{'b' * 64}.json", "build-images-x86-2-1.log", "c" * 64, "efg-new.deb"),
+        *("matrix.yaml", "native.json", "record.json"),
+    ]
 
 
 IMAGES = [

@@ -37,7 +37,6 @@ from builder.model import Plan
 from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.measurement import HostFacts
-from builder.model.planned import MANY as MANY_LEFT_OUT
 from builder.model.planned import by_reason
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
@@ -48,6 +47,7 @@ from builder.verify.main_job import Results
 PROJECT = f"--project={ROOT}"
 
 
+SCREEN = 24  # lines
 Capture = pytest.CaptureFixture[str]
 
 
@@ -181,7 +181,7 @@ def test_plan_as_a_graph(run: Run) -> None:
 
 
 def test_explain_says_why(run: Run) -> None:
-    selectors = ("--recipe=python-mpi", "--base=debian13", "--cuda=none")
+    selectors = ("--recipe=python-mpi", "--base=debian13", "--cuda=none", "--verbose")
     done = run("explain", PROJECT, *selectors)
     assert done.code == 0
     assert "+ python-mpi-1.0-debian13-openmpi5.0-ppc64le\n" in done.out
@@ -197,7 +197,7 @@ def test_explain_as_json(run: Run) -> None:
     assert found["schema"] == "build-images/explanation/v1"
     assert [one["image"] for one in found["in"]] == [one.identifier for one in plan.images]
     first = found["in"][0]
-    assert first.keys() == {"image", "decided", "seen"}
+    assert first.keys() == {"image", "decided", "layers", "seen"}
     assert first["seen"]
     assert "recipes: hpc-base 1.0" in first["decided"]
     assert found["out"] == left_out(plan)
@@ -205,10 +205,13 @@ def test_explain_as_json(run: Run) -> None:
 
 def test_explain_groups_many_cells_that_are_left_out(run: Run) -> None:
     left = plan_of("hpc-base").left_out
-    assert len(left) > MANY_LEFT_OUT
-    lines = run("explain", PROJECT, "--recipe=hpc-base").out.splitlines()
+    assert len(left) > 50
+    lines = run("explain", PROJECT, "--recipe=hpc-base", "--verbose").out.splitlines()
     begin = lines.index(f"{len(left)} cells are left out:")
-    groups = [[f"- {text}", *(f"    {one}" for one in cells)] for text, cells in by_reason(left)]
+    groups = [
+        [f"- {text}", *(f"    {one}" for one in cells)]
+        for text, cells in by_reason(one.pair for one in left)
+    ]
     assert lines[begin + 1 :] == [line for group in groups for line in group]
 
 
@@ -363,11 +366,42 @@ def test_a_selection_that_is_left_out_says_why(run: Run) -> None:
     selectors = ("--recipe=python-mpi", "--base=debian*", "--cuda=none", "--mpi=mpich4.2")
     done = run("plan", PROJECT, *selectors)
     golden = (GOLDEN / "plan/all-left-out.txt").read_text()
-    assert (done.code, done.out) == (3, "")
-    assert done.err.startswith(f"build-images: {golden.partition('  recipe:')[0]}")
+    assert (done.code, done.out, done.err) == (3, "", f"build-images: {golden}")
     explained = run("explain", PROJECT, *selectors)
     assert (explained.code, explained.err) == (0, "")
     assert explained.out.startswith("- python-mpi-1.0-debian")
+
+
+def screen_lines(text: str) -> int:
+    """The lines that a text fills on a terminal with 80 columns."""
+    return sum(-(-len(line) // 80) or 1 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["plan", "--recipe=hpc-base", "--mpi=mvapich2"],
+        ["explain", "--mpi=mpich"],
+        ["explain", "--all"],
+        ["spec", "--recipe=hpc-base", "--mpi=mvapich2"],
+        ["lint", "--recipe=hpc-base", "--mpi=mvapich2"],
+        ["publish", "--to=localhost/x", "--recipe=hpc-base", "--mpi=mvapich2"],
+        ["ci", "github", "--recipe=hpc-base", "--mpi=mvapich2"],
+        ["--recipe=hpc-base", "--mpi=mvapich2"],
+    ],
+)
+def test_a_long_answer_fits_on_a_screen_and_is_complete_with_verbose(
+    argv: list[str], run: Run
+) -> None:
+    short = run(*argv, PROJECT)
+    text = short.out + short.err
+    assert screen_lines(text) <= SCREEN
+    assert "--verbose" in text
+    assert re.search(r"^ +\d+  maintainer: recipe \S+ ", text, re.M), "grouped by reason"
+    done = run(*argv, PROJECT, "--verbose")
+    assert (done.code, short.code) == ((0, 0) if argv[0] == "explain" else (3, 3))
+    assert len((done.out + done.err).splitlines()) > 10 * SCREEN
+    assert re.search(r"^ +\d+ cells?: recipe|^ +\d+ cells: base", done.out + done.err, re.M)
 
 
 def test_what_the_machine_lacks_is_told_before_anything_is_built(

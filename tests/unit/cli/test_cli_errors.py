@@ -64,7 +64,16 @@ def test_what_may_have_been_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "; did you mean --jobs?" in error_of(capsys, "--jbos", "3")
     assert "did you mean" not in error_of(capsys, "plan", "--qqq")
     assert "did you mean plan?" in error_of(capsys, "plann")
-    assert "the command comes first: build-images plan ..." in error_of(capsys, PROJECT, "plan")
+    assert "the command comes first: build-images plan ..." in error_of(capsys, "--all", "plan")
+
+
+@pytest.mark.parametrize("project", [[PROJECT], ["--project", str(ROOT)]])
+def test_the_project_may_come_before_the_command(
+    project: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*project, "plan", "--recipe", "hpc-base", "--base", "debian13"]) == 0
+    assert "hpc-base-1.0-debian13-openmpi5.0-x86_64" in capsys.readouterr().out
+    assert "expected one argument" in error_of(capsys, "--project")
 
 
 # Of PROJECT, of NONE (a project without images), or of no project.

@@ -12,6 +12,7 @@ import pytest
 from every_block import ARCHS, EVERY, FAMILIES, both, planned
 from samples import base, block, image, recipe, shipped_project
 
+from builder.compile.spec import compile_spec
 from builder.compile.spec.driver import dockerfile, singularity
 from builder.compile.spec.quirks import step_by_step
 from builder.model import BlockUse, Selection
@@ -65,6 +66,19 @@ def test_the_toolchain_is_of_the_last_block_of_that_name(tmp_path: Path) -> None
         block("gnu", line=40, source=True, version="14.2.0", prefix="/opt/later"),
     )
     assert "CC=/usr/local/gnu/bin/gcc" in both(tmp_path, *blocks)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi5.0", "none"])
+def test_the_toolchain_of_an_mpi_from_packages_is_its_compilers(mpi: str, tmp_path: Path) -> None:
+    given = (block("mpi", line=10), block("hdf5", line=20, version="1.14.5", toolchain="mpi"))
+    blocks = given if mpi != "none" else given[1:]
+    made = image(tmp_path, recipes=(recipe(development=blocks),), mpi=(mpi,))
+    if mpi == "none":
+        with pytest.raises(BadInput, match="no toolchain: no block mpi comes before this one"):
+            compile_spec(made, run_checks="")
+    else:
+        text = compile_spec(made, run_checks="").dockerfile
+        assert "CC=mpicc CXX=mpicxx F77=mpif77 F90=mpif90 FC=mpifort ./configure" in text
 
 
 def test_a_toolchain_of_no_earlier_block_is_a_fault(tmp_path: Path) -> None:

@@ -402,6 +402,16 @@ def test_environment_and_labels_of_a_child_win(tmp_path: Path) -> None:
     assert '    who a "b"\n' in made.singularity
 
 
+def test_a_child_has_a_title_of_its_own(tmp_path: Path) -> None:
+    title = "org.opencontainers.image.title"
+    given = [recipe(labels={title: "the core", "who": "us"}), recipe("child", parent="core")]
+    plan = make_plan(project(tmp_path, recipes=given), EVERYTHING, compiler="hpccm 1")
+    [core, child] = [compiled(one).dockerfile for one in plan.images]
+    assert f'{title}="the core"' in core
+    assert f"{title}=child" in child
+    assert "who=us" in child
+
+
 def test_labels_say_what_the_image_is(tmp_path: Path) -> None:
     text = compiled(tiny(tmp_path, mpi=("openmpi5.0",))).dockerfile
     for label in (

@@ -33,7 +33,7 @@ RELEASES = [
     *("9.2", "10.0", "10.1", "10.2"),
     *(f"11.{minor}" for minor in range(9)),
     *(f"12.{minor}" for minor in (0, 1, 2, 3, 4, 5, 6, 8, 9)),  # there was no 12.7
-    *(f"13.{minor}" for minor in range(5)),
+    *(f"13.{minor}" for minor in range(6)),
 ]
 
 
@@ -113,7 +113,7 @@ def test_the_first_and_last_toolkits_of_architectures_and_capabilities(known: Fa
         ("13", ["12.4", "12.5", "12.6"]),
         ("14", ["12.8", "12.9"]),
         ("15", ["13.0", "13.1", "13.2", "13.3"]),
-        ("16", ["13.4"]),
+        ("16", ["13.4", "13.5"]),
     ],
 )
 def test_newest_host_compiler(known: Facts, gcc: str, versions: list[str]) -> None:

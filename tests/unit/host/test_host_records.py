@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from samples import compare_with_golden
 
 from builder.facts.cuda import MIG, capability_of
-from builder.facts.runtimes import RUNTIMES
+from builder.facts.software import RUNTIMES
 from builder.host.contracts import contract_from_file, contract_from_labels
 from builder.host.records import NONE, Host, HostCpu, HostGpus, as_record, read_record
 from builder.host.rules import judge

@@ -205,6 +205,14 @@ def test_a_site_names_a_folder_that_is_not_there(project: Path, site: Path) -> N
     assert f"site.yaml:1: layer: {site}: no such folder" in told(project)
 
 
+def test_a_base_that_is_on_no_axis_is_told(project: Path, capsys: Capture) -> None:
+    base = (GOOD / "base-images/debian13.yaml").read_text().replace("debian13\n", "debian14\n")
+    written(project, {"base-images/debian14.yaml": base})
+    assert main(["plan", "--base", "debian14", "--project", str(project)]) == 3
+    lacks = "base-images/debian14.yaml declares it, but the axis base of shipped:matrix.yaml lacks"
+    assert lacks in capsys.readouterr().err
+
+
 # ---- Files beside the YAML ----
 
 
@@ -270,19 +278,25 @@ BLOCK = '{url: "{{ sources.one.url }}", prefix: /opt/one}\n'
 def test_a_projects_lock_has_only_what_it_does_not_inherit(
     project: Path, shipped: Path, capsys: Capture, recipe: str
 ) -> None:
+    """The shipped app, and what is locked for it, is not for the project's architecture."""
     sha = "1" * 64
     lock = LOCKED.format(url=URL, file="core.tar", sha=sha, recipe="core")
+    lock += LOCKED.format(url=f"{URL}.app", file="app.tar", sha=sha, recipe="app").split("\n")[2]
+    lock = lock.replace("references: []\n", "") + "\nreferences: []\n"
     (shipped / "lock.yaml").write_text(lock)
-    core = (shipped / "recipes/core.yaml").read_text()
-    block = f"development:\n  - generic_cmake: {{url: {URL}, prefix: /opt/core}}\n"
-    (shipped / "recipes/core.yaml").write_text(core.replace("development:\n", block))
+    for name, url in (("core", URL), ("app", f"{URL}.app")):
+        text = (shipped / f"recipes/{name}.yaml").read_text().replace("development:\n", "")
+        block = f"\n\ndevelopment:\n  - generic_cmake: {{url: {url}, prefix: /opt/{name}}}\n"
+        text = text.replace("\n\n", block, 1)
+        (shipped / f"recipes/{name}.yaml").write_text(text)
+    (project / "matrix.yaml").write_text("axes: {arch: [ppc64le], mpi: [openmpi5.0]}\n")
     written(project, {"recipes/more.yaml": MORE + SOURCE + BLOCK, "vendor/own.tar": "own"})
     selector = ["--recipe", recipe] if recipe else []
     argv = ["--project", str(project), *selector]
     assert main(["lock", "--check", *argv]) == 0
     assert "1 source and 0 base images are not locked yet" in capsys.readouterr().out
     assert main(["lock", "--quiet", *argv]) == 0
-    assert "lock.yaml: 2 sources; 1 new, 0 changed, 0 removed" in capsys.readouterr().out
+    assert "lock.yaml: 3 sources; 1 new, 0 changed, 0 removed" in capsys.readouterr().out
     written_lock = (project / "lock.yaml").read_text()
     assert ("local:vendor/own.tar" in written_lock, URL in written_lock) == (True, False)
     assert (shipped / "lock.yaml").read_text() == lock

@@ -34,6 +34,7 @@ from builder.load.project import load_project
 from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, Selection
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.inputs import base_name, declared_key
+from builder.model.planned import AllLeftOut
 
 make_plan = planning.make_plan
 
@@ -215,7 +216,8 @@ def test_reasons_of_recipe_base_and_maintainer_come_together(tmp_path: Path) -> 
         (
             "base image: debian13 has no route to CUDA 12.2 for ppc64le: NVIDIA has images of "
             "this release for ppc64le on no distribution; the base's file names no NVIDIA "
-            "repository; the distribution itself packages no CUDA (base-images/debian13.yaml: cuda)"
+            "repository; the distribution itself packages no CUDA; the base's file names no wheels "
+            "(base-images/debian13.yaml: cuda)"
         ),
         "base image: debian13 packages no MPICH (base-images/debian13.yaml: mpi)",
         "base image: debian13 is available only for x86_64 (base-images/debian13.yaml)",
@@ -293,6 +295,8 @@ def test_empty_selection_says_so_in_these_words(case: str, tmp_path: Path) -> No
         EMPTY[case](tmp_path)
     assert caught.value.exit_code == 3
     compare_with_golden(f"{caught.value}\n", f"plan/{case}.txt")
+    if isinstance(caught.value, AllLeftOut):  # with --verbose
+        compare_with_golden(f"{caught.value.complete()}\n", f"plan/{case}-complete.txt")
 
 
 def test_each_golden_text_has_its_case() -> None:

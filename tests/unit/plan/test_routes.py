@@ -94,7 +94,7 @@ def test_golden_cells_cover_the_whole_house() -> None:
     families = {image.mpi.family for image in golden_images().values() if image.mpi}
     assert families == {"openmpi", "mpich", "mvapich2", "intelmpi", "craympich"}
     routes = {image.cuda.route for image in golden_images().values() if image.cuda}
-    assert routes == {"image", "repository", "distribution", "sdk"}
+    assert routes == {"image", "repository", "distribution", "wheels", "sdk"}
 
 
 def with_packages_on_noble(project: Project) -> Project:

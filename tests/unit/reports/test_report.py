@@ -13,12 +13,12 @@ import pytest
 from html_pages import Page
 from manifest_samples import record
 from measure_samples import measured
-from samples import compare_page_with_golden
+from samples import compare_page_with_golden, image, recipe
 
 from builder.cli.show import write_report
-from builder.model import Cell, LeftOut, Reason
+from builder.model import Cell, LeftOut, Plan, Reason
 from builder.model.records import read, write
-from builder.reports.report import BuildRun, LeftOutImage, ReportDocument
+from builder.reports.report import BuildRun, LeftOutImage, ReportDocument, report_of_run
 from builder.reports.report.view import axes_of, card_of
 from builder.reports.templates import human_moment, human_size, human_time
 
@@ -91,6 +91,7 @@ def render(
     left_out: tuple[LeftOut, ...] = (),
     failures: Mapping[str, str] | None = None,
     compiled: Mapping[str, str] | None = None,
+    earlier: tuple[dict[str, Any], ...] = (),
 ) -> Page:
     out = tmp_path / "out"
     document = ReportDocument(
@@ -99,6 +100,7 @@ def render(
         failures=failures or {},
         left_out=tuple(map(LeftOutImage.of, left_out)),
         compiled=compiled or {},
+        earlier=tuple(map(record, earlier)),
     )
     write_report(out, document)
     return Page((out / "report.html").read_text(encoding="utf-8"))
@@ -156,7 +158,9 @@ def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_pat
     assert page.text("totals") == "1verified 0failed 2compiled, not built here 0left out"
     assert page.text("head").startswith("1 image verified")
     listed = page.text("absences")
-    assert listed.startswith("Compiled, not built here, and why docker.io cannot be reachedhpc-")
+    assert listed.startswith(
+        "2 compiled, not built here, by reason docker.io cannot be reachedhpc-"
+    )
     assert "hint" not in listed
     document = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
     assert (document["compiled"], document["outcome"], document["failures"]) == (
@@ -166,9 +170,49 @@ def test_what_this_machine_lacks_the_means_for_is_compiled_and_not_built(tmp_pat
     )
 
 
-def test_an_image_built_before_is_not_hidden_when_it_cannot_be_built_again(tmp_path: Path) -> None:
-    page = render(tmp_path, manifest(cell()), compiled={cell().identifier: "no registry"})
-    assert page.text("totals") == "1verified 0failed 0left out"
+def test_images_of_earlier_runs_are_listed_apart_and_do_not_count(tmp_path: Path) -> None:
+    """Also those that this run was to build, and did not."""
+    again, old = manifest(cell()), failed_manifest()
+    page = render(tmp_path, compiled={cell().identifier: "no registry"}, earlier=(again, old))
+    assert page.text("totals") == "0verified 0failed 1compiled, not built here 0left out"
+    assert page.text("head").startswith("No image was built")
+    listed = page.text("earlier")
+    assert listed.startswith("2 images of earlier runs in this folder, not part of this run")
+    assert f"{again['image']} ✓ verified, 2026-01-01 09:13 UTC" in listed
+    assert f"{old['image']} ✗ check failed" in listed
+    assert f"./{old['image']}/manifest.json" in page.values("href")
+    document = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    assert [one["image"] for one in document["earlier"]] == [again["image"], old["image"]]
+    assert (document["images"], document["outcome"]) == ([], "failed")
+
+
+def test_a_run_reports_on_the_images_that_it_was_asked_for(tmp_path: Path) -> None:
+    asked = [image(tmp_path, recipes=[recipe(name)]) for name in ("one", "two", "three", "four")]
+    plan = Plan(images=tuple(asked), left_out=())
+    names = [one.identifier for one in asked]
+    known = [record(manifest(cell(), image=name)) for name in ("other", *names)]
+    document = report_of_run(known, plan, {names[1]: "broke"}, {names[2]: "no mirror"}, BuildRun())
+    assert [one.image for one in document.images] == [names[0], names[3]]
+    assert [one.image for one in document.earlier] == ["other", names[1], names[2]]
+
+
+def test_thousands_of_cells_that_are_left_out_stay_out_of_the_way(tmp_path: Path) -> None:
+    absent = tuple(
+        LeftOut(cell=cell(arch, f"mpich{number}"), reasons=why(f"reason {number % 3}", "none"))
+        for number in range(40)
+        for arch in ("ppc64le", "x86_64")
+    )
+    page = render(tmp_path, manifest(cell(mpi="mpich0")), left_out=(*absent[:1], *absent[2:]))
+    assert page.tags.count("tr") < 10, "only the row of the image"
+    assert "⊘ left out" in page.text("matrix"), "its other architecture"
+    assert not [
+        shown for shown in page.all("details") if "open" in shown and shown["class"] != "how"
+    ]
+    assert page.text("absences").startswith("79 left out, by reason maintainer: none")
+    assert "26 cells: mpi mpich1, mpich4" in page.text("absences")
+    assert "mpich39-x86_64" not in page.text("absences")
+    text = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert text.index('class="card"') < text.index('class="absences"')
 
 
 def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -> None:
@@ -191,7 +235,7 @@ def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -
 
 
 def test_a_left_out_cell_says_why_on_hover_and_in_the_list(tmp_path: Path) -> None:
-    absent = LeftOut(cell=cell(mpi="mpich4.0"), reasons=why("not here", "nor there"))
+    absent = LeftOut(cell=cell("ppc64le"), reasons=why("not here", "nor there"))
     page = render(tmp_path, manifest(cell()), left_out=(absent,))
     assert "maintainer: not here; maintainer: nor there" in page.text("absences")
     assert absent.cell.identifier in page.text("absences")

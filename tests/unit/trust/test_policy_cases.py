@@ -13,6 +13,7 @@ from samples import ROOT, compare_with_golden
 
 from builder.model.errors import BadInput
 from builder.trust.policy.cases import PolicyCase, as_case, read_cases, try_case
+from builder.trust.policy.evidence import decided_checks
 from builder.trust.policy.judgement import RULES, judge, times_of
 from builder.trust.policy.records import (
     BILL,
@@ -218,6 +219,20 @@ def test_which_image_is_newer_is_told_by_the_times_of_both(kind: str, time: str)
     ruling = ruled("nothing", "rollback", policy={}, previous=facts["previous"])
     reason = f"the last pulled image has a {time}, but this image has none"
     assert (ruling.result, ruling.reason) == (REFUSED, reason)
+
+
+@pytest.mark.parametrize("first", ["passed", "skipped"])
+def test_of_runs_that_ended_in_one_second_the_worst_decides(first: str) -> None:
+    runs = [
+        Evidence(finished=FINISHED - ago, format="sif", architecture="x86_64", outcomes={"a": one})
+        for one, ago in (
+            (first, SECOND * 0),
+            ({"passed": "skipped", "skipped": "passed"}[first], SECOND * 0),
+            ("passed", SECOND),
+        )
+    ]
+    assert decided_checks(runs)["a"].outcome == "skipped"
+    assert decided_checks(runs[2:] + runs[:2])["a"].run == runs[2]
 
 
 ABOUT = Image(digest=f"sha256:{'1' * 64}", architecture="x86_64", asked="x86_64")

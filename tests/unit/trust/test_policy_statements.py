@@ -158,6 +158,15 @@ def test_the_details_of_a_check_outweigh_the_lists() -> None:
     lists = {"passedTests": ["mpi", "gpu", "fio"], "warnedTests": [], "failedTests": []}
     read = read_after(lambda document: document["predicate"].update(lists, result="PASSED"))
     assert "failed" in read.outcomes.values()
+    for result, is_read in (("PASSED", True), ("WARNED", True), ("FAILED", False), ("", False)):
+
+        def say(document: dict[str, Any], result: str = result) -> None:
+            names_no_failure(document)
+            document["predicate"]["result"] = result
+
+        document = evidence()
+        say(document)
+        assert bool(proof_of(document, key="k", digest="").fault) is not is_read
 
 
 def names_no_failure(document: dict[str, Any]) -> None:
@@ -258,6 +267,10 @@ def test_a_provenance_names_its_recipe_and_tag() -> None:
     tag = "1.0-debian13-cuda12.4-development"
     assert (content.recipe, content.tag) == ("hpc-base", tag)
     assert f"hpc-base-{tag}-ppc64le" == Cell(**CELL).identifier
+    bare = {name: CELL[name] for name in ("recipe", "recipe_version", "base")}
+    content = built(bare).content
+    assert isinstance(content, Provenance)
+    assert content.tag == "1.0-debian13"
     for other in (None, "x", {}, {"recipe": "hpc-base"}):
         content = built(other).content
         assert isinstance(content, Provenance)

@@ -356,9 +356,17 @@ def test_orders_are_carried_out_by_workers_of_a_new_scheduler(
         assert connection._client.id.startswith("Client-build-images-")
         with connected(scheduler.address, scheduler.tls) as other:
             assert other.workers() == {}
+    with monkeypatch.context() as patch:  # the folder is there, and what fails leaves nothing in it
+        patch.setattr("distributed.Security.temporary", raising)
+        with pytest.raises(RuntimeError, match="no key"), new_scheduler(clusters):
+            pass
     assert [*clusters.iterdir()] == []
     for name in ("asyncio", "distributed.core", "distributed.scheduler"):
         assert not logging.getLogger(name).isEnabledFor(logging.CRITICAL)
+
+
+def raising() -> None:
+    raise RuntimeError("no key")
 
 
 def check_scheduler(scheduler: Scheduler, clusters: Path) -> None:

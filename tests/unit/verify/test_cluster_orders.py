@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import sys
@@ -12,7 +13,8 @@ from queue import SimpleQueue
 import pytest
 from samples import image
 
-from builder.build.site_store import add_project
+from builder.build.run import Run
+from builder.build.site_store import add_project, take_project
 from builder.compile.spec import compile_spec
 from builder.model import LockedSource
 from builder.model.errors import (
@@ -26,8 +28,9 @@ from builder.model.errors import (
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
 from builder.system.process import Processes
+from builder.system.terminal import Progress
 from builder.verify.cluster import task
-from builder.verify.cluster.orders import INTERRUPTED, Failure, Order, OrderResult
+from builder.verify.cluster.orders import INTERRUPTED, Failure, Order, OrderResult, own_program
 
 ORDER = Order(
     kind="stage",
@@ -122,6 +125,46 @@ def test_a_store_that_takes_no_project_ends_the_run(tmp_path: Path) -> None:
         add_project(store, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("problem", "kind"), [(errno.EIO, TemporaryFailure), (errno.EACCES, MissingPrerequisite)]
+)
+def test_a_project_that_the_store_does_not_give(
+    problem: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(problem, "no answer")
+
+    monkeypatch.setattr(FolderStore, "manifest", fail)
+    with pytest.raises(kind, match=r"did not give the project: .*no answer") as caught:
+        take_project(str(tmp_path), ORDER.project, tmp_path / "projects/1", print)
+    assert type(caught.value) is kind
+
+
+def test_a_project_that_is_there_counts_as_used(tmp_path: Path) -> None:
+    os.utime(tmp_path, (0, 0))
+    take_project("/no/store", ORDER.project, tmp_path, print)
+    assert tmp_path.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize("program", ["", "its own"])
+def test_a_machine_that_cannot_do_its_work_is_unfit(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another version, or without what the examination before a task asks for."""
+
+    def lacking(*_: object, **__: object) -> Run:
+        raise MissingPrerequisite("this machine lacks 1 thing", hint="look")
+
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    monkeypatch.setattr(task, "prepare", lacking)
+    for name in ("take_project", "load_plan", "compiled"):
+        monkeypatch.setattr(task, name, lambda *_: [])
+    order = dataclasses.replace(ORDER, program=own_program() if program else "sha256:0")
+    problem = "lacks 1 thing" if program else "another version"
+    with pytest.raises(UnfitMachine, match=problem):
+        task.carry_out(order, Progress(), [])
+
+
 # ---- The process of an order ----
 
 
@@ -146,9 +189,30 @@ def test_the_result_of_an_order_is_what_its_process_wrote(program: Path) -> None
     assert told == ["one: building"]
 
 
+def test_a_machine_is_examined_once_until_an_order_fails(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders find in a file what an earlier one wrote there."""
+    monkeypatch.setattr(task, "_examined", [])
+    seen = tmp_path / "seen"
+    look = f'machine="$(dirname "$3")/machine"; cat "$machine" >> {seen} || echo new > "$machine"'
+
+    def order(last: str = "") -> list[str]:
+        write(program, f"echo - >> {seen}", look, 'echo > "$4"', last)
+        task.run_order("", lambda: True, lambda _: None)
+        return seen.read_text().split()
+
+    assert order() == ["-"]
+    assert order() == ["-", "-", "new"]
+    assert order('rm "$machine"')[3:] == ["-", "new"]  # as after a failure
+    assert order()[5:] == ["-"]
+    monkeypatch.setattr(task, "_FRESH_S", 0.0)
+    assert order()[6:] == ["-"]
+
+
 def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> None:
     write(program, "echo Traceback", "exit 3")
-    result = OrderResult.read(task.run_order("", lambda: True, lambda _: None))
+    result = OrderResult.read(task.run_order("the order", lambda: True, lambda _: None))
     assert result.failure == Failure(
         message="the order: exit status 3", tail=("Traceback",), exit_code=4, cause="machine"
     )
@@ -159,8 +223,21 @@ def test_an_order_that_is_not_wanted_any_more_is_ended(
 ) -> None:
     monkeypatch.setattr(task, "_ENDING_S", 0.1)
     write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
-    text = task.run_order("", lambda: not (tmp_path / "pid").exists(), lambda _: None)
+    text = task.run_order("the order", lambda: not (tmp_path / "pid").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_an_order_that_hangs_is_ended(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "_LIMIT_S", 1.0)
+    monkeypatch.setattr(task, "_ENDING_S", 0.1)
+    write(program, f"echo $$ > {tmp_path}/pid", "exec sleep 60")
+    failure = OrderResult.read(task.run_order("the order", lambda: True, lambda _: None)).failure
+    assert failure == Failure(
+        message="the order: no result after 1 s", exit_code=4, cause="machine"
+    )
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
@@ -200,6 +277,6 @@ def test_an_order_that_is_not_wanted_ends_what_it_started_itself(
         f"sleep 1; echo by itself > {ended}; exit 130",
     ]
     write(program, *lines)
-    text = task.run_order("", lambda: not (tmp_path / "begun").exists(), lambda _: None)
+    text = task.run_order("the order", lambda: not (tmp_path / "begun").exists(), lambda _: None)
     assert OrderResult.read(text).failure == INTERRUPTION
     assert ended.read_text() == "by itself\n"

@@ -18,7 +18,13 @@ from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.measurement import HostFacts
 from builder.system.host_facts import host_facts, lost_gpus
-from builder.verify.evidence import RunEvidence, StartedBy, images_own, write_evidence
+from builder.verify.evidence import (
+    RunEvidence,
+    StartedBy,
+    host_of_checks,
+    images_own,
+    write_evidence,
+)
 
 HOST = HostFacts(arch="x86_64", kernel="6.1", cpu="a cpu", cores=2, os="Debian")
 V100 = "Tesla V100-SXM2-32GB"
@@ -36,6 +42,24 @@ ARTIFACTS = [
     Artifact(format="sif", path=Path("s"), digest="sha256:b2", size=1, tree_digest="sha256:t1"),
 ]
 STARTED, FINISHED = "2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00"
+
+
+def test_the_host_of_a_report_is_that_of_its_checks(tmp_path: Path) -> None:
+    here, there, again = (tmp_path / name for name in ("here", "there", "again"))
+    evidence(here)
+    evidence(again)
+    evidence(there, host=GPU_HOST)
+    (tmp_path / "broken.json").write_text("[]")
+    broken, missing = tmp_path / "broken.json", tmp_path / "missing.json"
+    files = [folder / "evidence/sif.json" for folder in (here, again, there)]
+    assert host_of_checks([*files[:2], broken, missing])["cpu"] == "a cpu"
+    assert host_of_checks(files) == {
+        "arch": "x86_64, ppc64le",
+        "cpu": "a cpu, POWER9",
+        "os": "Debian, RHEL",
+        "kernel": "6.1, 4.18",
+    }
+    assert host_of_checks([broken]) == {}
 
 
 def hexes(statement: dict[str, Any]) -> dict[str, Any]:

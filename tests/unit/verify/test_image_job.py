@@ -17,9 +17,15 @@ from test_proving import HOST
 from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
 
 from builder import __version__
+from builder.build.executor import ThreadExecutor
+from builder.build.run import BuildSettings
+from builder.build.schedule import Attempt
 from builder.build.stages import RunStages
+from builder.build.tasks import Task
+from builder.build.workers import Pool, Requirement, Worker
 from builder.model.errors import MissingPrerequisite
 from builder.model.package_indices import IndexState
+from builder.verify.main_job import run_job
 from builder.verify.runners import RUNNERS
 from builder.verify.targets import ProofTarget
 
@@ -57,7 +63,8 @@ def shown(folder: Path) -> str:
     ):
         text = re.sub(pattern, name, text)
     text = text.replace(f'"{__version__}"', '"..."')
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    files = sorted(str(path) for path in paths if path.parts[0] != "previous")
     return text + "\n".join([*(name for name in files if "sha256/" not in name), ""])
 
 
@@ -140,3 +147,66 @@ def test_an_image_that_this_machine_cannot_verify_is_not_finished(
     for verify, end in ((False, "unchanged, verified"), (True, "verified, oci in ...")):
         assert site.job(verify=verify).exit_code == 0
         assert said(site).endswith(f"{end}\n")
+
+
+# ---- On workers ----
+
+
+class Elsewhere(ThreadExecutor):
+    """A worker of another machine, which fills output folders with what it makes."""
+
+    def __init__(self, site: Site, *, verify: bool) -> None:
+        super().__init__(threads=1, stop=lambda: None)
+        self.pools = (Pool(name="x86", architectures=("x86_64",), gpus=1),)
+        self.seconds: dict[str, float] = {}
+        self.started: list[Task] = []
+        self._site, self._verify = site, verify
+
+    def capacity(self) -> list[Worker]:
+        return [Worker(name="tcp://n1", machine="n1", pool=self.pools[0])]
+
+    def start(self, task: Task, attempt: Attempt) -> None:
+        self.started.append(task)
+        super().start(dataclasses.replace(task, work=lambda: self._carry_out(task.kind)), attempt)
+
+    def _carry_out(self, kind: str) -> None:
+        if kind == ("verify" if self._verify else "image"):
+            self._site.job(jobs=1, verify=self._verify)
+
+    def accept(self, attempt: Attempt) -> None:
+        self.seconds[attempt.name] = 41.5
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.usefixtures("results")
+def test_an_image_is_made_by_workers(verify: bool, site: Site) -> None:
+    site.recipes, site.host = [ONE_ALONE], HOST
+    (site.root / "out").mkdir()
+    settings = BuildSettings(
+        project=site.root / "project",
+        engine="fake",
+        out=site.root / "out",
+        formats=("oci",),
+        verify=verify,
+    )
+    elsewhere = Elsewhere(site, verify=verify)
+    results = run_job(site.run(settings), site.specs(), jobs=1, elsewhere=elsewhere)
+    assert (results.exit_code, list(results.errors)) == (0, [])
+    image = results.manifests[IMAGE]
+    assert image.outcome == ("verified" if verify else "built")
+    kinds = ["base", "stage", "image", *(["verify"] if verify else [])]
+    assert [task.kind for task in elsewhere.started] == kinds
+    native = Requirement(arch="x86_64", native=True)
+    assert [task.requires for task in elsewhere.started] == [
+        *([Requirement(arch="x86_64")] * 3),
+        *([native] if verify else []),
+    ]
+    assert [task.number for task in elsewhere.started] == [0] * len(kinds)
+    known = json.loads((site.home.path / "durations.json").read_text())
+    assert {known[f"fake {task.label}"] for task in elsewhere.started} == {41.5}
+    end = f"{IMAGE}: {image.outcome}, oci in {sum(image.durations_s.values()):.0f} s"
+    assert site.said.getvalue().splitlines()[-1].endswith(end)
+    again = Elsewhere(site, verify=verify)
+    results = run_job(site.run(settings), site.specs(), jobs=1, elsewhere=again)
+    assert (list(results.manifests), again.started) == ([IMAGE], [])
+    assert said(site).endswith(f"{IMAGE}: unchanged, {image.outcome}\n")

@@ -250,6 +250,7 @@ def test_what_was_asked_for_reaches_the_ranks(folder: Path, asked: Asked) -> Non
     [
         ({"cell": {**CELL, "mpi": "none"}}, False, True),
         ({"cell": {**CELL, "mpi": "lam7.1"}}, False, True),
+        ({"cell": {**CELL, "mpi": "openmpi99.9"}}, True, True),  # a series that is not known
         ({"in_image_checks": []}, True, False),
     ],
 )

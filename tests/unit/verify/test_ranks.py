@@ -647,6 +647,14 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
         assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
 
 
+@pytest.mark.parametrize("folder", ["lib", "lib64"])
+def test_the_mpi_of_a_launcher_is_beside_it(folder: str, tmp_path: Path, bound: Bound) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "libmpi.so.40").write_bytes(b"\x7fELF ompi_mpi_init")
+    with bound("auto", ldd="") as found:
+        assert found.source == tmp_path / folder / "libmpi.so.40"
+
+
 def test_a_systems_folder_is_not_shown_whole() -> None:
     systems = ["/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/lib/x-linux-gnu"]
     others = ["/opt", "/usr/local", "/usr/lib/openmpi", "/opt/x-linux-gnu"]

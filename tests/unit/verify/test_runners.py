@@ -20,7 +20,13 @@ from builder.system.process import Processes
 from builder.verify.checks import outcomes_in
 from builder.verify.runners import DEFAULTS, RUNNERS, oci, sites
 from builder.verify.runners.oci import Chroot
-from builder.verify.runners.protocol import Around, Container, Prefixed, cdi_problem
+from builder.verify.runners.protocol import (
+    Around,
+    Container,
+    Prefixed,
+    cdi_problem,
+    readable_folder,
+)
 
 
 def test_every_format_has_a_runner() -> None:
@@ -192,6 +198,11 @@ def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
     assert cdi_problem(folders) == ""
     assert cdi_problem(folders, kind="*.json")
+
+
+def test_ordinary_users_read_what_is_made_for_runners(tmp_path: Path) -> None:
+    with readable_folder(tmp_path, "run-") as folder:
+        assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o755)
 
 
 def test_podman_needs_a_device_specification(tools: Tools) -> None:

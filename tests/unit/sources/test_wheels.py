@@ -1,0 +1,223 @@
+"""Wheels: found on the pages of a package index on loopback, locked, and fetched by their names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from web_server import Answering, serving
+
+from builder.artifacts.sbom import source_components
+from builder.load.document import Faults, parse
+from builder.load.lock import source_url
+from builder.model import Lock, LockedSource
+from builder.sources.download import Downloader, NotFetched
+from builder.sources.locking import Locking, SourceRequest, lock_sources
+from builder.sources.store import Changed, SourceStore, Unfetched
+from builder.sources.wheels import WheelIndex
+
+URL = "wheel:nvidia-tool/13.0.88/x86_64"
+X86_64 = "nvidia_tool-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
+AARCH64 = "nvidia_tool-13.0.88-py3-none-manylinux_2_27_aarch64.whl"
+OTHERS = (
+    "nvidia_tool-13.0.88-py3-none-win_amd64.whl",
+    "nvidia_tool-13.0.88-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "nvidia_tool-13.1.1-py3-none-manylinux_2_27_x86_64.whl",
+    "nvidia_tool-13.0.88.tar.gz",
+)
+PAGE = "/simple/nvidia-tool/"
+
+
+@dataclass
+class Index:
+    """An index with a page of one project; `rows` are its files, without what `drop` names."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    drop: str = ""
+    at: str = "/files/"
+    html: bool = False
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def page(self) -> bytes:
+        if self.html:
+            return b"<a href='/files/x.whl'>x.whl</a>"
+        rows = [
+            {
+                "filename": name,
+                "url": f"{self.at}{name}",
+                "hashes": {"sha256": hashlib.sha256(content).hexdigest()},
+                "size": len(content),
+            }
+            for name, content in self.files.items()
+        ]
+        kept = [{key: row[key] for key in row if key != self.drop} for row in rows]
+        return json.dumps({"files": kept}).encode()
+
+
+class Handler(Answering):
+    told: Index
+
+    def get(self) -> None:
+        self.told.asked.append((self.path, self.headers.get("Accept", "")))
+        name = self.path.rpartition("/")[2]
+        if self.path == PAGE:
+            self.answer(self.told.page())
+        elif name in self.told.files:
+            self.answer(self.told.files[name])
+        else:
+            self.send_error(404)
+
+
+@pytest.fixture(name="index")
+def package_index() -> Iterator[Index]:
+    names = (X86_64, AARCH64, *OTHERS)
+    told = Index(files={name: name.encode() for name in names})
+    with serving(Handler, told=told) as told.url:
+        yield told
+
+
+def wheels(index: Index, folder: Path) -> WheelIndex:
+    downloader = Downloader(wait=lambda _: None)
+    return WheelIndex(url=f"{index.url}/simple", downloader=downloader, folder=folder)
+
+
+def store(index: Index, folder: Path, *mirrors: str) -> SourceStore:
+    return SourceStore(path=folder / "store", index=f"{index.url}/simple", mirrors=mirrors)
+
+
+def entry(content: bytes = X86_64.encode()) -> LockedSource:
+    sha256 = hashlib.sha256(content).hexdigest()
+    return LockedSource(url=URL, file=X86_64, sha256=sha256, size=len(content))
+
+
+@pytest.mark.parametrize(("arch", "name"), [("x86_64", X86_64), ("aarch64", AARCH64)])
+def test_the_wheel_of_a_version_and_an_architecture_is_found(
+    index: Index, tmp_path: Path, arch: str, name: str
+) -> None:
+    found = wheels(index, tmp_path).resolve(f"wheel:nvidia-tool/13.0.88/{arch}")
+    assert (found.file, found.size) == (name, len(name))
+    assert found.sha256 == hashlib.sha256(name.encode()).hexdigest()
+    assert index.asked == [(PAGE, "application/vnd.pypi.simple.v1+json")]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("wheel:nvidia-tool/13.0.88/ppc64le", "has no wheel of it for ppc64le"),
+        ("wheel:nvidia-tool/13.0.8/x86_64", "has no wheel of it for x86_64"),
+        ("wheel:unknown/13.0.88/x86_64", "404"),
+    ],
+)
+def test_a_wheel_that_is_not_there_has_a_reason(
+    index: Index, tmp_path: Path, url: str, reason: str
+) -> None:
+    with pytest.raises(NotFetched, match=reason):
+        wheels(index, tmp_path).resolve(url)
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        ({"drop": "hashes"}, "no wheel"),
+        ({"drop": "size"}, "no wheel"),
+        ({"at": "file:///etc/"}, "no wheel"),
+        ({"html": True}, "has no JSON page"),
+    ],
+)
+def test_a_page_that_does_not_say_enough_is_not_used(
+    index: Index, tmp_path: Path, about: dict[str, object], reason: str
+) -> None:
+    for name, value in about.items():
+        setattr(index, name, value)
+    with pytest.raises(NotFetched, match=reason):
+        wheels(index, tmp_path).resolve(URL)
+
+
+def test_a_lock_takes_the_checksum_of_the_page_and_fetches_nothing(
+    index: Index, tmp_path: Path
+) -> None:
+    how = Locking(
+        store=store(index, tmp_path),
+        downloader=Downloader(),
+        resolve=wheels(index, tmp_path).resolve,
+    )
+    requests = [
+        SourceRequest(urls=(one,), recipes=("core",)) for one in (URL, f"{URL[:-6]}ppc64le")
+    ]
+    sources, [failure] = lock_sources(requests, Lock(), how)
+    assert [(one.url, one.sha256, one.recipes) for one in sources] == [
+        (URL, entry().sha256, ("core",))
+    ]
+    assert isinstance(failure, Unfetched)
+    assert {path for path, _ in index.asked} == {PAGE}
+
+
+def test_a_locked_wheel_is_fetched_by_its_name(index: Index, tmp_path: Path) -> None:
+    place = store(index, tmp_path).ensure(entry(), downloader=Downloader())
+    assert place.read_bytes() == X86_64.encode()
+    assert [path for path, _ in index.asked] == [PAGE, f"/files/{X86_64}"]
+
+
+def test_a_site_with_the_file_needs_no_index(index: Index, tmp_path: Path) -> None:
+    near = store(Index(), tmp_path, f"{index.url}/files")
+    near.ensure(entry(), downloader=Downloader())
+    assert [path for path, _ in index.asked] == [f"/files/{X86_64}"]
+
+
+def test_another_wheel_under_the_name_is_refused_and_the_index_not_named(
+    index: Index, tmp_path: Path
+) -> None:
+    index.files[X86_64] = b"another"
+    with pytest.raises(Changed) as caught:
+        store(index, tmp_path).ensure(entry(), downloader=Downloader())
+    assert f"{URL}: the file differs from the locked one" in str(caught.value)
+    index.files.clear()
+    with pytest.raises(Unfetched, match=f"the package index has no {X86_64}") as lost:
+        store(index, tmp_path).ensure(entry(), downloader=Downloader())
+    assert index.url.partition("//")[2] not in str(lost.value)
+
+
+def test_without_an_index_it_is_said(tmp_path: Path) -> None:
+    tmp_path.joinpath("store").mkdir()
+    with pytest.raises(Unfetched, match="this machine's pip names no package index"):
+        SourceStore(path=tmp_path / "store").ensure(entry(), downloader=Downloader())
+
+
+def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_path: Path) -> None:
+    scheme, _, server = index.url.partition("//")
+    at = WheelIndex(
+        url=f"{scheme}//user:secret@{server}/simple", downloader=Downloader(), folder=tmp_path
+    )
+    assert at.file(URL).url == f"{scheme}//user:secret@{server}/files/{X86_64}"
+    index.at = "https://files.example/"
+    again = WheelIndex(url=at.url, downloader=Downloader(), folder=tmp_path)
+    assert again.file(URL).url == f"https://files.example/{X86_64}"
+
+
+@pytest.mark.parametrize(
+    ("url", "valid"),
+    [
+        (URL, True),
+        ("wheel:nvidia-tool/13.0.88/riscv64", False),
+        ("wheel:nvidia-tool/13.0.88", False),
+        ("wheel:../13.0.88/x86_64", False),
+    ],
+)
+def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool) -> None:
+    file, faults = tmp_path / "a.yaml", Faults()
+    file.write_text(json.dumps(url))
+    node = parse(file, "a.yaml", faults)
+    assert node
+    source_url(node, faults)
+    assert bool(faults.found) is not valid
+
+
+def test_a_bill_of_materials_names_the_wheel_and_no_server() -> None:
+    [found] = source_components([entry()])
+    assert (found["name"], found["version"]) == ("nvidia-tool", "13.0.88")
+    assert "externalReferences" not in found
