@@ -257,7 +257,11 @@ def test_a_failure_comes_with_the_end_of_its_log(
     worker.site.engine.build = fails  # type: ignore[method-assign]
     result = worker.carry_out(kind)
     assert result.failure == Failure(
-        message=error.message, tail=error.tail, hint=error.hint, exit_code=exit_code
+        message=error.message,
+        tail=error.tail,
+        hint=error.hint,
+        exit_code=exit_code,
+        cause="machine" if exit_code == 4 else "task",
     )
     assert result.log == (text[-65536:] if exit_code == 1 else "")
 
