@@ -326,7 +326,8 @@ def test_a_store_that_cannot_be_read_fails_the_image(bench: Bench) -> None:
     shutil.rmtree(blobs)
     blobs.write_text("where a folder is to be")
     bench.end(OrderResult(entry="sha256:" + "0" * 64))
-    with pytest.raises(StepFailed, match=f"^{bench.image.identifier}: the site's store: "):
+    problem = f"^{bench.image.identifier}: the site's store does not give the image: "
+    with pytest.raises(TemporaryFailure, match=problem):
         bench.executor.accept(attempt)
 
 
