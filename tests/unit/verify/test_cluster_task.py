@@ -93,9 +93,9 @@ class Worker:
         site.engine.build = noting  # type: ignore[method-assign]
 
     def prepare(
-        self, settings: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: object
+        self, settings: BuildSettings, progress: Progress, plan: Plan, *, todo: int, **others: object
     ) -> Run:
-        del held
+        assert {*others} == {"held", "machine"}
         assert [image.identifier for image in plan.images] == [IMAGE]
         assert todo == settings.jobs == 1
         settings.out.mkdir(parents=True)
