@@ -296,9 +296,11 @@ def worker_of(connection: Connection, scheduler: Scheduler, folder: Path) -> Ite
     security = Security(tls_ca_file=tls.ca, tls_worker_cert=tls.certificate, tls_worker_key=tls.key)
 
     async def start() -> Worker:
-        return await Worker(
+        worker = Worker(
             *(scheduler.address,), nthreads=1, security=security, local_directory=str(folder)
         )
+        await worker
+        return worker
 
     worker = connection._client.sync(start)
     try:
@@ -342,13 +344,13 @@ def test_orders_are_carried_out_by_workers_of_a_new_scheduler(
                 ("run-3", "long", ""),
             ):
                 connection.submit(key, text, address, lambda *end: heard.put(("ended", *end)))
-                events = [str(heard.get(timeout=10)) for _ in ("told", *([end] if end else []))]
+                events = [str(heard.get(timeout=30)) for _ in ("told", *([end] if end else []))]
                 line = f"('told', '{key}', '{address}', 'at work on {text}')"
                 assert {*events} == {line, *([end] if end else [])}
-            assert connection.wait_until_idle("another-", [address], 10)
+            assert connection.wait_until_idle("another-", [address], 30)
             assert not connection.wait_until_idle("run-", [address], 0.1)
             connection.cancel(["run-3"])
-            assert connection.wait_until_idle("run-", [address], 10)
+            assert connection.wait_until_idle("run-", [address], 30)
             connection._client.retire_workers([address])
         assert heard.get(timeout=10) == ("lost", address, True)
         with pytest.raises(ValueError, match="No client"):  # of code that uses Dask by itself

@@ -17,6 +17,7 @@ from test_cluster_executor import Noting, facts
 
 from builder.build.at_work import projects
 from builder.build.engines import ENGINES, Tools
+from builder.build.executor import WorkerJoined
 from builder.build.run import BuildSettings, Run
 from builder.build.schedule import Attempt
 from builder.build.site_store import store_named
@@ -140,8 +141,9 @@ def test_a_run_gets_the_workers_of_its_scheduler(
     with with_store(run) as with_its_store, workers_of(on, with_its_store, [spec]) as executor:
         assert [pool.name for pool in executor.pools] == ["power", "x86"]
         noting.joined("tcp://n1", facts(pool="x86"))
-        worker = executor.events.get_nowait().worker  # type: ignore[union-attr]
-        attempt = Attempt(name="base x", number=1, worker=worker)
+        joined = executor.events.get_nowait()
+        assert isinstance(joined, WorkerJoined)
+        attempt = Attempt(name="base x", number=1, worker=joined.worker)
         name = spec.image.identifier
         executor.start(
             Task(name="base x", kind="base", work=print, label="base x", image=name), attempt

@@ -22,7 +22,7 @@ from test_proving import HOST
 from test_stages import Site, made_site  # noqa: F401 - a fixture
 
 from builder.artifacts.manifests import read_manifest
-from builder.build.engines import DockerfileBuild
+from builder.build.engines import DockerfileBuild, Tools
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import add_project
@@ -90,7 +90,7 @@ class Worker:
             self.sources |= {path.name for path in of.context.rglob("*.tar.gz")}
             build(of)
 
-        site.engine.build = noting  # type: ignore[method-assign]
+        site.engine.build = noting  # type: ignore[method-assign, assignment]
 
     def prepare(
         self, settings: BuildSettings, progress: Progress, plan: Plan, *, todo: int, **others: object
@@ -267,7 +267,8 @@ def test_a_failure_comes_with_the_end_of_its_log(
 
 
 def test_a_failure_without_a_log_is_told(worker: Worker) -> None:
-    def fails(_: DockerfileBuild) -> None:
+    def fails(build: DockerfileBuild) -> None:
+        del build
         raise StepFailed("exit status 2")
 
     worker.site.engine.build = fails  # type: ignore[method-assign]
@@ -391,8 +392,8 @@ def test_a_worker_tells_what_its_machine_has(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("BUILD_IMAGES_POOL", raising=False)
     monkeypatch.setattr(task, "this_machine", lambda *_, **__: host if has_all else Host())
-    monkeypatch.setattr(task.Tools, "has", lambda _, name: has_all and name == "buildah")
-    monkeypatch.setattr(task.Tools, "version", lambda _, name: {"buildah": "1.39.3"}[name])
+    monkeypatch.setattr(Tools, "has", lambda _, name: has_all and name == "buildah")
+    monkeypatch.setattr(Tools, "version", lambda _, name: {"buildah": "1.39.3"}[name])
     facts = task.describe()
     found = (facts.emulates, facts.gpus, facts.engine, facts.pool)
     assert found == ((("ppc64le",), 2, "1.39.3", "") if has_all else ((), 0, "", ""))
