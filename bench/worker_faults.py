@@ -41,7 +41,7 @@ from projects import copy_of_project
 from real_registry import real_registry
 from small_base import add_small_base, store_small_base
 from timing import machine
-from worker_machines import Line, Machines, WorkerProcess, machines_at_work
+from worker_machines import Machines, Relay, WorkerProcess, machines_at_work
 
 from builder.artifacts import oci
 from builder.build.workspace import FILES, SPEC_FILES
@@ -59,7 +59,7 @@ about: known content, and a number that is new in each round
   - shell: {{commands: ["true ROUND-{number}; sleep 1; mkdir -p /opt/{name}; {writes}"]}}
 """
 _STAGE = 'development: [{shell: {commands: ["echo ROUND-%s; sleep 1; seq 999 > /opt/stage"]}}]\n'
-_MORE = {
+_RECIPE_PARTS = {
     "alone": "checks: [numbers]\ndevelopment: []\n",
     "core": _STAGE,
     "leaf": "parent: core\ndevelopment: []\n",
@@ -71,21 +71,21 @@ _TTL_S = 5  # the scheduler removes a worker that was silent for so long
 _ROUNDS_OF_MACHINES = 10  # then all homes are new: old rounds would fill the small disk
 _LIMIT_S = 150.0  # of one command
 _GONE_S = 15.0  # for what a fault left behind to end
-_BUSY = 3 / 4  # how often a fault meets a worker that has an order
+_BUSY_SHARE = 3 / 4  # how often a fault meets a worker that has an order
 
 Recording = dict[str, dict[str, str]]
 
 
 @dataclass(kw_only=True, slots=True)
 class Site:
-    """What the rounds share: a project, its registry and the machines; `wanted` are its images."""
+    """What rounds share: a project, its registry and the machines; `expected` are its images."""
 
     folder: Path
     project: Path
-    registry: Stoppable
+    registry: StoppableRegistry
     proxy: Proxy
     machines: Machines
-    wanted: Recording = field(default_factory=dict)
+    expected: Recording = field(default_factory=dict)
 
     @property
     def login(self) -> Path:
@@ -93,7 +93,7 @@ class Site:
 
 
 @dataclass(kw_only=True, slots=True)
-class Stoppable:
+class StoppableRegistry:
     """A registry that can be stopped, and started again at the same address."""
 
     host: str
@@ -117,9 +117,9 @@ class Stoppable:
 
 
 @contextlib.contextmanager
-def stoppable_registry(folder: Path) -> Iterator[Stoppable]:
+def stoppable_registry(folder: Path) -> Iterator[StoppableRegistry]:
     with real_registry(folder, in_memory=True) as running:
-        registry = Stoppable(
+        registry = StoppableRegistry(
             host=running.host, store=running.store, folder=folder, process=running.process
         )
         try:
@@ -129,7 +129,7 @@ def stoppable_registry(folder: Path) -> Iterator[Stoppable]:
 
 
 @dataclass(kw_only=True, slots=True)
-class Round:
+class FaultTrial:
     """One run of the command, or several of the same; faults come while it runs."""
 
     site: Site
@@ -140,7 +140,7 @@ class Round:
     notes: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
     commands: int = 0
     spoiled: bool = False  # a fault came for which an image may fail
     failed: bool = False  # and one did
@@ -158,18 +158,18 @@ class Round:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def run(self, kinds: Mapping[str, Callable[[Round], object]]) -> None:
+    def run(self, kinds: Mapping[str, Callable[[FaultTrial], object]]) -> None:
         """Run the command through some faults, and look at what came of it."""
         self.folder.mkdir()
         write_recipes(self.site.project, self.number)
         self._begin = time.monotonic()
         for kind in kinds:
             at = self.chance.uniform(0.2, self.expected_s)
-            self._at(at, kind, partial(self._come, kind, kinds[kind]))
+            self._add_due(at, kind, partial(self._inject, kind, kinds[kind]))
         try:
             status = self._command()
         finally:
-            self._heal()
+            self._undo_faults()
         if status and self.spoiled:
             self.failed = True
             self.note(f"exit code {status}; again: {self._reason()}")
@@ -177,49 +177,49 @@ class Round:
         if status:
             self.lost.append(f"exit code {status}")
         self.lost += [f"no {name}" for name in IMAGES if not manifest_of(self.out / name)]
-        self._look_for_left()
+        self._look_for_leftovers()
         if not self.lost:
-            self.wrong += wrong_images(self.out, self.number, self.site.wanted)
-        half = [path for path in self.out.rglob("*") if _is_half_made(path.name)]
-        self.left += [f"half-made: {path.relative_to(self.out)}" for path in half]
+            self.wrong += wrong_images(self.out, self.number, self.site.expected)
+        partial_files = [path for path in self.out.rglob("*") if _is_half_made(path.name)]
+        self.leftovers += [f"half-made: {path.relative_to(self.out)}" for path in partial_files]
 
-    def later(self, seconds: float, text: str, action: Callable[[], object]) -> None:
+    def run_later(self, seconds: float, text: str, action: Callable[[], object]) -> None:
         """Do something so many seconds from now, or when the command has ended."""
-        self._at(time.monotonic() - self._begin + seconds, text, action)
+        self._add_due(time.monotonic() - self._begin + seconds, text, action)
 
-    def a_worker(self) -> WorkerProcess:
+    def random_worker(self) -> WorkerProcess:
         """A worker that lives; most often one that has an order."""
         alive = [worker for worker in self.site.machines.workers if worker.is_alive]
         busy = [worker for worker in alive if worker.is_busy]
-        return self.chance.choice(busy if busy and self.chance.random() < _BUSY else alive)
+        return self.chance.choice(busy if busy and self.chance.random() < _BUSY_SHARE else alive)
 
     def note(self, text: str) -> None:
         self.notes.append(f"{time.monotonic() - self._begin:5.1f} s: {text}")
 
-    def _come(self, kind: str, fault: Callable[[Round], object]) -> None:
+    def _inject(self, kind: str, fault: Callable[[FaultTrial], object]) -> None:
         self.faults.append(kind)
         fault(self)
 
-    def _at(self, seconds: float, text: str, action: Callable[[], object]) -> None:
+    def _add_due(self, seconds: float, text: str, action: Callable[[], object]) -> None:
         self._due.append((self._begin + seconds, text, action))
 
     def _command(self) -> int:
         """Run the command to its end, and again where a fault ended it; the last exit code."""
         while True:
-            ended_by = self._once()
+            ended_by = self._run_once()
             if ended_by is None:
-                return self._ended()
-            self.note(f"exit code {self._ended()} after {ended_by.name}; again")
-            if ended_by == signal.SIGINT and self._ended() not in {0, 130}:
-                self.wrong.append(f"exit code {self._ended()} after Ctrl-C")
-            if self._ended() == 0:
+                return self._exit_code()
+            self.note(f"exit code {self._exit_code()} after {ended_by.name}; again")
+            if ended_by == signal.SIGINT and self._exit_code() not in {0, 130}:
+                self.wrong.append(f"exit code {self._exit_code()} after Ctrl-C")
+            if self._exit_code() == 0:
                 return 0
 
-    def _ended(self) -> int:
+    def _exit_code(self) -> int:
         assert self.child is not None
         return int(self.child.returncode)
 
-    def _once(self) -> signal.Signals | None:
+    def _run_once(self) -> signal.Signals | None:
         """Run the command once; the signal that a fault sent it, if any."""
         self.commands += 1
         log = self.folder / f"command-{self.commands}.log"
@@ -229,7 +229,7 @@ class Round:
             )
         start, before = time.monotonic(), len(self.signals)
         while self.child.poll() is None:
-            self._do_what_is_due()
+            self._run_due()
             self._replace_workers()
             if time.monotonic() - start > _LIMIT_S:
                 self.lost.append(f"no end after {_LIMIT_S:.0f} s")
@@ -242,11 +242,12 @@ class Round:
             self.wrong.append(f"a traceback: {log.name}")
         return signalled[-1] if signalled else None
 
-    def _do_what_is_due(self) -> None:
-        for one in [one for one in sorted(self._due) if one[0] <= time.monotonic()]:
-            self._due.remove(one)
-            self.note(one[1])
-            one[2]()
+    def _run_due(self) -> None:
+        for due in [due for due in sorted(self._due) if due[0] <= time.monotonic()]:
+            self._due.remove(due)
+            _, text, action = due
+            self.note(text)
+            action()
 
     def _reason(self) -> str:
         """Why the last command failed, as it says."""
@@ -260,22 +261,24 @@ class Round:
             if not worker.is_alive and worker.number not in self._awaited[worker.folder]:
                 self._awaited[worker.folder].add(worker.number)
                 self.note(f"worker {worker.process.pid} of {worker.machine} has ended")
-                self.later(self.chance.uniform(0.5, 4), "a new worker", worker.start)
+                self.run_later(self.chance.uniform(0.5, 4), "a new worker", worker.start)
 
-    def _heal(self) -> None:
+    def _undo_faults(self) -> None:
         """Undo the faults that came, and drop those that did not."""
-        undone = [one for one in self._due if one[1].startswith(("end of ", "a new worker"))]
+        ends = [due for due in self._due if due[1].startswith(("end of ", "a new worker"))]
         self._due.clear()
-        for _, text, action in sorted(undone):
+        for _, text, action in sorted(ends):
             self.note(text)
             action()
 
-    def _look_for_left(self) -> None:
+    def _look_for_leftovers(self) -> None:
         deadline = time.monotonic() + _GONE_S
-        while (left := self.site.machines.left()) and time.monotonic() < deadline:
+        while (
+            leftovers := self.site.machines.leftover_processes()
+        ) and time.monotonic() < deadline:
             time.sleep(0.1)
-        self.left += left
-        self.left += [f"mount: {place}" for place in self.site.machines.mounted()]
+        self.leftovers += leftovers
+        self.leftovers += [f"mount: {place}" for place in self.site.machines.leftover_mounts()]
 
     def _words(self) -> list[str]:
         return [
@@ -302,48 +305,53 @@ def _is_half_made(name: str) -> bool:
 # ---- The faults ----
 
 
-def killed_worker(it: Round) -> None:
+def killed_worker(trial: FaultTrial) -> None:
     """A worker is killed; a new one takes its place, as with all that end."""
-    worker = it.a_worker()
-    it.note(f"SIGKILL: worker {worker.process.pid} of {worker.machine}")
+    worker = trial.random_worker()
+    trial.note(f"SIGKILL: worker {worker.process.pid} of {worker.machine}")
     worker.send(signal.SIGKILL)
     worker.process.wait()
 
 
-def stopped_worker(it: Round) -> None:
+def stopped_worker(trial: FaultTrial) -> None:
     """A worker is stopped for some seconds, shorter or longer than the scheduler waits."""
-    worker = it.a_worker()
+    worker = trial.random_worker()
     process = worker.process
-    seconds = it.chance.uniform(2, 14)
-    it.note(f"SIGSTOP: worker {process.pid} of {worker.machine} for {seconds:.1f} s")
+    seconds = trial.chance.uniform(2, 14)
+    trial.note(f"SIGSTOP: worker {process.pid} of {worker.machine} for {seconds:.1f} s")
     worker.send(signal.SIGSTOP)
-    it.later(seconds, "end of SIGSTOP", partial(process.send_signal, signal.SIGCONT))
+    trial.run_later(seconds, "end of SIGSTOP", partial(process.send_signal, signal.SIGCONT))
 
 
-def cut_line(it: Round) -> None:
+def cut_connection(trial: FaultTrial) -> None:
     """A worker's connection to the scheduler is reset."""
-    _line(it, "cut", Line.cut, it.chance.uniform(0.1, 4))
+    _harm_connection(trial, "cut", Relay.cut, trial.chance.uniform(0.1, 4))
 
 
-def silent_line(it: Round) -> None:
+def silent_connection(trial: FaultTrial) -> None:
     """Nothing comes through between a worker and the scheduler for some seconds."""
-    _line(it, "silent", Line.hush, it.chance.uniform(2, 14))
+    _harm_connection(trial, "silent", Relay.silence, trial.chance.uniform(2, 14))
 
 
-def _line(it: Round, how: str, harm: Callable[[Line], object], seconds: float) -> None:
-    worker = it.a_worker()
-    it.note(f"{how}: worker {worker.process.pid} of {worker.machine} for {seconds:.1f} s")
-    harm(worker.line)
-    it.later(seconds, f"end of {how}", worker.line.heal)
+def _harm_connection(
+    trial: FaultTrial, how: str, harm: Callable[[Relay], object], seconds: float
+) -> None:
+    worker = trial.random_worker()
+    trial.note(f"{how}: worker {worker.process.pid} of {worker.machine} for {seconds:.1f} s")
+    harm(worker.relay)
+    trial.run_later(seconds, f"end of {how}", worker.relay.restore)
 
 
-def full_disk(it: Round) -> None:
+def full_disk(trial: FaultTrial) -> None:
     """The disk of one machine is full for some seconds."""
-    home = it.site.machines.homes[-1]
-    room, seconds = it.chance.randrange(4 << 20), it.chance.uniform(2, it.expected_s)
-    it.note(f"{room} bytes are free for {seconds:.1f} s")
+    home = trial.site.machines.homes[-1]
+    room, seconds = (
+        trial.chance.randrange(4 << 20),
+        trial.chance.uniform(2, trial.expected_s),
+    )
+    trial.note(f"{room} bytes are free for {seconds:.1f} s")
     set_size(home, shutil.disk_usage(home).used + room)
-    it.later(seconds, "end of full disk", lambda: set_size(home, _SMALL_DISK))
+    trial.run_later(seconds, "end of full disk", lambda: set_size(home, _SMALL_DISK))
 
 
 def set_size(disk: Path, size: int) -> None:
@@ -351,46 +359,46 @@ def set_size(disk: Path, size: int) -> None:
     subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=False)
 
 
-def busy_registry(it: Round) -> None:
+def busy_registry(trial: FaultTrial) -> None:
     """The registry answers 503 for some seconds."""
-    it.spoiled = True
+    trial.spoiled = True
     fault = Fault(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "0"})
-    it.site.proxy.decide = lambda _request, _number: fault
+    trial.site.proxy.decide = lambda _request, _number: fault
 
     def end() -> None:
-        it.site.proxy.decide = lambda _request, _number: None
+        trial.site.proxy.decide = lambda _request, _number: None
 
-    it.later(it.chance.uniform(0.5, 8), "end of 503", end)
+    trial.run_later(trial.chance.uniform(0.5, 8), "end of 503", end)
 
 
-def stopped_registry(it: Round) -> None:
+def stopped_registry(trial: FaultTrial) -> None:
     """The registry is killed, and starts again some seconds later."""
-    it.spoiled = True
-    it.site.registry.stop()
-    it.later(it.chance.uniform(0.2, 8), "end of no registry", it.site.registry.start)
+    trial.spoiled = True
+    trial.site.registry.stop()
+    trial.run_later(trial.chance.uniform(0.2, 8), "end of no registry", trial.site.registry.start)
 
 
-def killed_run(it: Round) -> None:
+def killed_run(trial: FaultTrial) -> None:
     """The run itself is killed."""
-    _signal(it, signal.SIGKILL)
+    _signal(trial, signal.SIGKILL)
 
 
-def interrupted_run(it: Round) -> None:
+def interrupted_run(trial: FaultTrial) -> None:
     """Ctrl-C."""
-    _signal(it, signal.SIGINT)
+    _signal(trial, signal.SIGINT)
 
 
-def _signal(it: Round, number: signal.Signals) -> None:
-    assert it.child is not None
-    it.signals.append(number)
-    it.child.send_signal(number)
+def _signal(trial: FaultTrial, number: signal.Signals) -> None:
+    assert trial.child is not None
+    trial.signals.append(number)
+    trial.child.send_signal(number)
 
 
-FAULTS: dict[str, Callable[[Round], object]] = {
+FAULTS: dict[str, Callable[[FaultTrial], object]] = {
     "worker killed": killed_worker,
     "worker stopped": stopped_worker,
-    "line cut": cut_line,
-    "line silent": silent_line,
+    "connection cut": cut_connection,
+    "connection silent": silent_connection,
     "disk full": full_disk,
     "registry says 503": busy_registry,
     "registry away": stopped_registry,
@@ -406,18 +414,18 @@ def write_recipes(project: Path, number: int) -> None:
     """Other instructions for the same files: the history of the images alone differs."""
     for recipe in (project / "recipes").glob("*.yaml"):
         recipe.unlink()
-    for name, more in _MORE.items():
+    for name, more in _RECIPE_PARTS.items():
         writes = "mkdir /opt/lean; seq 9 > /opt/lean/numbers" if "checks" in more else "true"
         text = _RECIPE.format(
             name=name,
-            more=more.replace("%s", _shown(number)),
-            number=_shown(number),
+            more=more.replace("%s", _padded(number)),
+            number=_padded(number),
             writes=f"seq 9999 > /opt/{name}/numbers; {writes}",
         )
         (project / f"recipes/{name}.yaml").write_text(text)
 
 
-def _shown(number: int) -> str:
+def _padded(number: int) -> str:
     """A number as recipes have it: of one width, so that no size depends on it."""
     return f"{number:04}"
 
@@ -433,14 +441,14 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 def digests(out: Path, number: int) -> Recording:
     """The digests of each image's files and tree; the layout's as if its round were number 0."""
-    found = {}
+    recording = {}
     for name in IMAGES:
         layout = oci.read_layout(out / name / FILES["oci"])
-        found[name] = {
+        recording[name] = {
             "tree": str(manifest_of(out / name)["tree_digest"]),
             "oci": _as_number_0(layout, number),
         }
-    return found
+    return recording
 
 
 def _as_number_0(layout: oci.Layout, number: int) -> str:
@@ -448,38 +456,38 @@ def _as_number_0(layout: oci.Layout, number: int) -> str:
     manifest = oci.blob_path(layout.path, layout.digest).read_bytes()
     name = json.loads(manifest)["config"]["digest"]
     config = oci.blob_path(layout.path, name).read_bytes()
-    changed = config.replace(f"ROUND-{_shown(number)}".encode(), f"ROUND-{_shown(0)}".encode())
+    changed = config.replace(f"ROUND-{_padded(number)}".encode(), f"ROUND-{_padded(0)}".encode())
     digest = hashlib.sha256(changed).hexdigest()
     return hashlib.sha256(manifest.replace(name[7:].encode(), digest.encode())).hexdigest()
 
 
-def wrong_images(out: Path, number: int, wanted: Recording) -> list[str]:
+def wrong_images(out: Path, number: int, expected: Recording) -> list[str]:
     """What is wrong with the images of an output folder, a line for each thing."""
     wrong = []
     for name in IMAGES:
         manifest, folder = manifest_of(out / name), out / name
         if manifest["outcome"] != "verified":
             wrong.append(f"{name}: {manifest['outcome']}")
-        artifacts = {kind: one["digest"] for kind, one in manifest["artifacts"].items()}
+        artifacts = {kind: artifact["digest"] for kind, artifact in manifest["artifacts"].items()}
         files = {"oci": oci.read_layout(folder / FILES["oci"]).digest}
         if artifacts != files:
             wrong.append(f"{name}: the manifest has {artifacts}, the files are {files}")
-        wrong += [f"{name}: {one}" for one in _wrong_evidence(folder, manifest)]
-    for name, found in digests(out, number).items():
-        if found != wanted.get(name, found):
-            wrong.append(f"{name}: {found}, and not {wanted[name]}")
+        wrong += [f"{name}: {fault}" for fault in _wrong_evidence(folder, manifest)]
+    for name, recorded in digests(out, number).items():
+        if recorded != expected.get(name, recorded):
+            wrong.append(f"{name}: {recorded}, and not {expected[name]}")
     return wrong
 
 
 def _wrong_evidence(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """The evidence that is of other files than those of the manifest, or that is not listed."""
     known = {"tree": manifest["tree_digest"]}
-    known |= {kind: one["digest"] for kind, one in manifest["artifacts"].items()}
-    there = sorted((folder / "evidence").glob("*.json"))
+    known |= {kind: artifact["digest"] for kind, artifact in manifest["artifacts"].items()}
+    evidence = sorted((folder / "evidence").glob("*.json"))
     listed = sorted(manifest["evidence"])
-    if [path.relative_to(folder).as_posix() for path in there] != listed:
-        yield f"the manifest lists {listed}, there is {[path.name for path in there]}"
-    for path in there:
+    if [path.relative_to(folder).as_posix() for path in evidence] != listed:
+        yield f"the manifest lists {listed}, there is {[path.name for path in evidence]}"
+    for path in evidence:
         for subject in json.loads(path.read_text())["subject"]:
             name = subject["name"].partition("/")[2]
             if f"sha256:{subject['digest']['sha256']}" != known.get(name):
@@ -490,7 +498,7 @@ def _wrong_evidence(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def site_of(folder: Path, registry: Stoppable, workers: int) -> Iterator[Site]:
+def site_of(folder: Path, registry: StoppableRegistry, workers: int) -> Iterator[Site]:
     """Machines with new homes, the last one on a small disk."""
     with contextlib.ExitStack() as ends:
         project = copy_of_project(folder / "project")
@@ -528,14 +536,14 @@ def local_build(folder: Path) -> Recording:
     (home / "tools").symlink_to(Home.of_environment().path / "tools")
     store_small_base(project, home)
     env = {"BUILD_IMAGES_HOME": str(home)}
-    status, said = build_images("--project", project, "--all", "--format=oci", env=env)
+    status, output = build_images("--project", project, "--all", "--format=oci", env=env)
     if status:
-        raise RuntimeError(said)
+        raise RuntimeError(output)
     return digests(project / "out", 0)
 
 
 @dataclass(kw_only=True, slots=True)
-class Found:
+class Campaign:
     """What came of some rounds."""
 
     rounds: int = 0
@@ -544,85 +552,100 @@ class Found:
     failed: int = 0  # rounds in which an image failed for a fault of the registry
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     @property
     def is_wrong(self) -> bool:
-        return bool(self.wrong or self.lost or self.left)
+        return bool(self.wrong or self.lost or self.leftovers)
 
 
-def campaign(folder: Path, *, rounds: int, seed: int, workers: int, first: int = 0) -> Found:
+def campaign(folder: Path, *, rounds: int, seed: int, workers: int, first: int = 0) -> Campaign:
     """Run rounds, each with one or two faults of kinds that are chosen at random."""
-    found = Found()
+    result = Campaign()
     with contextlib.ExitStack() as ends:
         signals = ends.enter_context(outside_signals())
         registry = ends.enter_context(stoppable_registry(folder / "registry"))
-        wanted = local_build(_new(folder / "local"))
+        expected = local_build(_new_folder(folder / "local"))
         numbers = range(first + 1, first + 1 + rounds)
         for at in range(0, rounds, _ROUNDS_OF_MACHINES):
-            place = _new(folder / f"machines-{at // _ROUNDS_OF_MACHINES + 1}")
+            place = _new_folder(folder / f"machines-{at // _ROUNDS_OF_MACHINES + 1}")
             with site_of(place, registry, workers) as site:
-                site.wanted = wanted
-                expected_s = _plain_round(site)
+                site.expected = expected
+                expected_s = _seconds_without_faults(site)
                 for number in numbers[at : at + _ROUNDS_OF_MACHINES]:
-                    _play(site, number, seed, expected_s, found)
+                    _run_round(site, number, seed, expected_s, result)
                     signals.check()
             remove_tree(place)
-    return found
+    return result
 
 
-def _new(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
     return folder
 
 
-def _plain_round(site: Site) -> float:
+def _seconds_without_faults(site: Site) -> float:
     """A round without a fault: how long it takes."""
-    it = Round(site=site, number=0, chance=random.Random(0), expected_s=0)
+    trial = FaultTrial(site=site, number=0, chance=random.Random(0), expected_s=0)
     start = time.monotonic()
-    it.run({})
-    if it.wrong or it.lost or it.left:
-        raise RuntimeError(f"without a fault: {it.wrong} {it.lost} {it.left}: {it.folder}")
+    trial.run({})
+    if trial.wrong or trial.lost or trial.leftovers:
+        raise RuntimeError(
+            f"without a fault: {trial.wrong} {trial.lost} {trial.leftovers}: {trial.folder}"
+        )
     return time.monotonic() - start
 
 
-def _play(site: Site, number: int, seed: int, expected_s: float, found: Found) -> None:
+def _run_round(site: Site, number: int, seed: int, expected_s: float, result: Campaign) -> None:
     chance = random.Random(f"{seed}-{number}")
     kinds = chance.sample(sorted(FAULTS), chance.choice((1, 2)))
-    it = Round(site=site, number=number, chance=chance, expected_s=expected_s)
+    trial = FaultTrial(site=site, number=number, chance=chance, expected_s=expected_s)
     start = time.monotonic()
-    it.run({kind: FAULTS[kind] for kind in kinds})
+    trial.run({kind: FAULTS[kind] for kind in kinds})
     seconds = time.monotonic() - start
-    found.rounds += 1
-    found.commands += it.commands
-    found.faults.update(it.faults)
-    found.failed += it.failed
-    found.seconds.append(seconds)
+    result.rounds += 1
+    result.commands += trial.commands
+    result.faults.update(trial.faults)
+    result.failed += trial.failed
+    result.seconds.append(seconds)
     name = f"{seed}-{number}"
-    for kind, all_ in ((it.wrong, found.wrong), (it.lost, found.lost), (it.left, found.left)):
-        all_ += [f"{name}: {one}" for one in kind]
-    came = ", ".join(it.faults) or "no fault in time"
-    print(f"{name}: {came}: {seconds:.0f} s, {it.commands} commands", flush=True)
-    if it.failed:
-        print(*(f"  {note}" for note in it.notes if "again: " in note), sep="\n", flush=True)
-    if it.wrong or it.lost or it.left:
-        print(*it.notes, *it.wrong, *it.lost, *it.left, sep="\n  ", flush=True)
-        print(f"  logs: {_kept_logs(it)}", flush=True)
+    for lines, total in (
+        (trial.wrong, result.wrong),
+        (trial.lost, result.lost),
+        (trial.leftovers, result.leftovers),
+    ):
+        total += [f"{name}: {line}" for line in lines]
+    came = ", ".join(trial.faults) or "no fault in time"
+    print(f"{name}: {came}: {seconds:.0f} s, {trial.commands} commands", flush=True)
+    if trial.failed:
+        print(*(f"  {note}" for note in trial.notes if "again: " in note), sep="\n", flush=True)
+    if trial.wrong or trial.lost or trial.leftovers:
+        print(
+            *trial.notes,
+            *trial.wrong,
+            *trial.lost,
+            *trial.leftovers,
+            sep="\n  ",
+            flush=True,
+        )
+        print(f"  logs: {_copy_logs(trial)}", flush=True)
     site.registry.start()
-    site.machines.complete()
+    site.machines.start_missing()
     site.registry.empty()
-    shutil.rmtree(it.folder, ignore_errors=True)
+    shutil.rmtree(trial.folder, ignore_errors=True)
 
 
-def _kept_logs(it: Round) -> Path:
+def _copy_logs(trial: FaultTrial) -> Path:
     """A copy of the logs of a round, in a folder that stays."""
-    target = Path(tempfile.mkdtemp(prefix=f"worker-faults-{it.number}-"))
-    (target / "notes").write_text("\n".join([*it.notes, *it.wrong, *it.lost, *it.left, ""]))
-    for log in (*it.folder.rglob("*.log"), *it.folder.rglob("manifest.json")):
-        shutil.copy(log, target / "-".join(log.relative_to(it.folder).parts))
-    for log in it.site.machines.folder.rglob("*.log"):
-        shutil.copy(log, target / "-".join(log.relative_to(it.site.machines.folder).parts))
+    target = Path(tempfile.mkdtemp(prefix=f"worker-faults-{trial.number}-"))
+    (target / "notes").write_text(
+        "\n".join([*trial.notes, *trial.wrong, *trial.lost, *trial.leftovers, ""])
+    )
+    for log in (*trial.folder.rglob("*.log"), *trial.folder.rglob("manifest.json")):
+        shutil.copy(log, target / "-".join(log.relative_to(trial.folder).parts))
+    for log in trial.site.machines.folder.rglob("*.log"):
+        shutil.copy(log, target / "-".join(log.relative_to(trial.site.machines.folder).parts))
     return target
 
 
@@ -634,35 +657,41 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--first", type=int, default=0, help="rounds that are left out")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the machines")
-    given = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))  # workers are to end, too
     print(machine())
     # Containers work in homes as an ordinary user does.
     folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="worker-faults-"))
     folder.chmod(0o755)
     try:
-        found = campaign(
-            folder, rounds=given.rounds, seed=given.seed, workers=given.workers, first=given.first
+        result = campaign(
+            folder,
+            rounds=options.rounds,
+            seed=options.seed,
+            workers=options.workers,
+            first=options.first,
         )
     finally:
-        if given.keep:
+        if options.keep:
             print(f"kept: {folder}")
         else:
             remove_tree(folder)
-    print_found(found, given.seed)
-    return 1 if found.is_wrong else 0
+    print_result(result, options.seed)
+    return 1 if result.is_wrong else 0
 
 
-def print_found(found: Found, seed: int) -> None:
+def print_result(result: Campaign, seed: int) -> None:
     """Print the table of a campaign."""
-    median = statistics.median(found.seconds) if found.seconds else 0
-    print(f"{found.rounds} rounds, seed {seed}: {found.commands} commands, {median:.0f} s a round")
+    median = statistics.median(result.seconds) if result.seconds else 0
+    print(
+        f"{result.rounds} rounds, seed {seed}: {result.commands} commands, {median:.0f} s a round"
+    )
     for kind in FAULTS:
-        print(f"{found.faults[kind]:5}  {kind}")
-    print(f"{found.failed:5}  rounds in which a command failed while the registry was away")
-    print(f"{len(found.wrong):5}  wrong results", *found.wrong, sep="\n       ")
-    print(f"{len(found.lost):5}  lost images", *found.lost, sep="\n       ")
-    print(f"{len(found.left):5}  left behind", *found.left, sep="\n       ")
+        print(f"{result.faults[kind]:5}  {kind}")
+    print(f"{result.failed:5}  rounds in which a command failed while the registry was away")
+    print(f"{len(result.wrong):5}  wrong results", *result.wrong, sep="\n       ")
+    print(f"{len(result.lost):5}  lost images", *result.lost, sep="\n       ")
+    print(f"{len(result.leftovers):5}  left behind", *result.leftovers, sep="\n       ")
 
 
 if __name__ == "__main__":

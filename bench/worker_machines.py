@@ -1,7 +1,7 @@
 """Machines of a cluster on loopback: a Dask scheduler, and workers that can be harmed one by one.
 
 Each machine has a home and a host name of its own (a UTS namespace, for which root is needed). Each
-worker reaches the scheduler over a line that can be cut, or fall silent.
+worker reaches the scheduler through a relay that can be cut, or fall silent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDING_S = 20.0
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a connection ends by a reset
 
 
-class Line:
+class Relay:
     """A proxy between one worker and the scheduler."""
 
     def __init__(self, port: int) -> None:
@@ -46,24 +46,24 @@ class Line:
         return f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
 
     def cut(self) -> None:
-        """Reset all connections, and each new one, until `heal`."""
+        """Reset all connections, and each new one, until `restore`."""
         with self._lock:
             self._is_cut = True
             ends, self._ends = self._ends, set()
         for end in ends:
             _reset(end)
 
-    def hush(self) -> None:
-        """Carry nothing more, until `heal`."""
+    def silence(self) -> None:
+        """Carry nothing more, until `restore`."""
         self._flows.clear()
 
-    def heal(self) -> None:
+    def restore(self) -> None:
         """Carry everything again."""
         self._is_cut = False
         self._flows.set()
 
     def close(self) -> None:
-        self.heal()
+        self.restore()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -85,8 +85,8 @@ class Line:
                     _reset(end)
                     _reset(other)
                     continue
-                for one, two in ((end, other), (other, end)):
-                    threading.Thread(target=self._carry, args=(one, two), daemon=True).start()
+                for source, target in ((end, other), (other, end)):
+                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -114,7 +114,7 @@ class WorkerProcess:
     machine: str
     home: Path
     folder: Path
-    line: Line
+    relay: Relay
     number: int = 0  # of its processes so far
     process: subprocess.Popen[bytes] = field(init=False)
 
@@ -122,7 +122,7 @@ class WorkerProcess:
         """Start it; `is_ready` tells when it has joined."""
         self.number += 1
         words = [
-            *("-m", "distributed.cli.dask_worker", self.line.address, "--nworkers=1"),
+            *("-m", "distributed.cli.dask_worker", self.relay.address, "--nworkers=1"),
             *("--nthreads=1", "--no-nanny", "--memory-limit=0", "--death-timeout=60"),
             *("--no-dashboard", f"--local-directory={self.folder}"),
         ]
@@ -184,24 +184,26 @@ class Machines:
     homes: Sequence[Path]
     workers: Sequence[WorkerProcess]
 
-    def complete(self) -> int:
+    def start_missing(self) -> int:
         """Have all workers at work, new ones for those that ended; how many ended."""
         ended = [worker for worker in self.workers if not worker.is_alive]
         for worker in ended:
             worker.start()
         deadline = time.monotonic() + _READY_S
         while not all(worker.is_ready for worker in self.workers):
-            if time.monotonic() > deadline or not all(one.is_alive for one in self.workers):
+            if time.monotonic() > deadline or not all(worker.is_alive for worker in self.workers):
                 raise RuntimeError(f"workers do not join: {self.folder}")
             time.sleep(0.1)
         return len(ended)
 
-    def left(self) -> list[str]:
+    def leftover_processes(self) -> list[str]:
         """The processes of homes that are no workers, containers among them."""
         own = {worker.process.pid for worker in self.workers}
-        return [f"{pid}: {line_of(pid)}" for pid in sorted(all_processes() - own) if self._has(pid)]
+        return [
+            f"{pid}: {command_line(pid)}" for pid in sorted(all_processes() - own) if self._has(pid)
+        ]
 
-    def mounted(self) -> list[str]:
+    def leftover_mounts(self) -> list[str]:
         """What is mounted below homes."""
         found = [place for home in self.homes for place in mounted_below(home) if place != home]
         return [str(place) for place in found]
@@ -244,14 +246,14 @@ def machines_at_work(
                 machine=f"machine-{at + 1}",
                 home=homes[at],
                 folder=folder / f"worker-{number + 1}",
-                line=Line(port),
+                relay=Relay(port),
             )
             worker.start()
             started.append(worker)
         machines = Machines(
             address=f"tcp://127.0.0.1:{port}", folder=folder, homes=homes, workers=started
         )
-        machines.complete()
+        machines.start_missing()
         yield machines
     finally:
         for worker in started:
@@ -259,7 +261,7 @@ def machines_at_work(
             worker.send(signal.SIGTERM)
         for worker in started:
             worker.end()
-            worker.line.close()
+            worker.relay.close()
         scheduler.terminate()
         scheduler.wait()
 
@@ -282,7 +284,7 @@ def parent_of(pid: int) -> int:
     return 0
 
 
-def line_of(pid: int) -> str:
+def command_line(pid: int) -> str:
     with contextlib.suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         return line.decode(errors="replace").strip()[:200]

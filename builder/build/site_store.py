@@ -16,7 +16,7 @@ from builder.model import Site, Spec
 from builder.model.digests import sha256_of_file, sha256_of_json
 from builder.model.errors import BadInput
 from builder.model.inputs import LOCAL_SOURCE
-from builder.sources.site_store import SiteStore, store_error
+from builder.sources.site_store import SiteStore
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.folder import FolderStore
 from builder.sources.site_store.repository import RepositoryStore, repository_store
@@ -109,9 +109,8 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
             return digest
         store.put(tag, copy, f"project {project.name}", packed=True)
     if tag not in store.added:
-        raise store_error(
+        raise store.error(
             "the project's files could not be added to the site's store",
-            store.failure,
             hint="workers take them, and all that they build on, from there",
         )
     return store.added[tag]
@@ -133,9 +132,8 @@ def take_project(name: str, digest: str, project: Path, say: Callable[[str], obj
         # No builder uses the home yet, so that another one may clean its temporary files.
         store = SiteStore(place_named(name, Processes()), project.parent, say)
         if not store.take(digest, partial):
-            raise store_error(
+            raise store.error(
                 "the site's store did not give the project",
-                store.failure,
                 hint="all workers need access to the store that the run names",
             )
         partial.rename(project)

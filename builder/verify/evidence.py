@@ -6,7 +6,6 @@ https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -191,10 +190,9 @@ def host_of_checks(files: Iterable[Path]) -> dict[str, object]:
     """Return the facts about the host in evidence; those of several hosts are joined."""
     hosts: list[dict[str, object]] = []
     for path in files:
-        with contextlib.suppress(AttributeError, LookupError, TypeError):  # not evidence
-            run, *_ = read_json(path)["predicate"]["configuration"]
-            host = dict(run["annotations"]["host"])
-            hosts += [host] if host not in hosts else []
+        match read_json(path):
+            case {"predicate": {"configuration": [{"annotations": {"host": dict(host)}}, *_]}}:
+                hosts += [host] if host not in hosts else []
     if not hosts[1:]:
         return hosts[0] if hosts else {}
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from harness import LONG, need
-from worker_faults import campaign, print_found
+from worker_faults import campaign, print_result
 
 from builder.build.engines import Tools
 from builder.system.files import remove_tree
@@ -31,9 +31,9 @@ def test_every_image_is_made_in_spite_of_faults_and_nothing_is_left(tools: Tools
     folder = Path(tempfile.mkdtemp(prefix="worker-faults-", dir="/var/tmp"))
     folder.chmod(0o755)  # the ordinary user works in homes
     try:
-        found = campaign(folder, rounds=ROUNDS, seed=seed, workers=WORKERS)
+        result = campaign(folder, rounds=ROUNDS, seed=seed, workers=WORKERS)
     finally:
         remove_tree(folder)
-    print_found(found, seed)
-    assert found.rounds == ROUNDS
-    assert not found.is_wrong
+    print_result(result, seed)
+    assert result.rounds == ROUNDS
+    assert not result.is_wrong

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.sources.site_store.entries import SiteStore, store_error
+from builder.sources.site_store.entries import SiteStore
 from builder.sources.site_store.unused import unused_entries
 
-__all__ = ["SiteStore", "store_error", "unused_entries"]
+__all__ = ["SiteStore", "unused_entries"]

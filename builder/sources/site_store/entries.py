@@ -250,6 +250,23 @@ class SiteStore:
         assert self._place is not None
         self._place.set_tag(tag, _by_digest(self._place, digest))
 
+    def error(
+        self, what: str, failure: Exception | None = None, *, hint: str = ""
+    ) -> MissingPrerequisite:
+        """Return the error for what it did not do, after a failure, by default the last one.
+
+        It is a `TemporaryFailure` unless the store refused that, or lacks the entry.
+        """
+        failure = failure or self.failure
+        is_temporary = (
+            failure.is_temporary
+            if isinstance(failure, RegistryFailed)
+            else isinstance(failure, OSError) and failure.errno not in _REFUSALS
+        )
+        kind = TemporaryFailure if is_temporary else MissingPrerequisite
+        reason = failure.args[0] if isinstance(failure, BuildImagesError) else failure
+        return kind(f"{what}: {reason}" if failure else what, hint=hint)
+
     def stop(self) -> None:
         """End the transfers of other threads; they raise `Interrupted`."""
         if self._place:
@@ -302,21 +319,6 @@ class SiteStore:
         text = str(error.args[0] if isinstance(error, BuildImagesError) else error)
         name = "" if place.name in text else f" ({place.name})"
         self._say(f"the site's store{name}: {text}; {rest}")
-
-
-def store_error(what: str, failure: Exception | None, *, hint: str = "") -> MissingPrerequisite:
-    """Return the error for what a store did not do, after a failure of it, if there was one.
-
-    It is a `TemporaryFailure` unless the store refused it, or lacks it.
-    """
-    is_temporary = (
-        failure.is_temporary
-        if isinstance(failure, RegistryFailed)
-        else isinstance(failure, OSError) and failure.errno not in _REFUSALS
-    )
-    kind = TemporaryFailure if is_temporary else MissingPrerequisite
-    reason = failure.args[0] if isinstance(failure, BuildImagesError) else failure
-    return kind(f"{what}: {reason}" if failure else what, hint=hint)
 
 
 def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

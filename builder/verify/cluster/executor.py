@@ -36,7 +36,6 @@ from builder.model.errors import (
     TemporaryFailure,
     UnfitMachine,
 )
-from builder.sources.site_store import store_error
 from builder.verify.cluster.connection import Connection
 from builder.verify.cluster.orders import (
     INTERRUPTED,
@@ -191,12 +190,12 @@ class DaskExecutor:
         try:
             packed, taken = (_artifacts(shared.blobs(one)) for one in (self._packed[name], entry))
         except (BuildImagesError, OSError) as error:
-            raise store_error(what, error, hint=_TRIED) from error
+            raise shared.error(what, error, hint=_TRIED) from error
         if packed != taken:
             raise StepFailed(f"{name}: the evidence is of other artifacts than those of the build")
         run = self._with_new_store()
         if not take_entry(run, image, entry):
-            raise store_error(what, run.shared.failure, hint=_TRIED)
+            raise run.shared.error(what, hint=_TRIED)
         manifest = read_manifest(self.run.settings.out / name)
         if manifest and manifest.outcome == "verified":
             self._set_tag(image_tag(self.run, image, manifest.inputs.base.key), entry)
@@ -251,7 +250,7 @@ class DaskExecutor:
             if not self._packed[name]:
                 del self._packed[name]
                 what = f"{name} could not be added to the site's store"
-                raise store_error(what, run.shared.failure, hint=_TRIED)
+                raise run.shared.error(what, hint=_TRIED)
         return self._packed.get(name, "")
 
     def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
@@ -302,7 +301,7 @@ class DaskExecutor:
         try:
             self.run.shared.set_tag(tag, digest)
         except (BuildImagesError, OSError) as failure:
-            error = store_error(f"the site's store: {tag}", failure, hint=_TRIED)
+            error = self.run.shared.error(f"the site's store: {tag}", failure, hint=_TRIED)
             self.run.progress.say(str(error.args[0]))
             return error
         return None

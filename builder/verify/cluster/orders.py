@@ -80,7 +80,7 @@ class Failure:
         """Return the failure of an error."""
         message = error.message if isinstance(error, StepFailed) else str(error.args[0])
         tail = error.tail if isinstance(error, StepFailed) else ()
-        causes = {TemporaryFailure: STORE, UnfitMachine: MACHINE}
+        causes: dict[type, str] = {TemporaryFailure: STORE, UnfitMachine: MACHINE}
         return cls(
             message=message,
             hint=error.hint,

@@ -40,7 +40,6 @@ from builder.model.errors import (
     UnfitMachine,
 )
 from builder.model.records import read, write
-from builder.sources.site_store import store_error
 from builder.system.files import text_of, write_whole
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -236,7 +235,7 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     )
     if not is_there:
         text = f"{order.image}: the site's store did not give the image"
-        raise store_error(text, run.shared.failure, hint="run the same command again")
+        raise run.shared.error(text, hint="run the same command again")
     if order.kind in {"stage", "image"}:
         sources = fetched(run.settings.project, specs, run.progress, offline=run.settings.offline)
         run = dataclasses.replace(run, sources=sources)
@@ -251,7 +250,7 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     entry = entries or [put_image(run, spec, results.manifests[order.image], "packed")]
     if not entry[0]:
         text = f"{order.image} could not be added to the site's store"
-        raise store_error(text, run.shared.failure)
+        raise run.shared.error(text)
     return OrderResult(entries=added, entry=entry[0])
 
 
