@@ -127,7 +127,7 @@ class _Step:
         elif url.startswith(LOCAL_SOURCE):
             reason = ": a file of the project needs its checksum"
         elif url.startswith((DEBIAN_SOURCE, WHEEL_SOURCE)):
-            reason = ", and only the lock has its file"
+            reason = ", and only the lock has its URL"
         else:
             return
         valid = f"run: build-images lock --recipe {self.recipe.name}"

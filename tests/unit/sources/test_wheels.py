@@ -189,14 +189,15 @@ def test_without_an_index_it_is_said(tmp_path: Path) -> None:
 
 
 def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_path: Path) -> None:
-    scheme, _, server = index.url.partition("//")
-    at = WheelIndex(
-        url=f"{scheme}//user:secret@{server}/simple", downloader=Downloader(), folder=tmp_path
-    )
-    assert at.file(URL).url == f"{scheme}//user:secret@{server}/files/{X86_64}"
-    index.at = "https://files.example/"
-    again = WheelIndex(url=at.url, downloader=Downloader(), folder=tmp_path)
-    assert again.file(URL).url == f"https://files.example/{X86_64}"
+    own = index.url.replace("//", "//user:secret@")
+    for listed, place in (
+        ("/files/", f"{own}/files/"),
+        (f"{index.url}/files/", f"{own}/files/"),
+        ("https://files.example/", "https://files.example/"),
+    ):
+        index.at = listed
+        at = WheelIndex(url=f"{own}/simple", downloader=Downloader(), folder=tmp_path)
+        assert at.file(URL).url == f"{place}{X86_64}"
 
 
 @pytest.mark.parametrize(
