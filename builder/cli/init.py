@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from pathlib import Path
 
 from builder.cli.options import Options, Parser, a_path, add_flag
@@ -38,7 +37,8 @@ def declare(parser: Parser) -> None:
 def run(options: InitOptions) -> int:
     """Write the files, and print them with the next commands."""
     folder = options.folder
-    texts = new_project(name=_name_of(folder), arch=platform.machine(), install=INSTALL)
+    shipped = {path.stem for path in (shipped_folder() / RECIPES).iterdir()}
+    texts = new_project(folder.name, shipped, arch=platform.machine(), install=INSTALL)
     texts |= {f"schema/{kind}.json": schema_text(kind) for kind in KINDS}
     write_new(folder, texts, dry_run=options.dry_run)
     print("\n".join(str(folder / name) for name in sorted(texts)))
@@ -47,10 +47,3 @@ def run(options: InitOptions) -> int:
     else:
         print(f"next:\n  build-images plan --project {folder}\n  build-images --project {folder}")
     return 0
-
-
-def _name_of(folder: Path) -> str:
-    """Return a name for the recipe that no shipped recipe has."""
-    name = re.sub(r"[^a-z0-9._-]+|^[._-]+", "-", folder.name.lower()).strip("-._") or "app"
-    taken = (shipped_folder() / RECIPES / f"{name}.yaml").exists()
-    return f"own-{name}" if taken else name

@@ -122,22 +122,9 @@ class Known:
     checks: tuple[str, ...] | None
     axes: Mapping[str, tuple[str, ...]]
 
-    def over(self, below: Known) -> Known:
-        """Return the names of a layer and of those below it; axes replace those below."""
-        return Known(
-            recipes=_both(below.recipes, self.recipes),
-            bases=_both(below.bases, self.bases),
-            checks=_both(below.checks, self.checks),
-            axes={**below.axes, **self.axes},
-        )
-
     def values(self, axis: str) -> tuple[str, ...] | None:
         """Return the values of an axis, or the names of the recipes; None if they are not known."""
         return self.recipes if axis == "recipe" else self.axes.get(axis)
-
-
-def _both(below: tuple[str, ...] | None, own: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if below is own is None else tuple(dict.fromkeys((*(below or ()), *(own or ()))))
 
 
 def declared_names(documents: Mapping[str, Node | None], key: str) -> tuple[str, ...] | None:

@@ -5,9 +5,12 @@ The same functions that read a kind of file give its JSON Schema.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from builder.load.bases import read_base
 from builder.load.document import Faults, Node, learnt, parse
@@ -38,14 +41,12 @@ from builder.model import (
     SELECTABLE,
     BaseImage,
     BlockUse,
-    Check,
     Layer,
     Layers,
     Lock,
     Matrix,
     Project,
     Recipe,
-    Site,
     Where,
 )
 from builder.model.errors import BadInput, Fault
@@ -58,6 +59,7 @@ CHECKS = "tests/images/checks.yaml"
 RUN_CHECKS = "tests/images/run-checks"
 
 BlockFaults = Callable[[BlockUse], Sequence[Fault]]
+Names: TypeAlias = "tuple[str, ...] | None"
 
 
 def load_project(
@@ -74,103 +76,128 @@ def load_project(
             f"{root}: not a project: {MATRIX} is missing",
             hint="name the project's folder with --project DIR, or make one: build-images init DIR",
         )
-    faults = Faults()
+    faults, table_faults = Faults(), Faults()
     layers = layers_of(root, faults)
-    site = read_site(root, faults)
-    reading = _Reading(layers, block_faults, faults, stale_lock=stale_lock)
+    facts = read_facts(layers, table_faults)
+    faults.found += table_faults.found
+    releases = () if table_faults.found else tuple(facts.cuda)
+    project = Project(
+        layers=layers,
+        matrix=Matrix(axes={}, where=Where(file=MATRIX, line=1)),
+        recipes={},
+        bases={},
+        checks={},
+        facts=facts,
+        site=read_site(root, faults),
+    )
+    known = Known(recipes=None, bases=None, checks=None, axes={})
     for layer in layers.each:
-        reading.add(layer)
-    project = reading.project(site)
+        files = _Documents.of(layer, faults, is_lowest=layer == layers.each[0])
+        known = files.known(known)
+        project = files.over(project, known, releases, block_faults, faults)
+        if not stale_lock:
+            check_recipes(files.lock, layer.shown(LOCK), known, faults)
+    check_ancestry(project.recipes, faults)
     if faults.found:
-        error = BadInput.of(faults.found)
-        files = [fault.file for fault in faults.found]
-        error.hint = "; ".join(
-            f"{layer.name}: is in {layer.folder}"
-            for layer in layers.each[:-1]
-            if any(layer_of(file) == layer.name for file in files)
-        )
-        raise error
+        raise _error(faults, layers)
     return project
 
 
-class _Reading:
-    """Reads one layer after the other, each with the names that it and those below it declare.
+def _error(faults: Faults, layers: Layers) -> BadInput:
+    """Return the error with all faults; its hint says where the lower layers are."""
+    error = BadInput.of(faults.found)
+    names = {layer_of(fault.file) for fault in faults.found}
+    lower = [layer for layer in layers.each[:-1] if layer.name in names]
+    error.hint = "; ".join(f"{layer.name}: is in {layer.folder}" for layer in lower)
+    return error
 
-    So what a project leaves out of an axis is no fault in the files that it inherits.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Documents:
+    """The files of one layer, parsed; the lowest layer must have them all.
+
+    Each layer is read with the names that it and those below it declare. So what a project leaves
+    out of an axis is no fault in the files that it inherits.
     """
 
-    def __init__(
-        self, layers: Layers, block_faults: BlockFaults, faults: Faults, *, stale_lock: bool
-    ) -> None:
-        self._layers = layers
-        self._block_faults = block_faults
-        self._faults = faults
-        self._stale_lock = stale_lock
-        table_faults = Faults()
-        self._facts = read_facts(layers, table_faults)
-        faults.found += table_faults.found
-        self._releases = () if table_faults.found else tuple(self._facts.cuda)
-        self._known = Known(recipes=None, bases=None, checks=None, axes={})
-        self._matrix = Matrix(axes={}, where=Where(file=MATRIX, line=1))
-        self._recipes: dict[str, Recipe] = {}
-        self._bases: dict[str, BaseImage] = {}
-        self._checks: dict[str, Check] = {}
-        self._lock, self._inherited = Lock(), Lock()
+    layer: Layer
+    is_lowest: bool
+    matrix: Node | None
+    recipes: Mapping[str, Node | None]
+    bases: Mapping[str, Node | None]
+    checks: Node | None
+    lock: Lock
 
-    def add(self, layer: Layer) -> None:
-        """Read the files of a layer, over those of the layers below."""
-        faults, is_lowest = self._faults, layer == self._layers.each[0]
-        within = self._layers.upto(layer.name)
-        matrix = _parsed(layer, MATRIX, is_lowest, faults)
-        recipes = _parse_folder(layer, RECIPES, is_lowest, faults)
-        bases = _parse_folder(layer, BASES, is_lowest, faults)
-        checks = _parsed(layer, CHECKS, is_lowest, faults)
+    @classmethod
+    def of(cls, layer: Layer, faults: Faults, *, is_lowest: bool) -> _Documents:
+        """Parse the files of a layer."""
+
+        def parsed(file: str) -> Node | None:
+            path = layer.folder / file
+            return parse(path, layer.shown(file), faults) if is_lowest or path.exists() else None
+
+        return cls(
+            layer=layer,
+            is_lowest=is_lowest,
+            matrix=parsed(MATRIX),
+            recipes=_parse_folder(layer, RECIPES, faults, is_lowest=is_lowest),
+            bases=_parse_folder(layer, BASES, faults, is_lowest=is_lowest),
+            checks=parsed(CHECKS),
+            lock=read_lock(layer, faults),
+        )
+
+    def known(self, below: Known) -> Known:
+        """Return the names of this layer and those below it; None for what cannot be read."""
         own = Known(
-            recipes=declared_names(recipes, "recipe"),
-            bases=declared_names(bases, "base"),
-            checks=declared_checks(checks),
-            axes=declared_axes(matrix),
+            recipes=declared_names(self.recipes, "recipe"),
+            bases=declared_names(self.bases, "base"),
+            checks=declared_checks(self.checks),
+            axes=declared_axes(self.matrix),
         )
-        self._known = known = own.over(self._known)
-        lock = read_lock(layer, faults)
-        if not self._stale_lock:
-            check_recipes(lock, layer.shown(LOCK), known, faults)
-        if matrix:
-            read = read_matrix(matrix, known, faults, self._releases, is_whole=is_lowest)
-            self._matrix = over(read, self._matrix)
-        own_recipes = _recipes(recipes, known, self._block_faults, faults)
-        self._recipes |= with_files(within, own_recipes, faults)
-        self._bases |= _bases(bases, faults)
-        if checks:
-            self._checks |= read_checks(checks, _check_files(within), faults)
-        self._inherited, self._lock = self._lock, lock.over(self._lock)
-
-    def project(self, site: Site) -> Project:
-        """Return the project of all layers."""
-        check_ancestry(self._recipes, self._faults)
-        return Project(
-            layers=self._layers,
-            matrix=self._matrix,
-            recipes=self._recipes,
-            bases=self._bases,
-            checks=self._checks,
-            facts=self._facts,
-            site=site,
-            lock=self._lock,
-            inherited=self._inherited,
+        if self.is_lowest:
+            return own
+        no_checks = self.checks is None and (self.layer.folder / CHECKS).exists()
+        no_matrix = self.matrix is None and (self.layer.folder / MATRIX).exists()
+        return Known(
+            recipes=_both(below.recipes, own.recipes),
+            bases=_both(below.bases, own.bases),
+            checks=None if no_checks else _both(below.checks, own.checks),
+            axes={} if no_matrix else {**below.axes, **own.axes},
         )
 
+    def over(
+        self,
+        below: Project,
+        known: Known,
+        releases: Collection[str],
+        block_faults: BlockFaults,
+        faults: Faults,
+    ) -> Project:
+        """Return the project of this layer and those below it."""
+        within, matrix, checks = below.layers.upto(self.layer.name), below.matrix, below.checks
+        if self.matrix:
+            own = read_matrix(self.matrix, known, faults, releases, is_whole=self.is_lowest)
+            matrix = over(own, matrix)
+        recipes = _recipes(self.recipes, known, block_faults, faults)
+        if self.checks:
+            checks = {**checks, **read_checks(self.checks, _check_files(within), faults)}
+        return dataclasses.replace(
+            below,
+            matrix=matrix,
+            recipes={**below.recipes, **with_files(within, recipes, faults)},
+            bases={**below.bases, **_bases(self.bases, faults)},
+            checks=checks,
+            lock=self.lock.over(below.lock),
+            inherited=below.lock,
+        )
 
-def _parsed(layer: Layer, file: str, is_lowest: bool, faults: Faults) -> Node | None:
-    """Return the document of a file, which only the lowest layer must have."""
-    path = layer.folder / file
-    if not is_lowest and not path.exists():
-        return None
-    return parse(path, layer.shown(file), faults)
+
+def _both(below: Names, own: Names) -> Names:
+    return None if below is None else tuple(dict.fromkeys((*below, *(own or ()))))
 
 
 def _parse_folder(
-    layer: Layer, folder: str, is_lowest: bool, faults: Faults
+    layer: Layer, folder: str, faults: Faults, *, is_lowest: bool
 ) -> dict[str, Node | None]:
     path, shown = layer.folder / folder, layer.shown(folder)
     names = [name for name in _files(path) if re.fullmatch(r"[^.].*\.ya?ml", name)]

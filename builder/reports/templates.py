@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -37,18 +39,22 @@ def text_environment(*folders: Path, autoescape: bool = False, **syntax: str) ->
     )
 
 
-def new_project(**values: str) -> dict[str, str]:
-    """Return the files of a new project by their paths, with these values.
+def new_project(title: str, taken: Collection[str], *, arch: str, install: str) -> dict[str, str]:
+    """Return the files of a new project by their paths.
 
-    `name` is that of its recipe, `arch` an architecture, `install` are commands.
+    Its recipe is named after `title`, but has no name that is `taken`. `install` are the commands
+    that install this program.
     """
+    recipe = re.sub(r"[^a-z0-9._-]+", "-", title.lower()).strip("-._") or "app"
+    name = f"own-{recipe}" if recipe in taken else recipe
+    values = {"name": name, "arch": arch, "install": install}
     folder = Path(__file__).parent / "new_project"
     texts = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         place, text = path.relative_to(folder).as_posix(), path.read_text("utf-8")
-        for name, value in values.items():
-            text = text.replace(f"[[ {name} ]]", value)
-        texts[place.replace("dot.", ".").replace("NAME", values["name"])] = text
+        for key, value in values.items():
+            text = text.replace(f"[[ {key} ]]", value)
+        texts[place.replace("dot.", ".").replace("NAME", name)] = text
     return texts
 
 

@@ -194,6 +194,17 @@ def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) ->
     assert lines[-1] == f"  hint: shipped: is in {shipped}; site: is in {site}"
 
 
+@pytest.mark.parametrize("file", ["matrix.yaml", "tests/images/checks.yaml"])
+def test_a_file_that_cannot_be_read_is_the_only_fault(project: Path, file: str) -> None:
+    """What it declares is not known, so nothing is told of those who name it."""
+    limits = "axes: {mpi: [mpich9.9]}\n"
+    text = MORE.replace("[hello]", "[hello, other]") if file != "matrix.yaml" else MORE + limits
+    written(project, {"recipes/more.yaml": text, file: "axes: [\n"})
+    lines = told(project)
+    assert lines[0] == "1 fault in 1 file; nothing was built."
+    assert lines[1].startswith(f"{file}:2: not YAML")
+
+
 def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> None:
     written(site, {"recipes/more.yaml": MORE.replace("core", "mine")})
     written(project, {"recipes/mine.yaml": MORE.replace("more", "mine")})
