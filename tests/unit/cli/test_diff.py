@@ -67,7 +67,7 @@ def write(
     start_layout(folder / "image.oci")
     data = tar_bytes(*files)
     layer = blob(blob_path(folder / "image.oci", "sha256:x").parent, data)
-    config = {"config": {"Labels": dict(zip(["title"], labels, strict=False))}}
+    config: dict[str, Any] = {"config": {"Labels": dict(zip(["title"], labels, strict=False))}}
     config |= {"rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.name}"]}}
     config |= {"architecture": "amd64", "os": "linux"}
     finish_layout(
@@ -106,9 +106,7 @@ def test_two_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"- {IMAGE}  \n+ {OTHER}  \n{TEXT}"
 
 
-def test_an_image_and_the_build_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_and_the_build_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path)
     assert diff(tmp_path, IMAGE) == 2
     assert "no earlier build is kept" in capsys.readouterr().err
