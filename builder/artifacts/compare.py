@@ -180,8 +180,11 @@ def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) 
     """Write the contents of a verified image to its folder."""
     text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
     partial = folder / f".{CONTENTS}.partial"
-    partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-    partial.replace(folder / CONTENTS)
+    try:
+        partial.write_bytes(gzip.compress(text.encode(), mtime=0))
+        partial.replace(folder / CONTENTS)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def keep_previous(folder: Path) -> None:

@@ -105,7 +105,7 @@ SHOWN = (
         (
             {
                 "artifacts": {"oci": {}, "sif": {}},
-                "checks": dict.fromkeys(["oci", "sif"], [PRINTED]),
+                "checks": {"oci": [PRINTED], "sif": [PRINTED]},
                 "evidence": ["evidence/oci.json", "evidence/oci.xml"],
             },
             SHOWN,
