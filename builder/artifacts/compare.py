@@ -12,7 +12,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -28,11 +28,12 @@ from builder.artifacts.tree import (
     first_difference,
 )
 from builder.model.digests import sha256_of
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, counted
 from builder.model.exact_json import part
 from builder.model.manifest import MANIFEST, SBOM, Manifest
 from builder.model.records import read, write
 from builder.system.files import read_json
+from builder.system.terminal import printable
 
 CONFIG, LAYERS, COMPRESSION, ORDER = "config", "layers", "compression", "order"
 
@@ -179,8 +180,11 @@ def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) 
     """Write the contents of a verified image to its folder."""
     text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
     partial = folder / f".{CONTENTS}.partial"
-    partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-    partial.replace(folder / CONTENTS)
+    try:
+        partial.write_bytes(gzip.compress(text.encode(), mtime=0))
+        partial.replace(folder / CONTENTS)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def keep_previous(folder: Path) -> None:
@@ -195,17 +199,37 @@ def keep_previous(folder: Path) -> None:
             shutil.copyfile(folder / name, previous / name)
 
 
+def previous_of(folder: Path) -> Path:
+    """Return the folder with what is kept of the build before an image's last one."""
+    if not (folder / PREVIOUS / MANIFEST).exists():
+        raise BadInput(f"{folder.name}: no earlier build is kept", hint="name two images")
+    return folder / PREVIOUS
+
+
+KINDS = ("package", "file", "size", "label", "check")
+_SHOWN = 20  # differences of a kind
+_MB = 1e6
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageChange:
-    """What differs between two images: an item with its values, empty where an image has none.
+    """An item that differs between two images, with its values, empty where an image has none.
 
-    `what` is package, file, size, label or check.
+    `what` is one of `KINDS`.
     """
 
     what: str
     name: str
     before: str = ""
     after: str = ""
+
+    def __str__(self) -> str:
+        if self.what == "file":
+            return f"{self.name}: {self.after}"
+        if self.what == "size" and self.before and self.after:
+            old, new = int(self.before), int(self.after)
+            return f"{self.name}: {old / _MB:.2f} MB → {new / _MB:.2f} MB ({new - old:+} bytes)"
+        return f"{self.name}: {self.before or 'none'} → {self.after or 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +240,40 @@ class ImageChanges:
     after: Manifest
     changes: tuple[ImageChange, ...]
     files_known: bool
+
+    @property
+    def is_equal(self) -> bool:
+        """True if everything could be compared, and nothing differs."""
+        return self.files_known and not self.changes
+
+    def as_json(self) -> str:
+        """Return all differences as JSON."""
+        return json.dumps(
+            {
+                "before": {"image": self.before.image, "started": self.before.started},
+                "after": {"image": self.after.image, "started": self.after.started},
+                "files_compared": self.files_known,
+                "changes": [asdict(change) for change in self.changes],
+            },
+            indent=1,
+        )
+
+    def as_text(self) -> str:
+        """Return the first differences of each kind."""
+        lines = [f"- {self.before.image}  {self.before.started}"]
+        lines += [f"+ {self.after.image}  {self.after.started}"]
+        for kind in KINDS:
+            listed = [printable(str(change)) for change in self.changes if change.what == kind]
+            if kind in {"file", "label"} and not self.files_known:
+                lines.append(f"{kind}s: not compared: an earlier version kept no list of them")
+            else:
+                lines.append(
+                    f"{kind}s: {counted(len(listed), 'difference') if listed else 'equal'}"
+                )
+            lines += [f"  {text}" for text in listed[:_SHOWN]]
+            if len(listed) > _SHOWN:
+                lines.append(f"  and {len(listed) - _SHOWN} more; --json lists all")
+        return "\n".join(lines)
 
 
 def image_changes(before: Path, after: Path) -> ImageChanges:

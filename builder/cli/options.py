@@ -78,6 +78,21 @@ class Options(argparse.Namespace):
         return self.output or self.project / "out"
 
 
+class ImageOptions(Options):
+    """Options of commands about one image."""
+
+    path: Path
+
+    def folder(self, *names: str) -> Path:
+        """Return the image's folder, in which one of these files is."""
+        return find_image(
+            self.path,
+            self.out,
+            lambda path: any((path / name).exists() for name in names),
+            "name an image's folder, such as out/IDENTIFIER, or its identifier",
+        )
+
+
 class ProgressOptions(Options):
     """Options that set how much a command prints."""
 
@@ -202,6 +217,13 @@ def add_offline(parser: Parser) -> None:
 def add_output(parser: Parser, text: str) -> None:
     """Add --output DIR."""
     parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
+
+
+def add_image(parser: Parser) -> None:
+    """Add the options of `ImageOptions`."""
+    text = "an image's folder, such as out/IDENTIFIER, or its identifier"
+    parser.add_argument("path", type=a_path, metavar="IMAGE", help=text)
+    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
 
 
 def add_images_in(parser: Parser, text: str) -> None:

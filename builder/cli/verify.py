@@ -181,15 +181,12 @@ def run(options: VerifyOptions) -> int:
 
 
 def _as_text(done: Verified[Manifest] | Verified[ProvenImage], folder: Path) -> str:
-    """Return a line for each check, also for further runs, which do not decide the outcome.
-
-    The output of failed ones follows.
-    """
+    """Return a line for each check, also of further runs; the output of failed ones follows."""
     manifest = done.record
     lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
     lines += _outcome_lines(manifest.checks)
     lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
-    lines += failures_of(manifest, folder)
+    lines += failures_of(manifest, folder, silent=False)
     return "\n".join(lines)
 
 

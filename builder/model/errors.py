@@ -98,7 +98,7 @@ class StepFailed(BuildImagesError):
     def __str__(self) -> str:
         lines = [self.message]
         if self.tail:
-            lines.append(f"  its last {len(self.tail)} lines:")
+            lines.append(f"  its last {counted(len(self.tail), 'line')}:")
             lines += [f"  | {line}" for line in self.tail]
         if self.log:
             lines.append(f"  log: {self.log}")

@@ -9,9 +9,10 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from builder.artifacts.manifests import read_manifest
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
-from builder.model.errors import StepFailed, counted
+from builder.model.errors import BadInput, StepFailed, counted
 from builder.model.manifest import AskedRanks, InImageCheck, ProvenImage
 from builder.model.measurement import HostFacts
 from builder.system.process import Completed
@@ -89,16 +90,17 @@ def outcome_of(check: InImageCheck, runner: Runner, command: Sequence[str] = ())
     )
 
 
-def failures_of(record: ProvenImage, folder: Path) -> list[str]:
+def failures_of(record: ProvenImage, folder: Path, *, silent: bool = True) -> list[str]:
     """Return lines about the checks of an image that failed; runs that failed alike are joined.
 
     Each names its runs and the reason. Below it are the last lines that the check printed, and the
-    file of its evidence in `folder` if that has more of them.
+    file of its evidence in `folder` if that has more of them. Those that printed nothing are left
+    out unless `silent`.
     """
     runs: dict[tuple[str, str, str], list[str]] = {}
     for run, outcomes in record.checks.items():
         for each in outcomes:
-            if each.outcome == FAILED:
+            if each.outcome == FAILED and (silent or each.output):
                 runs.setdefault((each.check, each.reason, each.output), []).append(run)
     lines = list[str]()
     for (check, reason, output), names in runs.items():
@@ -112,14 +114,24 @@ def failures_of(record: ProvenImage, folder: Path) -> list[str]:
     return lines
 
 
-def output_of(record: ProvenImage, check: str) -> str:
-    """Return the outcome of a check in each run, and what it printed; empty if none ran it."""
+def output_in(folder: Path, check: str) -> str:
+    """Return the outcome of a check in each run of the image in a folder, and what it printed."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    record = read_manifest(folder)
+    if record is None:
+        raise BadInput(f"{folder.name} was not verified yet: no check has run")
     lines = list[str]()
     for run, outcomes in record.checks.items():
         for each in outcomes:
             if each.check == check:
                 lines.append(f"{run}: {each.outcome}: {one_line(each.reason)}")
                 lines += each.output.splitlines()
+    if not lines:
+        known = sorted({each.check for outcomes in record.checks.values() for each in outcomes})
+        close = get_close_matches(check, known, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise BadInput(f"unknown check: {check}", hint=f"{guess}checks: {', '.join(known)}")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts import manifests
+from builder.artifacts.compare import keep_contents
 from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
@@ -61,6 +62,8 @@ def prove_again(
         proof = prove(
             run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
         )
+    if proof.tree:
+        keep_contents(folder, folder / FILES["oci"], proof.tree.entries)
     statements = manifests.read_statements(folder, image.record)
     updated = dataclasses.replace(merged(image.record, proof.record, statements), verified=started)
     manifest = manifests.write_manifest(folder, updated, proof.record.evidence)

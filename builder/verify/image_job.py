@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.compare import keep_previous
+from builder.artifacts.compare import keep_contents, keep_previous
 from builder.artifacts.manifests import ImageState, write_manifest
 from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
@@ -210,6 +210,8 @@ class ImageJob:
             )
         if verified.untried:
             raise not_tried(target.identifier, verified.untried)
+        if verified.tree:
+            keep_contents(self._folder, self._artifacts["oci"].path, verified.tree.entries)
         return verified.record
 
     def _packer(self, work: ImageWorkspace) -> ImagePacker:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from builder.artifacts.compare import keep_contents
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
@@ -47,12 +46,13 @@ class Verified(Generic[Record]):
     """The result of a verification: `runs` are the executed runs, by name.
 
     `untried` says what this machine lacks for each of the other runs. They prove nothing about the
-    image, and `record` keeps their earlier outcomes.
+    image, and `record` keeps their earlier outcomes. `tree` is that of the OCI layout, if read.
     """
 
     record: Record
     runs: tuple[str, ...]
     untried: Mapping[str, str]
+    tree: FormatTree | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -81,8 +81,6 @@ def prove(
     image = read_formats(paths, arch=target.arch, work=work, tools=run.tools)
     trees = image.trees
     proven = {name: _proven(artifact, trees.get(name)) for name, artifact in artifacts.items()}
-    if "oci" in trees:
-        keep_contents(folder, paths["oci"], trees["oci"].entries)
     target = with_carried(target, trees.values())
     equal = compared(image, has_checks=bool(target.checks))
     harness = carried_harness(next(iter(trees.values()))) if trees else {}
@@ -119,7 +117,7 @@ def prove(
         outcome="",
         evidence=files,
     )
-    return Verified(record=judged(record), runs=tuple(runs), untried=untried)
+    return Verified(record=judged(record), runs=tuple(runs), untried=untried, tree=trees.get("oci"))
 
 
 def judged(record: Record) -> Record:

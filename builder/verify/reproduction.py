@@ -28,7 +28,7 @@ from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, counted
 from builder.model.manifest import SBOM, Manifest
 from builder.system.files import remove_tree
 from builder.system.home import Home
@@ -36,6 +36,7 @@ from builder.system.orphans import MARK, living
 from builder.system.terminal import Progress
 from builder.verify.preparation import prepare
 
+_SHOWN = 5  # packages
 COMPARED = ("oci", "charliecloud")  # a SIF holds the time at which it was made
 
 
@@ -54,6 +55,40 @@ class Comparison:
     def is_same(self) -> bool:
         """True if every artifact is the same, byte for byte."""
         return self.before == self.after
+
+    def as_json(self) -> str:
+        """Return the comparison as JSON."""
+        digests = {
+            name: {"before": digest, "after": self.after[name]}
+            for name, digest in self.before.items()
+        }
+        return json.dumps(
+            {
+                "image": self.image,
+                "reproduced": self.is_same,
+                "artifacts": digests,
+                "differences": [dataclasses.asdict(change) for change in self.differences],
+                "packages": list(self.packages),
+                "duration_s": self.duration_s,
+            },
+            indent=1,
+        )
+
+    def as_text(self) -> str:
+        """Return the outcome, with a line for each format and each difference."""
+        mark, end = ("✓", "the same") if self.is_same else ("✗", "it differs")
+        lines = [f"{mark} {self.image}  built again in {self.duration_s:.0f} s: {end}"]
+        for name, digest in self.before.items():
+            rebuilt = self.after[name]
+            lines.append(
+                f"    {name:12} {rebuilt}" + ("" if rebuilt == digest else f", not {digest}")
+            )
+        lines += [f"  {difference}" for difference in self.differences]
+        if packages := self.packages:
+            more = len(packages) - _SHOWN
+            text = "; ".join(packages[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+            lines.append(f"  {counted(len(packages), 'package')} of another version: {text}")
+        return "\n".join(lines)
 
 
 def build_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from builder.artifacts.oci import read_layout
@@ -21,6 +21,36 @@ from builder.verify.runners.protocol import Container, CopiesDriver, Kind, Prefi
 
 SHELLS = ("buildah", "apptainer", "charliecloud")  # runners that can share the terminal
 _SHELL = "TERM=$0; export TERM; if command -v bash >/dev/null; then exec bash; else exec sh; fi"
+
+
+def shell(
+    folder: Path,
+    tools: Tools,
+    argv: Sequence[str],
+    *,
+    stage: str = "",
+    runner: str = "",
+    say: Callable[[str], object],
+) -> int:
+    """Run a command, or a shell, in a stage of an image's last build, or in the image.
+
+    Without a `stage`, it is the one that failed, if one did. Returns the exit status.
+    """
+    stages, step = stages_of(folder)
+    name = stage or (step.stage if step else "")
+    if not name:
+        return shell_in_image(folder, tools, argv, runner=runner)
+    if name not in stages:
+        raise BadInput(f"unknown stage: {name}", hint=f"stages: {', '.join(stages) or 'none'}")
+    if step and step.engine != Buildah.name:
+        raise MissingPrerequisite(
+            f"{step.engine} built the stage {name}: only Buildah's stages can be entered",
+            hint=f"build it with Buildah: build-images --engine buildah --image {folder.name}",
+        )
+    if step and name == step.stage:
+        lines = [f"{name}, before the step that failed:", step.instruction, step.where]
+        say("\n  ".join(filter(None, lines)))
+    return shell_in_stage(tools, stages[name], argv)
 
 
 def shell_in_image(folder: Path, tools: Tools, argv: Sequence[str], *, runner: str = "") -> int:

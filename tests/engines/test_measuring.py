@@ -28,9 +28,9 @@ from small_images import Maker, sound
 
 from builder.build.engines import Tools
 from builder.cli.schema import schema_text
-from builder.verify.measure.bare import bare_kind
 from builder.verify.measure.programs import PROGRAMS
 from builder.verify.runners.protocol import Container
+from builder.verify.runners.sites import bare_kind
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
 

@@ -13,7 +13,9 @@ from small_base import write_tiny
 pytestmark = pytest.mark.engines
 
 IMAGE = "tiny-1.0-small-x86_64"
-SLOW = "for n in 1 2 3; do echo now $n; sleep 1; done"
+SLOW = "mkdir /opt/good; for n in 1 2 3; do echo now $n; sleep 1; done"
+STEP = "RUN echo oh; test -e /opt/missing"
+PLACE = "recipes/tiny.yaml:7, runtime[1].shell"
 PROGRAM = (sys.executable, "-m", "builder")
 
 
@@ -23,42 +25,43 @@ def site_with_a_home(small_site: Path, small_home: Path, monkeypatch: pytest.Mon
     return small_site
 
 
-def shell(site: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
-    argv = (*PROGRAM, "shell", "--project", site, IMAGE, *words)
-    done = run_program(*argv, cwd=PROJECT, stdin=stdin)
-    return done.status, done.stdout, done.stderr
-
-
-def test_a_shell_in_the_stage_that_failed_and_in_the_image(site: Path) -> None:
-    write_tiny(site, '"mkdir /opt/good"]}\n  - shell: {commands: ["test -e /opt/missing"')
-    assert build_images("--project", site, "--all", "--format", "oci").status == 1
-    status, out, err = shell(site, "--", "sh", "-c", "id -u; ls /opt; exit 3")
-    assert (status, out) == (3, "0\ngood\n")
-    step = "RUN test -e /opt/missing\n  recipes/tiny.yaml:7, runtime[1].shell\n"
-    assert err.startswith(f"runtime, before the step that failed:\n  {step}")
-    assert shell(site, "--stage", "tiny-development", "--", "ls", "/opt")[:2] == (0, "")
-    write_tiny(site, '"mkdir /opt/good"')
-    passed(build_images("--project", site, "--all", "--format", "oci"))
-    asked = "id -u; test -d /opt/good && echo good\nexit 5"
-    assert shell(site, stdin=asked)[:2] == (5, "65534\ngood\n")
-    left = [one for one in (site / "out" / IMAGE).iterdir() if one.name.startswith("failed")]
-    assert left == []
-
-
-def test_the_log_of_a_running_build_is_followed(site: Path) -> None:
-    write_tiny(site, f'"{SLOW}"')
+def followed(site: Path) -> tuple[str, str]:
+    """Build while another command follows the log; return the log, and what the build told."""
     log = site / "out" / IMAGE / "build.log"
     log.parent.mkdir(parents=True)
     log.write_text("of an earlier build\n")
-    command = [*PROGRAM, "--project", str(site), "--all", "--format=oci", "--no-verify"]
+    command = [*PROGRAM, "--project", str(site), "--all", "--format=oci"]
     with subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as builder:
         assert builder.stderr
         for line in builder.stderr:
             if "building with buildah" in line:
                 break
         done = run_program(*PROGRAM, "logs", "-f", log.parent, cwd=PROJECT)
-        builder.communicate(timeout=60)
-    assert builder.returncode == 0
-    assert "now 1\nnow 2\nnow 3\n" in done.stdout
+        _, told = builder.communicate(timeout=60)
+    assert builder.returncode == 1
     assert done.stdout == log.read_text()
-    assert "earlier" not in done.stdout
+    return done.stdout, told
+
+
+def shell(site: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
+    argv = (*PROGRAM, "shell", "--project", site, IMAGE, *words)
+    done = run_program(*argv, cwd=PROJECT, stdin=stdin)
+    return done.status, done.stdout, done.stderr
+
+
+def test_a_build_that_fails_is_followed_and_looked_into(site: Path) -> None:
+    failing = STEP.removeprefix("RUN ")
+    write_tiny(site, f'"{SLOW}"]}}\n  - shell: {{commands: ["{failing}"')
+    log, told = followed(site)
+    assert "earlier" not in log
+    assert "now 1\nnow 2\nnow 3\n" in log
+    assert f"failed at: {STEP}\n  from {PLACE}\n  its last 1 line:\n  | oh\n" in told
+    status, out, err = shell(site, "--", "sh", "-c", "id -u; ls /opt; exit 3")
+    assert (status, out) == (3, "0\ngood\n")
+    assert err.startswith(f"runtime, before the step that failed:\n  {STEP}\n  {PLACE}\n")
+    assert shell(site, "--stage", "tiny-development", "--", "ls", "/opt")[:2] == (0, "")
+    write_tiny(site, '"mkdir /opt/good"')
+    passed(build_images("--project", site, "--all", "--format", "oci"))
+    asked = "id -u; test -d /opt/good && echo good\nexit 5"
+    assert shell(site, stdin=asked)[:2] == (5, "65534\ngood\n")
+    assert not (site / "out" / IMAGE / "failed-step.json").exists()

@@ -90,7 +90,7 @@ def test_process_alone_starts_programs(shape: Structure) -> None:
         starts = [call for call in called | names if STARTS_PROGRAMS.fullmatch(call)]
         started[name] = sorted(roots & {"subprocess", "pty", "multiprocessing", "pexpect"}) + starts
     # The second is started by the first; the third forks, and starts nothing else.
-    allowed = {f"builder.system.{name}" for name in ("process", "descendants", "workers")}
+    allowed = {f"builder.system.{name}" for name in ("process", "descendants", "threads")}
     assert {name for name, calls in started.items() if calls} == allowed
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from builder.compile.lint.reading import HOST, SHELL, TABLES, Reading, SpecCommand
+from builder.model.errors import counted
 
 ERROR, WARNING = "error", "warning"
 
@@ -120,6 +121,38 @@ class LintReport:
     @property
     def warnings(self) -> int:
         return len(self.findings) - self.errors
+
+    def as_text(self) -> str:
+        """Return a line for each finding, its hint below it, and the summary."""
+        lines = list[str]()
+        for finding in self.findings:
+            lines += [str(finding), *([f"    {finding.hint}"] if finding.hint else ())]
+        return "\n".join([*lines, *self.summary()])
+
+    def summary(self) -> list[str]:
+        """Return the numbers of findings and specs, the linters that ran and those missing."""
+        unchanged = f"; {self.cached} unchanged since an earlier run" if self.cached else ""
+        counts = f"{counted(self.errors, 'error')}, {counted(self.warnings, 'warning')}"
+        lines = [
+            f"{counts} in {counted(self.specs, 'spec')} linted{unchanged}",
+            f"linters: our own rules, {', '.join(self.ran)}",
+        ]
+        if self.missing:
+            absent = " and ".join(self.missing)
+            lines.append(f"missing, not run: {absent}; docs/lint.md says how to get them")
+        return lines
+
+    def as_json(self) -> dict[str, object]:
+        """Return the report as JSON values; linters under `missing` did not run."""
+        return {
+            "specs": self.specs,
+            "cached": self.cached,
+            "errors": self.errors,
+            "warnings": self.warnings,
+            "linters": list(self.ran),
+            "missing": list(self.missing),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
 
 
 def shortened(text: str, limit: int = 100) -> str:

@@ -32,8 +32,7 @@ from builder.distribute.pull.streams import PARTIAL, opened
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked
-from builder.system.threads import AT_ONCE, Coming
-from builder.system.workers import Workers, workers
+from builder.system.threads import AT_ONCE, Coming, Workers, workers
 
 LISTED = ("oci", "charliecloud")  # formats whose layers are read, but not unpacked to disk
 _MODE = 0o644  # independent of the umask

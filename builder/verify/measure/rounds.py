@@ -27,12 +27,12 @@ from builder.system.process import TAIL_LINES, Completed
 from builder.verify.container_output import LONGEST, last_line
 from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
-from builder.verify.measure.bare import BARE_FORMAT, bare_kind
 from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark, Sizes, Unreadable
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 _TIMEOUT_S = 900.0
 _LOOK_S = 60.0

@@ -51,7 +51,9 @@ def test_what_is_where_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name: str(getattr(home, name)) for name in names} == {
         "temporary": "/home/tmp",
         "tools": "/home/tools/bin",
-        **{name: f"/home/{name}" for name in (*alike, "stages", "builders", "clusters", "projects")},
+        **{
+            name: f"/home/{name}" for name in (*alike, "stages", "builders", "clusters", "projects")
+        },
     }
     assert str(home.source("abc")) == "/home/sources/sha256/abc"
     monkeypatch.setenv("PATH", "/bin")

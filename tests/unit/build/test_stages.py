@@ -378,6 +378,23 @@ def test_a_failed_step_is_known_by_its_place(
     assert failed.step.stage == ("core-development" if where else "runtime")
 
 
+def test_of_equal_steps_each_has_its_own_place(site: Site) -> None:
+    twice = [block("shell", line=line, commands=["make  a"]) for line in (5, 9)]
+    site.recipes = [recipe("core", development=tuple(twice), runtime=tuple(twice[:1]))]
+    [spec] = site.specs()
+
+    def place(number: int, instruction: str = "RUN make a", stage: str = "core-development") -> str:
+        return stages_module.place_of(
+            BuildStep(instruction=instruction, number=number), spec, stage
+        )
+
+    assert [place(number).partition(",")[0] for number in (1, 2, 3)] == [
+        *("recipes/core.yaml:5", "recipes/core.yaml:9", "recipes/core.yaml:9")
+    ]
+    assert place(2, stage="runtime") == "recipes/core.yaml:5, development[0].shell"
+    assert place(1, "RUN make b") == ""
+
+
 def test_a_full_disk_is_what_the_machine_lacks(site: Site) -> None:
     full = StepFailed("buildah build: exit status 1", tail=["write /x: No space left on device"])
     site.engine.fails = {"core-development": full}

@@ -67,7 +67,7 @@ def write(
     start_layout(folder / "image.oci")
     data = tar_bytes(*files)
     layer = blob(blob_path(folder / "image.oci", "sha256:x").parent, data)
-    config = {"config": {"Labels": dict(zip(["title"], labels, strict=False))}}
+    config: dict[str, Any] = {"config": {"Labels": dict(zip(["title"], labels, strict=False))}}
     config |= {"rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.name}"]}}
     config |= {"architecture": "amd64", "os": "linux"}
     finish_layout(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from builder.model.errors import Interrupted, Refused
-from builder.system.workers import Workers, workers
+from builder.system.threads import Workers, workers
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a machine of one core")
 END_S = 60.0

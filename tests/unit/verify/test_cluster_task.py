@@ -93,7 +93,13 @@ class Worker:
         site.engine.build = noting  # type: ignore[method-assign, assignment]
 
     def prepare(
-        self, settings: BuildSettings, progress: Progress, plan: Plan, *, todo: int, **others: object
+        self,
+        settings: BuildSettings,
+        progress: Progress,
+        plan: Plan,
+        *,
+        todo: int,
+        **others: object,
     ) -> Run:
         assert {*others} == {"held", "machine"}
         assert [image.identifier for image in plan.images] == [IMAGE]

@@ -89,6 +89,9 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
         (folder / name).touch()
     assert site.job(cache=False, verify=True).exit_code == 0
     assert text.endswith(shown(folder))
+    assert sorted(one.name for one in (folder / "previous").iterdir()) == [
+        *("contents.json.gz", "manifest.json", "sbom.cdx.json")
+    ]
 
 
 def test_what_was_built_before_is_only_verified(
@@ -137,10 +140,12 @@ def test_an_image_that_this_machine_cannot_verify_is_not_finished(
     assert untried.exit_code == 4
     assert "  oci: no user namespaces" in str(untried.errors[IMAGE])
     assert not (folder / "manifest.json").exists()
-    assert (folder / "build.log").is_file()
+    log = (folder / "build.log").read_text()
+    assert re.findall(r"FROM \S+ AS (\S+)", log) == ["one-development", "runtime"]
     del results["error"]
     finished = site.job(verify=True).manifests[IMAGE]
     assert finished.outcome == "verified"
+    assert (folder / "build.log").read_text() == log, "the build was an earlier run's"
     assert "oci" in finished.durations_s
     assert site.said.getvalue().count("packing the OCI layout") == 1
     (folder / "evidence/oci.json").write_text("{}")

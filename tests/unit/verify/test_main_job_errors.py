@@ -82,6 +82,19 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
     }
 
 
+PRINTED = {
+    "check": "mpi",
+    "outcome": "failed",
+    "reason": "no ranks",
+    "output": "\n".join(f"line {number}" for number in range(14)),
+}
+LINES = "".join(f"      | line {number}\n" for number in range(2, 14))
+SHOWN = (
+    f"oci, sif in 12 s\n    oci, sif/mpi: no ranks\n{LINES}"
+    "      2 more lines in out/evidence/oci.xml"
+)
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -89,10 +102,18 @@ def manifest(outcome: str, *, proven_on_gpu: bool | None = None) -> dict[str, An
         (manifest("skipped", proven_on_gpu=True), "oci, sif in 12 s"),
         (manifest("passed", proven_on_gpu=False), "oci, sif in 12 s; not proven on a GPU"),
         (manifest("failed"), "oci, sif in 12 s\n    oci/mpi: 3 of 4 ranks"),
+        (
+            {
+                "artifacts": {"oci": {}, "sif": {}},
+                "checks": {"oci": [PRINTED], "sif": [PRINTED]},
+                "evidence": ["evidence/oci.json", "evidence/oci.xml"],
+            },
+            SHOWN,
+        ),
     ],
 )
 def test_the_last_line_of_an_image(content: dict[str, Any], text: str) -> None:
-    assert main_job._closing(record(content), 12.3) == text
+    assert main_job._closing(record(content), 12.3, Path("out")) == text
 
 
 # Limits of what goes on at once.

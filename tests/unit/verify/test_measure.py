@@ -15,7 +15,6 @@ from samples import compare_with_golden
 from builder.model.errors import StepFailed
 from builder.model.measurement import GpuUse, OneRun, PlaceFacts
 from builder.system.process import Completed, Processes
-from builder.verify.measure.bare import chroot_argv
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
 from builder.verify.measure.rounds import Place, programs_in, run_rounds
 from builder.verify.measure.sampling import (
@@ -27,6 +26,7 @@ from builder.verify.measure.sampling import (
     memory_in_use,
     use_of_gpus,
 )
+from builder.verify.runners.sites import chroot_argv
 
 
 def test_osu_tables_are_read_at_8_bytes_and_at_the_largest_size() -> None:

@@ -17,11 +17,11 @@ from test_proving import Machine, machine, manifest, write  # noqa: F401 - two a
 from builder.model.errors import BadInput
 from builder.system.process import Completed
 from builder.verify.measure import rounds
-from builder.verify.measure.bare import bare_kind
 from builder.verify.measure.programs import PROGRAMS
 from builder.verify.measure.rounds import measure, run_rounds
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
+from builder.verify.runners.sites import bare_kind
 
 
 class Prints:

@@ -36,7 +36,6 @@ from builder.model.records import write
 from builder.plan import make_plan
 from builder.system.home import Home
 from builder.verify.rehearse import rehearsal
-from builder.verify.rehearse.flags import flag_trials, toolkit_trials
 from builder.verify.rehearse.imports import (
     LibraryTrials,
     import_trials,
@@ -46,7 +45,12 @@ from builder.verify.rehearse.imports import (
     needed_outside,
 )
 from builder.verify.rehearse.python_packages import CondaTrials
-from builder.verify.rehearse.rehearsal import read_channel, rehearsal_here
+from builder.verify.rehearse.rehearsal import (
+    flag_trials,
+    read_channel,
+    rehearsal_here,
+    toolkit_trials,
+)
 from builder.verify.rehearse.resolution import Resolved
 from builder.verify.rehearse.servers import Answer, Servers, SourceTrials, Unavailable
 from builder.verify.rehearse.steps import steps_of

@@ -17,10 +17,10 @@ from recorded import Commands
 
 from builder.system.process import Completed
 from builder.verify.launched import LAUNCHED
-from builder.verify.measure.bare import bare_kind
 from builder.verify.ranks.launchers import Launcher, cancel
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Around, Container, Kind
+from builder.verify.runners.sites import bare_kind
 
 PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
 OUTPUT = {
