@@ -32,7 +32,8 @@ from builder.model import (
 )
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK, PACKED, WHEEL_SOURCE, layer_of
+from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
+from builder.model.site import PACKED, layer_of
 from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,

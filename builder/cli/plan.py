@@ -8,7 +8,6 @@ import os
 from builder.artifacts.layers import epoch_of
 from builder.artifacts.manifests import ImageGoal
 from builder.build.planning import image_states, load_plan, states_of_stages
-from builder.build.site_store import site_of
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
 
@@ -67,7 +66,8 @@ def _workers(options: PlanOptions) -> tuple[str, dict[str, object]]:
     """Return the workers of the scheduler that is named, if any, as text and as JSON values."""
     if not options.on:
         return "", {}
-    from builder.cli import workers  # noqa: PLC0415 - slow, and others need it not
+    from builder.build.site_store import site_of  # noqa: PLC0415 - slow, and seldom needed
+    from builder.cli import workers  # noqa: PLC0415
 
     listed = workers.listed_workers(options.on, site_of(options.project))
     return workers.workers_text(listed), workers.workers_json(listed)

@@ -8,7 +8,7 @@ from builder.load.document import Faults, Node, parse
 from builder.load.site import SITE as SITE_FILE
 from builder.load.site import read_site
 from builder.model import Layer, Layers, Where
-from builder.model.inputs import PACKED, PROJECT, SHIPPED, SITE
+from builder.model.site import PACKED, PROJECT, SHIPPED, SITE
 
 MATRIX = "matrix.yaml"
 INHERIT = "inherit"

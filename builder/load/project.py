@@ -49,7 +49,8 @@ from builder.model import (
     Where,
 )
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import LOCK, layer_of
+from builder.model.inputs import LOCK
+from builder.model.site import layer_of
 
 RECIPES = "recipes"
 BASES = "base-images"

@@ -39,8 +39,6 @@ from builder.model.inputs import (
     EndOfLife,
     Exclude,
     FloatingTag,
-    Layer,
-    Layers,
     Lock,
     LockedSource,
     Matrix,
@@ -64,4 +62,4 @@ from builder.model.planned import (
     StageCheck,
     StageRecipe,
 )
-from builder.model.site import Site, SitePool, SlurmJobs, TlsFiles
+from builder.model.site import Layer, Layers, Site, SitePool, SlurmJobs, TlsFiles

@@ -1,11 +1,64 @@
-"""`site.yaml`: what differs from site to site."""
+"""The sources of a project's files and inputs: its layers, and `site.yaml` of its site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from builder.model.cells import MPI_ROUTES
+
+SHIPPED, SITE, PROJECT = "shipped", "site", "project"  # names of layers, the lowest first
+PACKED = ".layers"  # the lower layers of a project that was packed for another machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A folder with recipes, base images, checks, a matrix: the shipped one, a site's, a project's.
+
+    `name` is `shipped`, `site` or `project`.
+    """
+
+    name: str
+    folder: Path
+
+    def shown(self, path: str) -> str:
+        """Return the name of its file in messages; a project's own file has no prefix."""
+        return path if self.name == PROJECT else f"{self.name}:{path}"
+
+
+def layer_of(file: str) -> str:
+    """Return the name of the layer of a file, from its name in messages."""
+    name, colon, _ = file.partition(":")
+    return name if colon and name in {SHIPPED, SITE} else PROJECT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers:
+    """The folders that a project's files come from, the lowest first; the last is its own.
+
+    A file, and what a file declares, replaces what a lower layer has under the same name.
+    """
+
+    each: tuple[Layer, ...]
+
+    @property
+    def own(self) -> Layer:
+        """The project's own layer."""
+        return self.each[-1]
+
+    def upto(self, name: str) -> Layers:
+        """Return a layer and those below it, which are all that its files may refer to."""
+        names = [layer.name for layer in self.each]
+        return Layers(each=self.each[: names.index(name) + 1])
+
+    def holders(self, path: str) -> list[Layer]:
+        """Return the layers that have a file or folder, the lowest first."""
+        return [layer for layer in self.each if (layer.folder / path).exists()]
+
+    def find(self, path: str) -> Path:
+        """Return the file of the highest layer that has it, else the path in the project."""
+        return [self.own, *self.holders(path)][-1].folder / path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,8 +32,8 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import base_name, layer_of
-from builder.model.site import at_mirror
+from builder.model.inputs import base_name
+from builder.model.site import at_mirror, layer_of
 from builder.plan import toolkits
 from builder.plan.cells import CellToolkits, fits
 

@@ -591,7 +591,7 @@ def test_options_are_those_that_are_declared(command: str) -> None:
         for name in vars(cls).get("__annotations__", {})
     }
     assert added - {*SELECTABLE} <= named
-    assert named - added <= {"command", "parser", "output", "kind"}
+    assert named - added <= {"command", "parser", "output", "kind", "argv"}
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_a_name_in_a_higher_layer_replaces(project: Path, site: Path) -> None:
 def test_axes_defaults_and_tags_replace_one_by_one_and_exclusions_are_added(
     project: Path, shipped: Path
 ) -> None:
-    with (shipped / "matrix.yaml").open("a") as matrix:
-        matrix.write(
+    with (shipped / "matrix.yaml").open("a") as file:
+        file.write(
             "tags:\n  core:\n"
             "    latest: {base: debian13, mpi: openmpi5.0}\n"
             "    mpich: {base: debian13, mpi: mpich4.2}\n"

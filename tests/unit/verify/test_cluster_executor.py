@@ -292,8 +292,9 @@ def test_an_image_comes_into_its_output_folder(
     folder = bench.out / bench.image.identifier
     folder.mkdir()
     (folder / "image.sif").write_text("a SIF")
-    (folder / "evidence").mkdir()
-    (folder / "evidence/sif.json").write_text("{}")
+    for name in ("evidence/sif.json", "files/host-contract.json", "elsewhere/of-the-user"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("{}")
     manifest = record({"outcome": outcome, "artifacts": {"oci": {}, "sif": {}}})
     write_manifest(folder, manifest, ())
     place = bench.shared._place
@@ -308,7 +309,10 @@ def test_an_image_comes_into_its_output_folder(
         if name == kind:
             break
     assert (folder / "image.sif").read_text() == "a SIF"
-    assert (folder / "manifest.json").exists()
+    assert sorted(str(one.relative_to(folder)) for one in folder.rglob("*.json")) == [
+        *("evidence/sif.json", "files/host-contract.json", "manifest.json"),
+    ]
+    assert not (folder / "elsewhere").exists()
     tag = image_tag(run, bench.image, manifest.inputs.base.key)
     assert bench.shared.digest(tag) == (entries[1] if is_tagged else "")
 
