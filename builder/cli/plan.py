@@ -9,7 +9,7 @@ from builder.artifacts.manifests import ImageGoal, epoch_of
 from builder.build.planning import image_states, load_plan, states_of_stages
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
-from builder.model.exact_json import streamed
+from builder.model.exact_json import JsonObject, streamed
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
@@ -63,7 +63,7 @@ def run(options: PlanOptions) -> int:
     return 0
 
 
-def _workers(options: PlanOptions) -> tuple[str, dict[str, object]]:
+def _workers(options: PlanOptions) -> tuple[str, JsonObject]:
     """Return the workers of the scheduler that is named, if any, as text and as JSON values."""
     if not options.on:
         return "", {}

@@ -12,6 +12,7 @@ from builder.load.document import Faults
 from builder.load.site import SITE, read_site
 from builder.model import Site
 from builder.model.errors import BadInput
+from builder.model.exact_json import JsonObject
 from builder.verify.cluster.connection import connected
 from builder.verify.cluster.executor import pool_of, pools_of
 from builder.verify.cluster.orders import WorkerFacts, own_program
@@ -118,7 +119,7 @@ def sharing_stages(workers: Sequence[ListedWorker]) -> dict[str, list[str]]:
     return {engine: sorted(machines) for engine, machines in sharing.items()}
 
 
-def workers_json(workers: Sequence[ListedWorker]) -> dict[str, object]:
+def workers_json(workers: Sequence[ListedWorker]) -> JsonObject:
     """Return workers, and the groups that share stages, as JSON values."""
     return {"workers": [*map(asdict, workers)], "sharing_stages": sharing_stages(workers)}
 

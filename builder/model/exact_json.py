@@ -84,18 +84,18 @@ def _finite(text: str) -> float:
     return number
 
 
-JsonObject = Mapping[str, str | Iterable[object]]
+JsonObject = Mapping[str, str | Mapping[str, object] | Iterable[object]]
 
 
 def streamed(document: JsonObject) -> Iterator[str]:
-    """Yield the text of an object of texts and lists, a line for each entry of a list.
+    """Yield the text of an object of texts, objects and lists, a line for each entry of a list.
 
     The entries of a list are made one after the other, so thousands take no memory.
     """
     before = "{"
     for name, value in document.items():
         yield f"{before}\n{json.dumps(name)}: "
-        if isinstance(value, str):
+        if isinstance(value, str | Mapping):
             yield json.dumps(value)
         else:
             yield "["

@@ -31,6 +31,7 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection, Spec
 from builder.model.errors import MissingPrerequisite
+from builder.model.exact_json import streamed
 from builder.model.manifest import manifest_text
 from builder.model.records import write
 from builder.plan import make_plan
@@ -770,8 +771,10 @@ def test_explain_shows_what_was_seen() -> None:
     plan = Plan(images=(planned,), left_out=())
     text = explanation(plan, decisions, seen=lambda _: "rehearsed")
     assert text.endswith("\n    seen: rehearsed")
-    [shown] = explanation_json(plan, decisions, seen=lambda _: "rehearsed")["in"]
-    assert shown["seen"] == "rehearsed"
+    document = json.loads(
+        "".join(streamed(explanation_json(plan, decisions, lambda _: "rehearsed")))
+    )
+    assert document["in"][0]["seen"] == "rehearsed"
 
 
 def test_equal_trials_are_shown_once() -> None:
