@@ -87,6 +87,7 @@ def test_a_run_on_workers_that_cannot_be(
         pass
     assert str(caught.value.args[0]) == problem
     assert caught.value.hint
+    assert (caught.value.hint == "docs/scale-out.md") is on.startswith("tls")
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
