@@ -168,6 +168,7 @@ class Bench:
         folder = self.out.parent / tag
         folder.mkdir()
         for name, text in {"file": tag, **files}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         store.put(tag, folder, tag)
         return store.added[tag]
@@ -248,6 +249,7 @@ def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench:
     stage, base, image_tag = (f"{kind}-{'0' * 64}" for kind in ("stage", "base", "image"))
     entries = {tag: bench.entry(tag) for tag in (stage, base, image_tag)}
     odd = {f"{stage}/../../victim": entries[stage], f"base-{'1' * 64}": "not a digest"}
+    odd[stage[:-1]] = entries[stage]
     assert bench.end(OrderResult(entries={**entries, **odd})) == [AttemptEnded(attempt=attempt)]
     assert not bench.shared.digest(stage)
     bench.executor.accept(attempt)
@@ -352,9 +354,11 @@ def test_evidence_has_to_belong_to_the_image_that_was_accepted(
     artifact: str, problem: str, bench: Bench
 ) -> None:
     attempt = bench.begin("image")
-    bench.end(OrderResult(entry=bench.entry("packed-1", **{"image.sif": "the same"})))
+    files = {"image.sif": "the same", "image.oci/index.json": "the same"}
+    bench.end(OrderResult(entry=bench.entry("packed-1", **files)))
     bench.executor.accept(attempt)
-    entry = bench.entry("image-1", **{"image.sif": artifact}) if artifact else "sha256:" + "0" * 64
+    files["image.oci/index.json"] = artifact
+    entry = bench.entry("image-1", **files) if artifact else "sha256:" + "0" * 64
     attempt = bench.begin("verify")
     bench.end(OrderResult(entry=entry, seconds=2.5))
     with pytest.raises(Exception, match=problem):

@@ -83,6 +83,7 @@ def test_a_run_on_workers_that_cannot_be(
         check_on(on, run_in(tmp_path, offline=offline).settings)
     assert str(caught.value.args[0]) == problem
     assert caught.value.hint
+    assert (caught.value.hint == "docs/scale-out.md") is on.startswith("tls")
 
 
 def test_a_store_that_takes_nothing_starts_no_workers(

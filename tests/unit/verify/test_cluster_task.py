@@ -197,6 +197,7 @@ def test_an_image_is_packed_and_verified_by_whoever_is_free(
 ) -> None:
     packed = worker.carry_out("image", epoch=7)
     assert worker.site.built() == [*STAGES, "runtime of one"]
+    assert worker.sources == {"a.tar.gz"}
     assert kinds(packed) == ["packed", "stage", "stage"]
     [tag] = (tag for tag in packed.entries if tag.startswith("packed-"))
     assert packed.entries[tag] == packed.entry
