@@ -68,7 +68,7 @@ def _workers(options: PlanOptions) -> tuple[str, JsonObject]:
     if not options.on:
         return "", {}
     from builder.build.site_store import site_of  # noqa: PLC0415 - slow, and seldom needed
-    from builder.cli import workers  # noqa: PLC0415
+    from builder.verify.cluster import run as cluster  # noqa: PLC0415
 
-    listed = workers.listed_workers(options.on, site_of(options.project))
-    return workers.workers_text(listed), workers.workers_json(listed)
+    listed = cluster.listed_workers(options.on, site_of(options.project))
+    return cluster.workers_text(listed), cluster.workers_json(listed)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from samples import GOLDEN, ROOT, compare_with_golden
 
-from builder.cli import main, workers
+from builder.cli import main
 from builder.model import TlsFiles
 from builder.verify.cluster.orders import WorkerFacts, own_program
 
@@ -78,7 +78,7 @@ def workers_that_are_there(monkeypatch: pytest.MonkeyPatch) -> dict[str, WorkerF
         assert (address, security.ca) == ("tls://login1:8786", "/etc/dask/ca.pem")
         yield Asked()
 
-    monkeypatch.setattr(workers, "connected", connected)
+    monkeypatch.setattr("builder.verify.cluster.run.connected", connected)
     return found
 
 
