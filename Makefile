@@ -5,7 +5,7 @@ ARGS ?=
 PYTEST_ARGS ?=
 BIN := .venv/bin
 BENCHES := plan specs compile many formats packing native emulated cells verify defects ranks \
-	registry pulls family pull_faults publish_faults worker_faults kills scale \
+	registry pulls family pull_faults publish_faults worker_faults on_workers kills scale \
 	mutants
 
 .DEFAULT_GOAL := help
