@@ -7,7 +7,7 @@ https://gitlab.com/nvidia/container-images/cuda, folder dist/.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from builder import facts
 from builder.facts import CudaRelease, Facts
@@ -202,10 +202,8 @@ def wheels(known: Facts, release: CudaRelease, arch: str) -> PackagedCuda:
     nccl = known.library(facts.NCCL, cuda=release.version, packaging=facts.WHEEL, arch=arch)
     extras = {}
     if nccl:
-        name = f"nvidia-nccl-cu{nccl.build}=={nccl.version}"
-        extras[facts.NCCL] = PackagedExtra(
-            version=nccl.version, development=(name,), runtime=(name,)
-        )
+        pins = (f"nvidia-nccl-cu{nccl.build}=={nccl.version}",)
+        extras[facts.NCCL] = PackagedExtra(version=nccl.version, development=pins, runtime=pins)
     return PackagedCuda(
         version=release.version,
         development=tuple(f"{name}=={version}" for name, version in release.wheels.items()),
@@ -224,33 +222,37 @@ def libraries(names: Iterable[str]) -> set[str]:
 
 # A stub of the driver's library, to link with: each function returns CUDA_ERROR_STUB_LIBRARY.
 _STUB = (
-    r"gcc -E {home}/include/cuda.h | grep -oE '\bcu[A-Z][A-Za-z0-9_]* ?\(' | tr -d ' (' |"
-    r" sort -u | sed 's/.*/int &(void) {{ return 34; }}/' |"
-    r" gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o {home}/lib/stubs/libcuda.so -x c -"
+    "gcc -E ../include/cuda.h -o cuda.i",
+    (
+        r"grep -oE '\bcu[A-Z][A-Za-z0-9_]* ?\(' cuda.i | tr -d ' (' | sort -u |"
+        r" sed 's/.*/int &(void) { return 34; }/' |"
+        r" gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o stubs/libcuda.so -x c -"
+    ),
+    "rm cuda.i",
 )
 
 
-def unpacked(home: str, files: Sequence[str], loaded: Sequence[str]) -> tuple[str, ...]:
-    """Return commands that unpack wheels to a toolkit's folder.
+def unpacked(home: str, files: Mapping[str, str], loaded: Collection[str]) -> tuple[str, ...]:
+    """Return commands that unpack wheels, whose files are given by name, to a toolkit's folder.
 
-    `loaded` are the files with libraries that programs load. Those go to `redist`, which the
+    `loaded` are the wheels with libraries that programs load. Those go to `redist`, which the
     run-time stage gets, with the wheels' metadata and licences.
     """
     work, redist = "/usr/local/src/cuda", f"{home}/redist"
+    parts = {name: "redist" if name in loaded else "development" for name in files}
     return (
         f"mkdir -p {work} {redist} {home}/lib/stubs",
-        *(f"unzip -q -o {file} -d {work}/development" for file in files),
-        *(f"unzip -q -o {file} -d {work}/redist" for file in loaded),
+        *(f"unzip -q -o {file} -d {work}/{parts[name]}" for name, file in files.items()),
         f"mv {work}/redist/*.dist-info {work}/redist/nvidia/*/lib/*.so.* {redist}/",
         f"mv {work}/development/*.dist-info {home}/",
         f"for part in {work}/*/nvidia/*; do cp -a $part/. {home}/ || exit 1; done",
-        f"rm -r {work} {' '.join([*files, *loaded])}",
-        f"rmdir -p --ignore-fail-on-non-empty {posixpath.dirname(loaded[0])}",
+        f"rm -r {work} {' '.join(files.values())}",
+        f"rmdir -p --ignore-fail-on-non-empty {posixpath.dirname(next(iter(files.values())))}",
         f"chmod -R u=rwX,go=rX {home}",  # the owner alone may start the programs in some wheels
         f"cd {home}/lib",
-        "ln -s ../redist/*.so.* .",
-        "for one in *.so.*; do ln -s $one ${one%%.so.*}.so || exit 1; done",
-        _STUB.format(home=home),
+        "ln -sf ../redist/*.so.* .",
+        "for one in *.so.*; do ln -sf $one ${one%%.so.*}.so || exit 1; done",
+        *_STUB,
         *settled(home),
     )
 

@@ -106,35 +106,32 @@ def _expand_wheels(
     use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, file_of: FileOf
 ) -> Expansion:
     """Return the commands that unpack the wheels, and the copy of the libraries for run time."""
-    home, extras = cuda.packages.environment["CUDA_HOME"], _extras(use, cuda)
-    loaded = nvidia.libraries(use.arguments.get("libraries") or CUDA_LIBRARIES)
-    others = nvidia.libraries(CUDA_LIBRARIES) - loaded
-    pins = [*cuda.packages.development, *(name for extra in extras for name in extra.development)]
-    versions = dict(pin.split("==") for pin in pins)
-    loaded |= {name.partition("==")[0] for extra in extras for name in extra.runtime}
-    urls = {
-        name: f"{WHEEL_SOURCE}{name}/{version}/{arch}"
-        for name, version in versions.items()
-        if name not in others
-    }
+    home = cuda.packages.environment["CUDA_HOME"]
+    versions, loaded = _wheels(use, cuda)
+    urls = {name: f"{WHEEL_SOURCE}{name}/{version}/{arch}" for name, version in versions.items()}
     files = {name: file_of((url,)) for name, url in urls.items()}
-    commands = nvidia.unpacked(
-        home,
-        [file for name, file in files.items() if name not in loaded],
-        [file for name, file in files.items() if name in loaded],
-    )
     copied = {"from": DEVELOPMENT, "src": f"{home}/redist", "dest": f"{home}/redist"}
     compilers = _compilers(cuda, base) or ("g++" if nvidia.is_debian_like(base) else "gcc-c++",)
     return Expansion(
         development=(
             *_packages(use, [*compilers, "unzip"]),
-            *_commands(use, commands),
+            *_commands(use, nvidia.unpacked(home, files, loaded)),
             *_variables(use, _development_environment(cuda, base)),
         ),
         runtime=(_block(use, "copy", copied), *_commands(use, nvidia.settled(home))),
         environment={**cuda.packages.environment, **_host_environment(cuda)},
         wheels=urls,
     )
+
+
+def _wheels(use: BlockUse, cuda: PlannedCuda) -> tuple[Mapping[str, str], set[str]]:
+    """Return the versions of a recipe's wheels, and the wheels with libraries for run time."""
+    named = nvidia.libraries(use.arguments.get("libraries") or CUDA_LIBRARIES)
+    others = nvidia.libraries(CUDA_LIBRARIES) - named
+    extras = [pin for extra in _extras(use, cuda) for pin in extra.runtime]
+    versions = dict(pin.split("==") for pin in (*cuda.packages.development, *extras))
+    loaded = named.union(pin.partition("==")[0] for pin in extras)
+    return {name: version for name, version in versions.items() if name not in others}, loaded
 
 
 def missing_extras(use: BlockUse, cuda: PlannedCuda) -> list[str]:

@@ -29,11 +29,16 @@ WITH_LIBRARIES = RECIPE.replace("[cudart]}", "[cublas], nccl: true}").replace(
     "cuda-program", "cuda-runtime, gpu-blas, gpu-nccl"
 )
 NVCC = "nvcc -std=c++11 -O2 -Wno-deprecated-gpu-targets -cudart shared"
+# Programs that call the driver itself are linked with its stub, as UCX and Open MPI are.
+STUB = (
+    "echo 'int cuMemAlloc_v2(void); int main(void) { return cuMemAlloc_v2(); }' |"
+    " cc -x c -o /tmp/with-driver - -L$CUDA_HOME/lib64/stubs -lcuda && rm /tmp/with-driver"
+)
 # The shipped check of this program needs cuBLAS, which has some 0.6 GB.
 CHECK = {
     "about": "nvcc makes a program, and what it loads is there",
     "sources": ["cuda-compute.cu", "cuda-check.h", "cuda-code.h", "cuda-errors.h"],
-    "build": [f"{NVCC} {{{{ cuda.gencode }}}} -o $OUT/cuda-compute $SRC/cuda-compute.cu"],
+    "build": [f"{NVCC} {{{{ cuda.gencode }}}} -o $OUT/cuda-compute $SRC/cuda-compute.cu", STUB],
     "run": "ldd $OUT/cuda-compute | grep /cuda-{{ cuda.version }}/redist/libcudart.so.13",
     "needs": ["cuda"],
     "timeout": 60,
