@@ -25,9 +25,7 @@ the build runs, that is its log so far; with -f, the command follows it, and end
 --check prints what a check printed in each format instead, if it failed or was skipped.
 """
     add_image(parser)
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="follow a running build to its end"
-    )
+    parser.add_argument("-f", "--follow", action="store_true", help="follow a running build")
     parser.add_argument("--check", metavar="NAME", default="", help="the output of this check")
 
 
