@@ -32,12 +32,12 @@ from builder.cli.options import (
     positive_number,
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
-from builder.model.errors import BadInput, BuildImagesError, counted
+from builder.model.errors import BadInput, BuildImagesError
 from builder.model.exact_json import streamed
-from builder.model.manifest import Manifest, ProvenImage
-from builder.model.package_indices import days_behind
+from builder.model.manifest import Manifest
 from builder.reports.report import BuildRun, report_of_run, write_report
 from builder.system.terminal import Progress, progress_for
+from builder.verify.checks import notes_on
 from builder.verify.evidence import host_of_checks
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
@@ -45,7 +45,6 @@ from builder.verify.shared_images import take_images
 
 MANY = 20  # images, minutes each; `--arch ppc64le --cuda 10.1` selects 16
 MOST_WITH_STAGES = 50  # images; for more, no stages are shown
-_COUNTS = {2: "two", 3: "three"}
 _HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe or --image for fewer"
 
 
@@ -288,23 +287,6 @@ def _shown(path: Path) -> Path:
     """Return a path for messages: relative if it lies below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def notes_on(manifest: ProvenImage) -> str:
-    """Return the notes that follow an image's outcome on its line."""
-    notes = []
-    if manifest.formats_equal:
-        number = len(manifest.artifacts)
-        count = _COUNTS.get(number, str(number))
-        notes.append(f"{count} formats equal ({manifest.tree_digest[:19]})")
-    if manifest.emulated:
-        notes.append("emulated")
-    if manifest.proven_on_gpu is False:
-        notes.append("not proven on a GPU")
-    behind = days_behind(manifest.inputs) if isinstance(manifest, Manifest) else 0
-    if behind:
-        notes.append(f"packages {counted(behind, 'day')} behind")
-    return f"  {', '.join(notes)}" if notes else ""
 
 
 def _counts(outcomes: Sequence[Outcome]) -> str:

@@ -13,27 +13,25 @@ from builder.cli.options import Parser, ProgressOptions, a_path, add_flag, add_t
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
-    files_of_project,
+    LoadedInputs,
+    check_project,
     fill_home,
     index_of_inputs,
     inputs_of,
-    is_project,
     write_project,
 )
-from builder.distribute.bundle.inputs import Input, input_counts
 from builder.distribute.bundle.judgements import (
     NOWHERE,
     all_releases,
     images_of,
     proven_files,
+    rulings_on_inputs,
     with_fix,
 )
 from builder.distribute.publish.mirror import ReleaseMirror
 from builder.distribute.publish.releases import NARROW_HINT
 from builder.distribute.pull.cache import pull_cache
-from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.images import pull
-from builder.distribute.pull.proof import proofs_of
 from builder.distribute.pull.receipts import last_pulls
 from builder.distribute.pull.request import (
     FORMATS,
@@ -43,14 +41,12 @@ from builder.distribute.pull.request import (
     PullRequest,
     request_of,
 )
-from builder.model.errors import BadInput, Refused, counted
+from builder.model.errors import Refused, counted
 from builder.model.records import write
 from builder.registry import Reference, namespace
-from builder.registry.manifests import NATIVE
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
-from builder.trust.policy.records import REFUSED, Gathered, Image, Ruling, as_lines
-from builder.trust.policy.rules import dates, signature
+from builder.trust.policy.records import REFUSED, Ruling, as_lines
 
 _DESCRIPTION = """\
 Load images from an archive written by `bundle`, if they are proven: policy and rules are those of
@@ -220,22 +216,14 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
 
 def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
     repository, index = index_of_inputs(archive)
-    image = Image(digest=index.digest, architecture=site.arch, asked=site.arch)
-    gathered = Gathered(
-        reference=repository.name,
-        format="oci",
-        now=site.now,
-        image=image,
-        proofs=proofs_of(repository, [index.digest], site.trusted, site.now),
-    )
-    rulings = (signature(site.policy, gathered), dates(site.policy, gathered))
+    rulings = rulings_on_inputs(repository, index, site)
     _show(options, repository.name, rulings)
     if any(ruling.result == REFUSED for ruling in rulings):
         raise NotProven(repository.name, rulings)
     _check_whole(options, archive)
     inputs = inputs_of(repository, index)
     if options.checkout and os.path.lexists(options.checkout):
-        _check_same(options.checkout, inputs)
+        check_project(inputs, options.checkout)
     if options.dry_run:
         print(f"dry run, nothing was loaded: {counted(len(inputs), 'input')}, signed")
         return 0
@@ -243,32 +231,10 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
     with using(home, options.checkout or options.project, progress.say):
         fill_home(repository, inputs, home)
     if options.checkout:
-        with atomic_folder(options.checkout) as folder:
-            if folder:
-                write_project(repository, inputs, folder)
-            else:  # the folder exists already
-                _check_same(options.checkout, inputs)
-    counts = input_counts(inputs)
-    native = [entry.text("name") for entry in inputs if entry.kind == NATIVE]
-    if options.json:
-        files = sorted(files_of_project(inputs)) if options.checkout else []
-        report = {"home": str(home.path), **counts, "native": native, "project": files}
-        print(json.dumps(report, indent=1))
-        return 0
-    words = {"bases": "base", "sources": "source", "packages": "package"}
-    parts = [counted(counts[key], word) for key, word in words.items()]
-    parts += [f"native tools {name}" for name in native]
-    print(f"{', '.join(parts)} in {home.path}")
-    if options.checkout:
-        print(f"{counted(counts['project'], 'file')} of the project in {options.checkout}")
+        write_project(repository, inputs, options.checkout)
+    loaded = LoadedInputs(home=home.path, checkout=options.checkout, inputs=inputs)
+    print(json.dumps(loaded.as_json(), indent=1) if options.json else loaded.as_text())
     return 0
-
-
-def _check_same(folder: Path, inputs: list[Input]) -> None:
-    """Refuse an existing folder unless it holds the project of the archive."""
-    if not is_project(inputs, folder):
-        problem = f"{folder} exists, and is not the project of this archive"
-        raise BadInput(problem, hint="name another folder")
 
 
 def _refuse(options: LoadOptions, images: Sequence[Judged], reasons: Sequence[str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.engines import ENGINES, Tools
 from builder.build.run import BuildSettings, Run
-from builder.cli.build import notes_on
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -21,7 +20,7 @@ from builder.cli.options import (
 )
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
-from builder.model import SKIPPED, Outcome
+from builder.model import SKIPPED
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
@@ -32,8 +31,7 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import progress_for
-from builder.verify.checks import failures_of
-from builder.verify.container_output import one_line
+from builder.verify.checks import lines_of_checks, text_of_checks
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.machine_faults import not_tried
@@ -174,28 +172,10 @@ def run(options: VerifyOptions) -> int:
         more = {"pulled": receipt.digest} if receipt else {}
         print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
-        print(_as_text(done, folder))
+        print(text_of_checks(done.record, folder, done.untried))
     if done.untried and not done.has_failed:
         raise not_tried(done.record.image, done.untried)
     return 1 if done.has_failed or done.record.outcome == "failed" else 0
-
-
-def _as_text(done: Verified[Manifest] | Verified[ProvenImage], folder: Path) -> str:
-    """Return a line for each check, also of further runs; the output of failed ones follows."""
-    manifest = done.record
-    lines = [f"{manifest.image}: {manifest.outcome}{notes_on(manifest)}"]
-    lines += _outcome_lines(manifest.checks)
-    lines += [f"  {name:12} not tried: {reason}" for name, reason in done.untried.items()]
-    lines += failures_of(manifest, folder, silent=False)
-    return "\n".join(lines)
-
-
-def _outcome_lines(outcomes_by_run: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    return [
-        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
-        for name, outcomes in outcomes_by_run.items()
-        for check in outcomes
-    ]
 
 
 def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> PullReceipt | None:
@@ -232,7 +212,7 @@ def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOpt
         print(manifest_text(done.manifest), end="")
         return done.exit_code
     title = f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}"
-    print("\n".join([title, *_outcome_lines(done.outcomes)]))
+    print("\n".join([title, *lines_of_checks(done.outcomes)]))
     return done.exit_code
 
 

@@ -13,8 +13,9 @@ from builder.artifacts.manifests import read_manifest
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
 from builder.model.errors import BadInput, StepFailed, counted
-from builder.model.manifest import AskedRanks, InImageCheck, ProvenImage
+from builder.model.manifest import AskedRanks, InImageCheck, Manifest, ProvenImage
 from builder.model.measurement import HostFacts
+from builder.model.package_indices import days_behind
 from builder.system.process import Completed
 from builder.verify.container_output import (
     LONGEST,
@@ -35,6 +36,7 @@ SINGLETONS = "MPI started singletons"
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
 _FEWEST = 2  # ranks; a single rank sends no messages
 _SHOWN_LINES = 12  # of the output of a check that failed
+_NUMBERS = {2: "two", 3: "three"}
 _SIGNALLED = 128  # a shell adds the number of the signal that ended a program
 
 
@@ -322,3 +324,44 @@ def _unlike(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
         for name in sorted({*first, *second} - {*_ALWAYS})
         if _SHELL_NAME.fullmatch(name) and first.get(name) != second.get(name)
     ]
+
+
+# ---- Outcomes as text ----
+
+
+def text_of_checks(record: ProvenImage, folder: Path, untried: Mapping[str, str]) -> str:
+    """Return a line for each check, also of further runs; the output of failed ones follows."""
+    return "\n".join(
+        [
+            f"{record.image}: {record.outcome}{notes_on(record)}",
+            *lines_of_checks(record.checks),
+            *(f"  {name:12} not tried: {reason}" for name, reason in untried.items()),
+            *failures_of(record, folder, silent=False),
+        ]
+    )
+
+
+def lines_of_checks(outcomes_by_run: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Return a line for each check of each run."""
+    return [
+        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
+        for name, outcomes in outcomes_by_run.items()
+        for check in outcomes
+    ]
+
+
+def notes_on(manifest: ProvenImage) -> str:
+    """Return the notes that follow an image's outcome on its line."""
+    notes = []
+    if manifest.formats_equal:
+        number = len(manifest.artifacts)
+        count = _NUMBERS.get(number, str(number))
+        notes.append(f"{count} formats equal ({manifest.tree_digest[:19]})")
+    if manifest.emulated:
+        notes.append("emulated")
+    if manifest.proven_on_gpu is False:
+        notes.append("not proven on a GPU")
+    behind = days_behind(manifest.inputs) if isinstance(manifest, Manifest) else 0
+    if behind:
+        notes.append(f"packages {counted(behind, 'day')} behind")
+    return f"  {', '.join(notes)}" if notes else ""

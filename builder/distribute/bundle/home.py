@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from builder.build.base_store import staging
 from builder.build.native.files import digest_of, entries_of, put_together, read_entries
 from builder.build.native.tools import RECORD
 from builder.distribute.bundle.contents import INPUTS
-from builder.distribute.bundle.inputs import TAG, Input, keep_base, read_base
+from builder.distribute.bundle.inputs import TAG, Input, input_counts, keep_base, read_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository
+from builder.distribute.pull.folders import atomic_folder
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.exact_json import part
 from builder.model.records import read
 from builder.registry import Descriptor, NotThere, Reference, Source, WrongContent
@@ -40,6 +43,35 @@ from builder.system.locks import locked
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _BASE_KEYS = ("name", "arch", "key", "digest", "made")
 _MOST_CONFIG = 32 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedInputs:
+    """What was loaded into a builder's home, and into a folder for the project if one is named."""
+
+    home: Path
+    checkout: Path | None
+    inputs: Sequence[Input]
+
+    def as_json(self) -> dict[str, object]:
+        """Return the counts, the native tools, and the files in the folder as JSON values."""
+        files = sorted(files_of_project(self.inputs)) if self.checkout else []
+        counts = input_counts(self.inputs)
+        return {"home": str(self.home), **counts, "native": self._native(), "project": files}
+
+    def as_text(self) -> str:
+        """Return a line for the home, and one for the folder."""
+        counts = input_counts(self.inputs)
+        words = {"bases": "base", "sources": "source", "packages": "package"}
+        parts = [counted(counts[key], word) for key, word in words.items()]
+        parts += [f"native tools {name}" for name in self._native()]
+        lines = [f"{', '.join(parts)} in {self.home}"]
+        if self.checkout:
+            lines.append(f"{counted(counts['project'], 'file')} of the project in {self.checkout}")
+        return "\n".join(lines)
+
+    def _native(self) -> list[str]:
+        return [entry.text("name") for entry in self.inputs if entry.kind == NATIVE]
 
 
 def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
@@ -87,14 +119,29 @@ def fill_home(repository: BundledRepository, inputs: list[Input], home: Home) ->
             ways[entry.kind](repository, entry, home)
 
 
-def files_of_project(inputs: list[Input]) -> dict[str, Descriptor]:
+def files_of_project(inputs: Sequence[Input]) -> dict[str, Descriptor]:
     """Return the project's files, by path."""
     files = (entry.files for entry in inputs if entry.kind == PROJECT)
     return {name: blob for by_name in files for name, (blob, _) in by_name.items()}
 
 
 def write_project(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
-    """Write the project's files into an empty folder."""
+    """Write the project's files into a new folder; one that exists must hold these files."""
+    with atomic_folder(folder) as new:
+        if new:
+            _write_files(repository, inputs, new)
+        else:
+            check_project(inputs, folder)
+
+
+def check_project(inputs: list[Input], folder: Path) -> None:
+    """Raise `BadInput` for a folder that does not hold exactly the project's files."""
+    if not _is_project(inputs, folder):
+        problem = f"{folder} exists, and is not the project of this archive"
+        raise BadInput(problem, hint="name another folder")
+
+
+def _write_files(repository: BundledRepository, inputs: list[Input], folder: Path) -> None:
     for name, blob in files_of_project(inputs).items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
@@ -104,8 +151,7 @@ def write_project(repository: BundledRepository, inputs: list[Input], folder: Pa
         repository.read_blob(blob, target)
 
 
-def is_project(inputs: list[Input], folder: Path) -> bool:
-    """Return whether a folder holds exactly the project's files."""
+def _is_project(inputs: list[Input], folder: Path) -> bool:
     files = files_of_project(inputs)
     if folder.is_symlink() or not all(_holds(folder / name, files[name]) for name in files):
         return False

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from builder.distribute.bundle import Bundle, releases_of
+from builder.distribute.bundle.layout import BundledRepository
 from builder.distribute.publish.mirror import File, Mirrored, found_release
+from builder.distribute.pull.proof import proofs_of
 from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged, PullRequest, look
 from builder.model.architectures import architecture
 from builder.model.errors import BadInput
-from builder.registry import Reference, Registry, Source
+from builder.registry import Descriptor, Reference, Registry, Source
 from builder.registry.manifests import ARTIFACT_TYPES, descriptors
 from builder.trust.policy.judgement import WITHOUT_DIGESTS
-from builder.trust.policy.records import Ruling
+from builder.trust.policy.records import Gathered, Image, Ruling
+from builder.trust.policy.rules import dates, signature
 
 NOWHERE = "bundle"  # in place of a registry, for images of an archive
 
@@ -36,6 +39,20 @@ def images_of(archive: Bundle, site: PullRequest) -> list[Judged]:
         problem = f"{archive.archive.path}: no image for {site.arch}"
         raise BadInput(problem, hint="name another architecture with --arch")
     return images
+
+
+def rulings_on_inputs(
+    repository: BundledRepository, index: Descriptor, site: PullRequest
+) -> tuple[Ruling, Ruling]:
+    """Return the rulings of a site's policy on the signature and dates of an archive's inputs."""
+    gathered = Gathered(
+        reference=repository.name,
+        format="oci",
+        now=site.now,
+        image=Image(digest=index.digest, architecture=site.arch, asked=site.arch),
+        proofs=proofs_of(repository, [index.digest], site.trusted, site.now),
+    )
+    return signature(site.policy, gathered), dates(site.policy, gathered)
 
 
 def proven_files(images: Sequence[Judged]) -> set[File]:
