@@ -35,7 +35,8 @@ from builder.model.errors import BadInput, BuildImagesError, counted
 from builder.model.exact_json import streamed
 from builder.model.manifest import Manifest, ProvenImage
 from builder.model.package_indices import days_behind
-from builder.reports.report import BuildRun, report_of_run, write_report
+from builder.reports.report import BuildRun, report_files, report_of_run
+from builder.system.files import write_texts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
@@ -183,7 +184,7 @@ def _build(
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=dataclasses.asdict(run.host)),
         )
-        write_report(run.settings.out, report)
+        write_texts(options.out, report_files(report, options.out.resolve().name))
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     elif specs:

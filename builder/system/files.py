@@ -10,7 +10,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,13 @@ def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a folder, by name; each replaces an older one atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_atomically(folder / name, text, errors="replace")
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

@@ -31,6 +31,7 @@ from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection, Spec
 from builder.model.errors import MissingPrerequisite
+from builder.model.exact_json import streamed
 from builder.model.manifest import manifest_text
 from builder.model.records import write
 from builder.plan import make_plan
@@ -766,7 +767,8 @@ def test_explain_shows_what_was_seen() -> None:
     plan = Plan(images=(planned,), left_out=())
     text = explanation(plan, decisions, seen=lambda _: "rehearsed")
     assert text.endswith("\n    seen: rehearsed")
-    [shown] = explanation_json(plan, decisions, seen=lambda _: "rehearsed")["in"]
+    document = explanation_json(plan, decisions, seen=lambda _: "rehearsed")
+    [shown] = json.loads("".join(streamed(document)))["in"]
     assert shown["seen"] == "rehearsed"
 
 
