@@ -14,13 +14,7 @@ from pathlib import Path
 
 from builder.cli.commands import command_of, parse
 from builder.cli.options import Options
-from builder.model.errors import (
-    BadInput,
-    BuildImagesError,
-    EmptySelection,
-    Interrupted,
-    MissingPrerequisite,
-)
+from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.model.planned import AllLeftOut
 from builder.system.home import Home
 from builder.system.terminal import printable_lines
@@ -69,9 +63,9 @@ def _ended(argv: Sequence[str] | None) -> int:
         _tell("interrupted; run the same command again to continue")
         return Interrupted.exit_code
     except BuildImagesError as error:
-        if isinstance(error, AllLeftOut) and getattr(options, "verbose", False):
-            error = EmptySelection(error.complete())
-        _tell(f"build-images: {error}")
+        verbose = getattr(options, "verbose", False)
+        text = error.complete() if verbose and isinstance(error, AllLeftOut) else error
+        _tell(f"build-images: {text}")
         return error.exit_code
     except OSError as error:
         return _failed(error)

@@ -35,7 +35,8 @@ from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError
 from builder.model.exact_json import streamed
 from builder.model.manifest import Manifest
-from builder.reports.report import BuildRun, report_of_run, write_report
+from builder.reports.report import BuildRun, report_files, report_of_run
+from builder.system.files import write_texts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.checks import notes_on
 from builder.verify.evidence import host_of_checks
@@ -193,7 +194,7 @@ def _build(
             {**results.reasons(lacking=True), **lacking},
             BuildRun(started=run.started, duration_s=took_s, host=host),
         )
-        write_report(run.settings.out, report)
+        write_texts(options.out, report_files(report, options.out.resolve().name))
     if options.json:
         print((options.out / "report.json").read_text(), end="")
     elif specs:

@@ -25,8 +25,8 @@ from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import MANIFEST, Manifest, ProvenImage, manifest_text
 from builder.model.records import write
 from builder.reports.measured import as_text, exposition
-from builder.reports.report import refreshed, write_report
-from builder.system.files import write_atomically
+from builder.reports.report import refreshed, report_files
+from builder.system.files import write_atomically, write_texts
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -196,7 +196,7 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
         run, folder, runners=distinct(options.runner), repeats=options.repeats or REPEATS
     )
     if report := refreshed(folder.parent, manifest):
-        write_report(folder.parent, report)
+        write_texts(folder.parent, report_files(report, folder.parent.resolve().name))
     if options.prometheus:
         write_atomically(options.prometheus, exposition(measured))
     print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))

@@ -70,6 +70,13 @@ def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) 
         (folder / name).write_text(text, encoding="utf-8")
 
 
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a folder, by name; each replaces an older one atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_atomically(folder / name, text, errors="replace")
+
+
 def link_or_copy(source: str | Path, target: str | Path) -> None:
     """Create a hard link to a file, or a copy on another file system."""
     try:

@@ -51,6 +51,6 @@ def test_steps_run_on_the_stand_in(
     assert "grep 10 /opt/lean/numbers" in Path(trials[1]["hint"].partition(": ")[2]).read_text()
     assert not (small_site / "out").exists()
     assert not list((small_home / "work").glob("rehearsal-*/Dockerfile"))
-    explained = build_images("explain", "--all", "--project", small_site).stdout
+    explained = build_images("explain", "--all", "--verbose", "--project", small_site).stdout
     assert "rehearsed on" in explained
     assert "none failed" in explained  # of the trials that say something of the image

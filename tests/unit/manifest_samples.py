@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from builder.model.manifest import SCHEMA, Manifest, manifest_from
+from builder.reports.report import ReportDocument, report_files
+from builder.system.files import write_texts
 
 CELL = {
     "recipe": "hpc-base",
@@ -54,3 +57,8 @@ def outcomes(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[
 def record(said: Mapping[str, Any]) -> Manifest:
     """The manifest itself."""
     return manifest_from(document(said))
+
+
+def write_report(out: Path, report: ReportDocument) -> None:
+    """Write both files of a report, as commands do."""
+    write_texts(out, report_files(report, out.resolve().name))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from builder.artifacts import flatten, layers, sif, tars
-from builder.artifacts import manifests as artifact_manifests
+from builder.artifacts import manifests as image_manifests
 from builder.artifacts.sbom import packages, rpm
 from builder.compile import lint
 from builder.compile.lint import linters
@@ -150,7 +150,7 @@ def test_how_files_are_packed_and_read() -> None:
     """What decides the bytes of a gzip file stays: the same image has the same digest for ever."""
     assert (tars.APART, tars.PART, tars.LEVEL, tars._WAITING) == (64 * KIB, MIB, 5, 4)
     assert (tars._HEADER.hex(), tars._LAST_BLOCK.hex()) == ("1f8b08000000000000ff", "0300")
-    assert (layers._DAY_S, artifact_manifests._LATEST_EPOCH) == (24 * 60 * 60, 1 << 32)
+    assert (layers._DAY_S, image_manifests._LATEST_EPOCH) == (24 * 60 * 60, 1 << 32)
     assert (flatten._LARGEST, flatten._CHUNK) == (MIB, 64 * KIB)
     assert (sif._MOST, sif._LARGEST) == (10_000, 4 * MIB)
     assert (rpm._MOST_ENTRIES, rpm._LEAST_ITEM) == (64 * KIB, 17)

@@ -32,7 +32,6 @@ from builder.reports.report.view import (
     stated,
 )
 from builder.reports.templates import first_line, page_environment
-from builder.system.files import write_atomically
 
 SCHEMA = "build-images/report/v1"
 _MANY = 50  # images by name
@@ -105,13 +104,6 @@ def report_of_run(
         compiled=compiled,
         earlier=tuple(each for each in manifests if each.image not in done),
     )
-
-
-def write_report(out: Path, document: ReportDocument) -> None:
-    """Write `report.json` and `report.html`; each replaces an older file atomically."""
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in report_files(document, out.resolve().name).items():
-        write_atomically(out / name, text, errors="replace")
 
 
 def report_files(document: ReportDocument, folder: str) -> dict[str, str]:

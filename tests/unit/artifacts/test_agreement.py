@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from made_releases import images_of, make_images, make_project
+from manifest_samples import write_report
 from samples import compare_with_golden
 
 from builder.artifacts.manifests import ImageGoal, judged_manifests, read_statements
@@ -22,7 +23,7 @@ from builder.model.agreement import CHECK, as_judged, checked_outcomes, faults_o
 from builder.model.manifest import Outcome, manifest_from
 from builder.model.planned import environment_text
 from builder.model.predicates import result_of
-from builder.reports.report import BuildRun, report_of_run, write_report
+from builder.reports.report import BuildRun, report_of_run
 from builder.verify.finished_images import proven_state
 
 Json = dict[str, Any]

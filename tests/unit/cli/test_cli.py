@@ -36,6 +36,7 @@ from builder.cli.options import Options, ProgressOptions, SelectorOptions
 from builder.model import Plan
 from builder.model.cells import SELECTABLE
 from builder.model.errors import MissingPrerequisite, StepFailed
+from builder.model.manifest import manifest_text
 from builder.model.measurement import HostFacts
 from builder.model.planned import by_reason
 from builder.system.home import Home
@@ -534,6 +535,16 @@ def test_what_the_main_job_says_at_its_end(
     assert found.json == json.loads((project / "out/report.json").read_text())
     assert found.json["failures"] == {broken: "make: exit status 2"}
     assert found.json["build"]["command"].startswith("build-images")
+    for name, manifest in manifests.items():  # of now, and the failed one of an earlier run
+        (project / "out" / name).mkdir(exist_ok=True)
+        (project / "out" / name / "manifest.json").write_text(manifest_text(manifest))
+    results = Results(manifests={good: manifests[good]}, errors={})
+    found = run(argv[0], f"--image={good}", "--no-lint", "--json")
+    assert (found.code, found.json["totals"]["images"]) == (0, 1), found.err
+    assert [one["image"] for one in found.json["images"]] == [good]
+    assert [one["image"] for one in found.json["earlier"]] == [bad]
+    headline = "<h1>0 of 1 image verified</h1>"  # as it has no evidence
+    assert headline in (project / "out/report.html").read_text()
 
 
 def test_interruption_is_told(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,30 @@ def test_hadolint_and_shellcheck_find_their_lines(sample: Callable[..., Spec]) -
     assert lines["files/checks/10-x", "SC3010"] == 3
 
 
+def test_a_command_is_linted_alone_after_the_variables_of_its_stage(
+    sample: Callable[..., Spec],
+) -> None:
+    """A variable is known to it, and a fault in an instruction before it is found once."""
+    needs_linters()
+    spec = sample(
+        run='ls && \\\n    echo "$B"',
+        changes={"dockerfile": {"RUN ls": "ENV B=1 C=$B\nRUN ls"}},
+    )
+    runs = [text for text in texts(spec) if text.linter == "hadolint" and "RUN ls" in text.text]
+    assert all(text.text.startswith("FROM scratch\n") for text in runs)
+    assert all(text.text.count("RUN ") == 1 for text in runs)
+    reading = read(spec)
+    lines = spec.dockerfile.splitlines()
+    for text, file, before in linters.texts_of(reading):
+        if text.linter == "hadolint":
+            shown = text.text.splitlines()
+            own = [(before + number, line) for number, line in enumerate(shown, 1) if line.strip()]
+            assert file == "Dockerfile"
+            assert all(lines[at - 1] == line for at, line in own[text.context :])
+    found = [one for one in run([spec]).findings if re.match("DL|SC", one.rule)]
+    assert [(one.rule, lines[one.line - 1]) for one in found] == [("DL3044", "ENV B=1 C=$B")]
+
+
 def test_a_dockerfile_without_a_stage_has_no_text_for_hadolint(sample: Callable[..., Spec]) -> None:
     spec = dataclasses.replace(sample(), dockerfile="RUN ls\n")
     assert {text.linter for text in texts(spec)} == {"shellcheck"}

@@ -300,8 +300,8 @@ def test_empty_selection_says_so_in_these_words(case: str, tmp_path: Path) -> No
 
 
 def test_each_golden_text_has_its_case() -> None:
-    files = (GOLDEN / "plan").glob("*")
-    assert {path.stem.removesuffix("-complete") for path in files} == set(EMPTY)
+    stems = {path.stem.removesuffix("-complete") for path in (GOLDEN / "plan").glob("*")}
+    assert stems == set(EMPTY)
 
 
 def keyed_project(root: Path) -> Project:

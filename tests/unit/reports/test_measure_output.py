@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from html_pages import Page
 from manifest_samples import record as manifest_record
+from manifest_samples import write_report
 from measure_samples import measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
 from samples import compare_with_golden
@@ -22,7 +23,7 @@ from builder.model import Artifact, LeftOut
 from builder.model.manifest import Manifest, manifest_text
 from builder.model.measurement import Completion, GpuUse, Measured, OneRun, Use
 from builder.reports.measured import as_text, exposition, plot_of
-from builder.reports.report import refreshed, write_report
+from builder.reports.report import refreshed
 from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
 from builder.verify.measure.rounds import record, with_measurement

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from html_pages import Page
-from manifest_samples import record
+from manifest_samples import record, write_report
 from measure_samples import measured
 from samples import compare_page_with_golden, image, recipe
 
@@ -22,7 +22,6 @@ from builder.reports.report import (
     LeftOutImage,
     ReportDocument,
     report_of_run,
-    write_report,
 )
 from builder.reports.report.view import axes_of, card_of
 from builder.reports.templates import human_moment, human_size, human_time

@@ -771,10 +771,9 @@ def test_explain_shows_what_was_seen() -> None:
     plan = Plan(images=(planned,), left_out=())
     text = explanation(plan, decisions, seen=lambda _: "rehearsed")
     assert text.endswith("\n    seen: rehearsed")
-    document = json.loads(
-        "".join(streamed(explanation_json(plan, decisions, lambda _: "rehearsed")))
-    )
-    assert document["in"][0]["seen"] == "rehearsed"
+    document = explanation_json(plan, decisions, seen=lambda _: "rehearsed")
+    [shown] = json.loads("".join(streamed(document)))["in"]
+    assert shown["seen"] == "rehearsed"
 
 
 def test_equal_trials_are_shown_once() -> None:
