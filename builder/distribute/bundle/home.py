@@ -47,7 +47,7 @@ _MOST_CONFIG = 32 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedInputs:
-    """What was loaded into a builder's home, and into a folder for the project if one is named."""
+    """Inputs in a builder's home, and in a folder for the project if one is named."""
 
     home: Path
     checkout: Path | None
