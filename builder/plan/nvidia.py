@@ -228,6 +228,7 @@ _STUB = (
         r" sed 's/.*/int &(void) { return 34; }/' |"
         r" gcc -shared -fPIC -Wl,-soname,libcuda.so.1 -o stubs/libcuda.so -x c -"
     ),
+    "nm -D stubs/libcuda.so | grep -q ' T cuInit$'",
     "rm cuda.i",
 )
 

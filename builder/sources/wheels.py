@@ -34,12 +34,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedFile:
-    """A file on an index's page; `size` is in bytes."""
+    """A file on an index's page; `size` is in bytes, 0 if the index does not give it."""
 
     name: str
     url: str
     sha256: str
     size: int
+    yanked: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +54,22 @@ class WheelIndex:
     def resolve(self, url: str) -> LockedSource:
         """Return the source for a `wheel:` URL, without recipes; raises `NotFetched`."""
         file = self.file(url)
+        if not file.size:
+            raise NotFetched(f"{server_of(self.url)} gives no size of {file.name}")
         return LockedSource(url=url, file=file.name, sha256=file.sha256, size=file.size)
 
     def file(self, url: str, name: str = "") -> ListedFile:
-        """Return the file of a `wheel:` URL, by its name if that is known; raises `NotFetched`."""
+        """Return the file of a `wheel:` URL, by its name if that is known; raises `NotFetched`.
+
+        A file that its project has withdrawn is found by its name only.
+        """
         project, version, arch = url.removeprefix(WHEEL_SOURCE).split("/")
         files = {file.name: file for file in self._files(project)}
-        fitting = sorted(one for one in files if _fits(one, version, arch))
+        fitting = sorted(
+            file.name
+            for file in files.values()
+            if _fits(file.name, version, arch) and not file.yanked
+        )
         if name not in files and (name or not fitting):
             raise NotFetched(f"{server_of(self.url)} has no {name or f'wheel of it for {arch}'}")
         return files[name or fitting[0]]
@@ -71,12 +81,13 @@ class WheelIndex:
         for row in part(_page(page, self.downloader, self.folder), "files") or ():
             url, sha256 = urljoin(page, str(part(row, "url"))), str(part(row, "hashes", "sha256"))
             size = part(row, "size")
-            if urlsplit(url).scheme in _SCHEMES and _SHA256.fullmatch(sha256) and size:
+            if urlsplit(url).scheme in _SCHEMES and _SHA256.fullmatch(sha256):
                 yield ListedFile(
                     name=str(part(row, "filename")),
                     url=_with_login(url, self.url),
                     sha256=sha256,
-                    size=int(size),
+                    size=size if isinstance(size, int) else 0,
+                    yanked=bool(part(row, "yanked")),
                 )
 
 

@@ -39,6 +39,7 @@ class Index:
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     drop: str = ""
+    yanked: str = ""  # the name of a file that its project has withdrawn
     at: str = "/files/"
     html: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Index:
                 "url": f"{self.at}{name}",
                 "hashes": {"sha256": hashlib.sha256(content).hexdigest()},
                 "size": len(content),
+                "yanked": "a bad build" if name == self.yanked else False,
             }
             for name, content in self.files.items()
         ]
@@ -124,7 +126,8 @@ def test_a_wheel_that_is_not_there_has_a_reason(
     ("about", "reason"),
     [
         ({"drop": "hashes"}, "no wheel"),
-        ({"drop": "size"}, "no wheel"),
+        ({"drop": "size"}, "gives no size of nvidia_tool-"),
+        ({"yanked": X86_64}, "no wheel"),
         ({"at": "file:///etc/"}, "no wheel"),
         ({"html": True}, "has no JSON page"),
     ],
@@ -136,6 +139,16 @@ def test_a_page_that_does_not_say_enough_is_not_used(
         setattr(index, name, value)
     with pytest.raises(NotFetched, match=reason):
         wheels(index, tmp_path).resolve(URL)
+
+
+@pytest.mark.parametrize("about", [{"drop": "size"}, {"yanked": X86_64}])
+def test_a_locked_wheel_is_fetched_all_the_same(
+    index: Index, tmp_path: Path, about: dict[str, str]
+) -> None:
+    for name, value in about.items():
+        setattr(index, name, value)
+    place = store(index, tmp_path).ensure(entry(), downloader=Downloader())
+    assert place.read_bytes() == X86_64.encode()
 
 
 def test_a_lock_takes_the_checksum_of_the_page_and_fetches_nothing(
