@@ -78,11 +78,12 @@ def bench(hpc_bench: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[En
 
 def measured(bench: tuple[Ended, Path]) -> dict[str, Any]:
     done, _ = bench
-    assert done.status in {0, 1}, done.stderr  # how fast a busy machine is decides no test
+    assert done.status in {0, 1, 4}, done.stderr  # how fast a busy machine is decides no test
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     outcomes = [one["outcome"] for one in found["outcomes"].values()]
-    assert done.status == int("failed" in outcomes)
+    undecided = 4 if "skipped" in outcomes else 0  # others kept the processors busy
+    assert done.status == (1 if "failed" in outcomes else undecided)
     return found
 
 
