@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_the_recipe_is_named_after_the_folder(
 ) -> None:
     folder = folder.with_name(name)
     main(["init", str(folder)])
-    assert main(["plan", "--project", str(folder)]) == 0
+    plan = capsys.readouterr().out.splitlines()[-2]
+    assert main(shlex.split(plan)[1:]) == 0
     assert f" {recipe}-1.0-debian13-openmpi5.0-" in capsys.readouterr().out
 
 
