@@ -97,8 +97,8 @@ def test_the_recipe_is_named_after_the_folder(
 
 
 def test_a_folder_with_content_is_refused(folder: Path, capsys: Capture) -> None:
-    folder.mkdir()
-    main(["init", str(folder)])  # it is empty
+    (folder / ".git").mkdir(parents=True)
+    assert main(["init", str(folder)]) == 0  # `git init` came first
     capsys.readouterr()
     assert main(["init", str(folder)]) == 2
     named = ".github, .gitignore, README.md, files, matrix.yaml, ..."
