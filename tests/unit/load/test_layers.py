@@ -307,7 +307,8 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert main(["lock", "--check", *argv]) == 0
     assert "1 source and 0 base images are not locked yet" in capsys.readouterr().out
     assert main(["lock", "--quiet", *argv]) == 0
-    assert "lock.yaml: 3 sources; 1 new, 0 changed, 0 removed" in capsys.readouterr().out
+    told = "lock.yaml: 3 sources, 2 of them inherited; 1 new, 0 changed, 0 removed"
+    assert told in capsys.readouterr().out
     written_lock = (project / "lock.yaml").read_text()
     assert ("local:vendor/own.tar" in written_lock, URL in written_lock) == (True, False)
     assert (shipped / "lock.yaml").read_text() == lock
@@ -317,6 +318,11 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert loaded.lock.sources["local:vendor/own.tar"].sha256 == own
     assert main(["lock", "--check", *argv]) == 0
     assert capsys.readouterr().out == "lock.yaml matches the recipes\n"
+    (project / "lock.yaml").unlink()
+    (project / "recipes/more.yaml").write_text(MORE)
+    assert main(["lock", "--quiet", "--project", str(project)]) == 0
+    told = "lock.yaml: 2 sources, 2 of them inherited; nothing to write"
+    assert (told in capsys.readouterr().out, (project / "lock.yaml").exists()) == (True, False)
 
 
 def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped: Path) -> None:
