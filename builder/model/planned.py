@@ -283,7 +283,9 @@ class AllLeftOut(EmptySelection):
 
     @staticmethod
     def _head(left_out: Sequence[LeftOut]) -> str:
-        return f"all {len(left_out)} selected cells are left out; cells by reason:"
+        count = len(left_out)
+        cells = "the selected cell is" if count == 1 else f"all {count} selected cells are"
+        return f"{cells} left out; cells by reason:"
 
     def complete(self) -> str:
         """Return the message with all reasons, and the cells of each."""

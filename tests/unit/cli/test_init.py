@@ -84,7 +84,7 @@ def test_editors_find_the_schema_that_each_file_names(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "recipe"),
-    [("My Model", "my-model"), ("hpc-base", "own-hpc-base"), ("_", "app"), ("v2.1", "v2.1")],
+    [("My Model", "my-model"), ("hpc-base", "own-hpc-base"), ("_", "app"), ("ünï-2", "uni-2"), ("a" * 39 + "-b", "a" * 39)],
 )
 def test_the_recipe_is_named_after_the_folder(
     folder: Path, capsys: Capture, name: str, recipe: str
@@ -105,7 +105,13 @@ def test_a_folder_with_content_is_refused(folder: Path, capsys: Capture) -> None
     told = f"build-images: {folder}: not empty: {named}\n  hint: name a new folder\n"
     assert capsys.readouterr().err == told
     assert main(["init", str(folder / "README.md")]) == 2
-    assert capsys.readouterr().err == f"build-images: {folder}/README.md: not a folder\n"
+    told = f"build-images: {folder}/README.md: not a folder\n  hint: name a new folder\n"
+    assert capsys.readouterr().err == told
+    assert main(["init", str(folder / "README.md/sub")]) == 2
+    assert capsys.readouterr().err == told
+    (folder / "link").symlink_to("nowhere")
+    assert main(["init", str(folder / "link")]) == 2
+    assert capsys.readouterr().err == told.replace("README.md", "link")
     with pytest.raises(BadInput, match=r"not empty: x\n"):
         write_new(one_file(folder.with_name("other")), {"y": ""}, dry_run=True)
 
