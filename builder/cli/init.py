@@ -44,6 +44,7 @@ def run(options: InitOptions) -> int:
     write_new(folder, texts, dry_run=options.dry_run)
     print("\n".join(str(folder / name) for name in sorted(texts)))
     place = shlex.quote(str(folder))
-    commands = f"next:\n  build-images plan --project {place}\n  build-images --project {place}"
-    print("dry run, nothing was written" if options.dry_run else commands)
+    recipe = next(Path(name).stem for name in texts if name.startswith(f"{RECIPES}/"))
+    commands = f"  build-images plan --project {place}\n  build-images --project {place}"
+    print("dry run, nothing was written" if options.dry_run else f"recipe: {recipe}\nnext:\n{commands}")
     return 0

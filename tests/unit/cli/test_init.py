@@ -48,6 +48,7 @@ def test_it_says_what_it_makes_and_what_comes_next(folder: Path, capsys: Capture
     assert main(["init", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *lines[:-1],
+        "recipe: climate",
         "next:",
         f"  build-images plan --project {folder}",
         f"  build-images --project {folder}",
