@@ -99,7 +99,10 @@ def test_plan_lists_the_default_selection_in_order(run: Run, project: Path) -> N
         ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
         ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
     ]
-    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' with the same selectors says why\))?", last)
+    assert re.fullmatch(
+        r"2 images(; \d+ left out \('build-images explain' with the same selectors says why\))?",
+        last,
+    )
 
 
 def test_plan_says_what_will_happen_to_each_stage(run: Run, project: Path) -> None:

@@ -85,7 +85,13 @@ def test_editors_find_the_schema_that_each_file_names(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "recipe"),
-    [("My Model", "my-model"), ("hpc-base", "own-hpc-base"), ("_", "app"), ("ünï-2", "uni-2"), ("a" * 39 + "-b", "a" * 39)],
+    [
+        ("My Model", "my-model"),
+        ("hpc-base", "own-hpc-base"),
+        ("_", "app"),
+        ("ünï-2", "uni-2"),
+        ("a" * 39 + "-b", "a" * 39),
+    ],
 )
 def test_the_recipe_is_named_after_the_folder(
     folder: Path, capsys: Capture, name: str, recipe: str

@@ -334,6 +334,12 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     assert found in told(project)
 
 
+@pytest.mark.parametrize("text", ["", "# mine\n"])
+def test_the_fault_of_an_empty_matrix_says_how_to_inherit(project: Path, text: str) -> None:
+    (project / "matrix.yaml").write_text(text)
+    assert "    write {} to inherit everything" in told(project)
+
+
 # ---- Other machines, and provenance ----
 
 
