@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import shutil
 from pathlib import Path
 
@@ -338,6 +339,21 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
 def test_the_fault_of_an_empty_matrix_says_how_to_inherit(project: Path, text: str) -> None:
     (project / "matrix.yaml").write_text(text)
     assert "    write {} to inherit everything" in told(project)
+
+
+READ = ("matrix.yaml", "recipes/a.yml", "base-images/b.yml", "files/c/d", "facts/cuda.yaml")
+
+
+@pytest.mark.parametrize("file", READ)
+def test_the_wheel_has_what_the_loader_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    patterns = runpy.run_path(str(ROOT / "setup.py"))["SHIPPED"]
+    written(tmp_path, {file: ""})
+    matching = {path for pattern in patterns for path in tmp_path.glob(pattern) if path.is_file()}
+    assert matching == {tmp_path / file}
 
 
 # ---- Other machines, and provenance ----
