@@ -408,7 +408,7 @@ def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, sit
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_explain_says_which_layer_a_value_is_from(
-    project: Path, capsys: Capture, words: list[str]
+    project: Path, shipped: Path, capsys: Capture, words: list[str]
 ) -> None:
     written(project, {"recipes/more.yaml": MORE})
     argv = ["--recipe", "more", "--arch", "x86_64", "--cuda", "none", "--project", str(project)]
@@ -417,6 +417,7 @@ def test_explain_says_which_layer_a_value_is_from(
     assert "from shipped: recipe core; base debian13; axis arch, base, cuda; check hello" in shown
     assert "from project: recipe more; axis mpi" in shown
     assert ('"more": "project"' in shown) == bool(words)
+    assert shown.endswith(f"\nshipped: {shipped}\n") != bool(words)
 
 
 @pytest.mark.parametrize("command", ["plan", "lint"])
