@@ -11,7 +11,14 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDER = "build_images"
-SHIPPED = ("matrix.yaml", "lock.yaml", "recipes/*.yaml", "base-images/*.yaml", "tests/images/*")
+SHIPPED = (  # all that builder/load reads of a layer
+    *("matrix.yaml", "lock.yaml", "tests/images/*", "files/**/*", "facts/*"),
+    *(
+        f"{folder}/*.{ending}"
+        for folder in ("recipes", "base-images")
+        for ending in ("yaml", "yml")
+    ),
+)
 
 
 class WithShippedFiles(build_py):

@@ -9,6 +9,7 @@ from builder.build import native
 from builder.build.planning import load_plan
 from builder.cli import show
 from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.load.layers import layers_of
 from builder.model.exact_json import streamed
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
@@ -34,4 +35,6 @@ def run(options: ExplainOptions) -> int:
         sys.stdout.writelines(streamed(show.explanation_json(plan, decided, seen)))
     else:
         print(show.explanation(plan, decided, seen, complete=options.verbose))
+        lower = layers_of(options.project).each[:-1]
+        print("; ".join(f"{each.name}: {each.folder}" for each in lower), end="\n" * bool(lower))
     return 0

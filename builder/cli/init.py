@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from pathlib import Path
 
 from builder.cli.options import Options, Parser, a_path, add_flag
@@ -42,8 +43,12 @@ def run(options: InitOptions) -> int:
     texts |= {f"schema/{kind}.json": schema_text(kind) for kind in KINDS}
     write_new(folder, texts, dry_run=options.dry_run)
     print("\n".join(str(folder / name) for name in sorted(texts)))
-    if options.dry_run:
-        print("dry run, nothing was written")
-    else:
-        print(f"next:\n  build-images plan --project {folder}\n  build-images --project {folder}")
+    place = shlex.quote(str(folder))
+    recipe = next(Path(name).stem for name in texts if name.startswith(f"{RECIPES}/"))
+    commands = f"  build-images plan --project {place}\n  build-images --project {place}"
+    print(
+        "dry run, nothing was written"
+        if options.dry_run
+        else f"recipe: {recipe}\nnext:\n{commands}"
+    )
     return 0

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from builder.build.inputs import Lockable
 from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
-from builder.model import Lock
+from builder.model import Lock, Project
 from builder.model.errors import counted
 from builder.model.inputs import LOCK
+from builder.sources.locking import lock_changes
 from builder.system.terminal import Progress
 
 
@@ -50,7 +50,7 @@ def run(options: LockOptions) -> int:
     if options.json:
         print(lock_json(lock))
     else:
-        _show(project.lock, lock, lockable.downloads)
+        _show(project, lock, lockable.downloads)
     if error:
         raise error
     return 0
@@ -65,21 +65,12 @@ def _show_check(unlocked: Sequence[str], unpinned: Sequence[str], *, as_json: bo
     print(f"{LOCK} matches the recipes{lacking}")
 
 
-def _show(before: Lock, written: Lock, downloads: Downloads) -> None:
-    print(f"{LOCK}: {_counts('source', before.sources, written.sources)}")
-    print(f"{LOCK}: {_counts('base image', before.references, written.references)}")
+def _show(project: Project, lock: Lock, downloads: Downloads) -> None:
+    for change in lock_changes(project.lock, lock, project.inherited):
+        print(f"{LOCK}: {change}")
     for recipe, repository, commit in downloads.clones:
         how = f"at commit {commit}" if commit else "without a commit: it can change at any time"
         print(f"not lockable: {recipe} clones {repository} {how}")
-
-
-K = TypeVar("K")
-
-
-def _counts(noun: str, before: Mapping[K, object], after: Mapping[K, object]) -> str:
-    new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
-    changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
-    return f"{counted(len(after), noun)}; {new} new, {changed} changed, {gone} removed"
 
 
 def lock_json(written: Lock) -> str:

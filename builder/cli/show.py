@@ -18,6 +18,7 @@ _CELL = [field.name for field in fields(Cell)]
 _MANY_IMAGES = 4  # with decisions, a screenful or two
 _MANY_CELLS = 8  # with reasons, the same
 _MANY_GROUPED = 50
+_SAME = "with the same selectors"
 _NO_HANDLER = (
     "native tools: none, set-up did not install the kernel's handler; run 'build-images setup'"
 )
@@ -36,7 +37,7 @@ def plan_text(
             lines += [f"       {row.stage.target:{target}}  {row}" for row in stages[number - 1]]
     count = counted(len(plan.images), "image")
     left_out = len(plan.left_out)
-    more = f"; {left_out} left out ('build-images explain' says why)" if left_out else ""
+    more = f"; {left_out} left out ('build-images explain' {_SAME} says why)" if left_out else ""
     return "\n".join([*lines, count + more])
 
 
@@ -128,7 +129,7 @@ def _included(
     if not complete and len(images) > _MANY_IMAGES:
         yield f"{len(images)} images are included; --verbose says what decided each:"
         yield from (f"+ {image.identifier}" for image in images[:_MANY_IMAGES])
-        yield f"  and {len(images) - _MANY_IMAGES} more: 'build-images plan' lists them"
+        yield f"  and {len(images) - _MANY_IMAGES} more: 'build-images plan' {_SAME} lists them"
         return
     for image in images:
         yield f"+ {image.identifier}"

@@ -147,17 +147,17 @@ def inside(where: Where, key: str, line: int | None = None) -> Where:
     return Where(file=where.file, line=line or where.line, key=path)
 
 
-def parse(path: Path, file: str, faults: Faults) -> Node | None:
+def parse(path: Path, file: str, faults: Faults, *, if_empty: str = "") -> Node | None:
     """Return the document in a YAML file; None, with a fault, if it cannot be read.
 
-    `file` is the file's name in messages.
+    `file` is the file's name in messages, and `if_empty` the hint for an empty file.
     """
     where = Where(file=file, line=1)
     if path.exists() and not path.is_file() and not path.is_dir():
         faults.add(where, "not a regular file")
         return None
     try:
-        return parse_bytes(path.read_bytes(), file, faults)
+        return parse_bytes(path.read_bytes(), file, faults, if_empty=if_empty)
     except FileNotFoundError:
         faults.add(where, "the file is missing")
     except OSError as error:
@@ -165,10 +165,10 @@ def parse(path: Path, file: str, faults: Faults) -> Node | None:
     return None
 
 
-def parse_bytes(data: bytes, file: str, faults: Faults) -> Node | None:
+def parse_bytes(data: bytes, file: str, faults: Faults, *, if_empty: str = "") -> Node | None:
     """Return the document in the content of a YAML file; None, with a fault, if it is not valid."""
     try:
-        raw = _compose(_decoded(data))
+        raw = _compose(_decoded(data), if_empty)
         where = Where(file=file, line=raw.start_mark.line + 1)
         return _Converter(faults).node(raw, where)
     except _UnreadableError as error:
@@ -193,7 +193,7 @@ def _decoded(data: bytes) -> str:
     return text
 
 
-def _compose(text: str) -> yaml.Node:
+def _compose(text: str, if_empty: str) -> yaml.Node:
     try:
         if sum(map(text.count, _OPENING)) > _MANY:
             _check_depth(text)
@@ -210,7 +210,7 @@ def _compose(text: str) -> yaml.Node:
     except RecursionError:  # of PyYAML's own parser
         raise _too_large() from None
     if raw is None:
-        raise _UnreadableError("the file is empty")
+        raise _UnreadableError("the file is empty", valid=if_empty)
     return raw
 
 

@@ -134,7 +134,10 @@ class _Documents:
 
         def parsed(file: str) -> Node | None:
             path = layer.folder / file
-            return parse(path, layer.shown(file), faults) if is_lowest or path.exists() else None
+            hint = "" if is_lowest else "write {} to inherit everything"
+            if not is_lowest and not path.exists():
+                return None
+            return parse(path, layer.shown(file), faults, if_empty=hint)
 
         return cls(
             layer=layer,

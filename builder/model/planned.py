@@ -261,6 +261,7 @@ _VALUES = operator.attrgetter(*_AXES)
 # Merged in this order: what stays apart is what reasons speak of most.
 _MERGED = ("mpi", "recipe", "arch", "cpu", "flavour", "cuda", "base")
 _REASONS, _COLUMNS = 8, 80  # of a screen
+_VERBOSE = "--verbose shows all reasons with their cells"
 _FEW = 4  # cells and reasons, a few lines each
 
 _Product = tuple[tuple[str, ...], ...]  # values of each axis
@@ -273,7 +274,7 @@ class AllLeftOut(EmptySelection):
         pairs = [(excluded.cell, reason) for excluded in left_out for reason in excluded.reasons]
         if len(pairs) > _FEW:
             head, lines = self._head(left_out), [*on_a_screen(left_out)]
-            hint = f"--verbose shows all reasons with their cells; {hint}"
+            hint = "; ".join(filter(None, [_VERBOSE, hint]))
         else:
             head = "every selected cell is left out:"
             lines = [f"  {cell.identifier}: {reason}" for cell, reason in pairs]
@@ -282,7 +283,9 @@ class AllLeftOut(EmptySelection):
 
     @staticmethod
     def _head(left_out: Sequence[LeftOut]) -> str:
-        return f"all {len(left_out)} selected cells are left out; cells by reason:"
+        count = len(left_out)
+        cells = "the selected cell is" if count == 1 else f"all {count} selected cells are"
+        return f"{cells} left out; cells by reason:"
 
     def complete(self) -> str:
         """Return the message with all reasons, and the cells of each."""

@@ -50,7 +50,7 @@ def make_plan(
     if planned.faults:
         raise BadInput.of(planned.faults)
     if not images and not may_be_empty:
-        raise nothing_selected(project, left_out)
+        raise nothing_selected(project, selection, left_out)
     return Plan(images=tuple(images), left_out=tuple(left_out))
 
 

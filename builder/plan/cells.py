@@ -156,9 +156,11 @@ def axis_values(project: Project, axis: str) -> tuple[str, ...]:
     return tuple(project.recipes) if axis == "recipe" else project.matrix.axes[axis]
 
 
-def nothing_selected(project: Project, left_out: Sequence[LeftOut]) -> EmptySelection:
+def nothing_selected(
+    project: Project, selection: Selection, left_out: Sequence[LeftOut]
+) -> EmptySelection:
     """Return the error for a selection without a buildable cell: the reasons, or all values."""
-    hint = "'build-images plan --all' lists all images"
+    hint = "" if selection.everything else "'build-images plan --all' lists all images"
     if left_out:
         return AllLeftOut(left_out, hint=hint)
     values = [f"  {axis}: {', '.join(axis_values(project, axis))}" for axis in SELECTABLE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ import jinja2
 from builder.facts.software import RUNTIMES
 from builder.model.architectures import ARCHITECTURES
 
+_LONGEST = 40  # the name of a recipe is a part of identifiers, tags and paths
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -45,7 +47,8 @@ def new_project(title: str, taken: Collection[str], *, arch: str, install: str) 
     Its recipe is named after `title`, but has no name that is `taken`. `install` are the commands
     that install this program.
     """
-    recipe = re.sub(r"[^a-z0-9._-]+", "-", title.lower()).strip("-._") or "app"
+    plain = "".join(filter(str.isascii, unicodedata.normalize("NFKD", title.lower())))
+    recipe = re.sub(r"[^a-z0-9._-]+", "-", plain).strip("-._")[:_LONGEST].rstrip("-._") or "app"
     name = f"own-{recipe}" if recipe in taken else recipe
     values = {"name": name, "arch": arch, "install": install}
     folder = Path(__file__).parent / "new_project"

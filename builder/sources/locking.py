@@ -8,10 +8,11 @@ import json
 import posixpath
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from builder.model.errors import BuildImagesError, Refused
+from builder.model.errors import BuildImagesError, Refused, counted
 from builder.model.inputs import DEBIAN_SOURCE, WHEEL_SOURCE, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
@@ -19,6 +20,7 @@ from builder.system.locks import locked
 from builder.system.threads import in_threads
 from builder.system.web import without_users
 
+K = TypeVar("K")
 SCHEMA = "build-images/lock/v1"
 _FILE = re.compile(r"[\w+~][\w.+~%=-]*")
 _HEADER = """\
@@ -165,6 +167,26 @@ def merged(
         names = [name for name in before if name not in recipes]
         sources[url] = replace(source, recipes=tuple(sorted({*names, *source.recipes})))
     return Lock(sources=sources, references={**known.references, **new.references})
+
+
+def lock_changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:
+    """Yield what became of a lock's sources and of its base images."""
+    own = lock.beyond(inherited)
+    yield _changes("source", before.sources, lock.sources, own.sources)
+    yield _changes("base image", before.references, lock.references, own.references)
+
+
+def _changes(
+    noun: str, before: Mapping[K, object], after: Mapping[K, object], own: Mapping[K, object]
+) -> str:
+    new, gone = len(after.keys() - before.keys()), len(before.keys() - after.keys())
+    changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
+    count, inherited = counted(len(after), noun), len(after) - len(own)
+    if inherited:
+        count += f", {inherited} of them inherited"
+    if inherited and not (own or gone):
+        return f"{count}; nothing to write"
+    return f"{count}; {new} new, {changed} changed, {gone} removed"
 
 
 def lock_text(lock: Lock) -> str:

@@ -57,12 +57,13 @@ _SHOWN = 5  # entries of a folder that an error names
 def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) -> None:
     """Write files below a new or empty folder; raise `BadInput` if it is neither.
 
-    With `dry_run`, only check the folder.
+    A folder that holds only `.git` counts as empty. With `dry_run`, only check the folder.
     """
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder}: not a folder")
-    entries = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    if entries:
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not nearest.is_dir():  # a dangling link is none
+        raise BadInput(f"{nearest}: not a folder", hint="name a new folder")
+    names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+    if entries := sorted(names - {".git"}):
         listed = ", ".join([*entries[:_SHOWN], *(["..."] if len(entries) > _SHOWN else [])])
         raise BadInput(f"{folder}: not empty: {listed}", hint="name a new folder")
     for name, text in {} if dry_run else texts.items():

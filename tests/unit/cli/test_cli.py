@@ -99,7 +99,10 @@ def test_plan_lists_the_default_selection_in_order(run: Run, project: Path) -> N
         ["1.", "hpc-base-1.0-debian13-openmpi5.0-x86_64"],
         ["2.", "hpc-base-1.0-debian13-openmpi5.0-ppc64le"],
     ]
-    assert re.fullmatch(r"2 images(; \d+ left out \('build-images explain' says why\))?", last)
+    assert re.fullmatch(
+        r"2 images(; \d+ left out \('build-images explain' with the same selectors says why\))?",
+        last,
+    )
 
 
 def test_plan_says_what_will_happen_to_each_stage(run: Run, project: Path) -> None:
@@ -202,6 +205,14 @@ def test_explain_as_json(run: Run) -> None:
     assert first["seen"]
     assert "recipes: hpc-base 1.0" in first["decided"]
     assert found["out"] == left_out(plan)
+
+
+def test_outputs_name_the_command_that_shows_the_rest(run: Run) -> None:
+    last = run("plan", PROJECT, "--recipe=hpc-base").out.splitlines()[-1]
+    assert last.endswith(" left out ('build-images explain' with the same selectors says why)")
+    lines = run("explain", PROJECT, "--recipe=hpc-base").out.splitlines()
+    more = len(plan_of("hpc-base").images) - 4
+    assert lines[5] == f"  and {more} more: 'build-images plan' with the same selectors lists them"
 
 
 def test_explain_groups_many_cells_that_are_left_out(run: Run) -> None:

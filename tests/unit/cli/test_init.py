@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def test_it_says_what_it_makes_and_what_comes_next(folder: Path, capsys: Capture
     assert main(["init", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *lines[:-1],
+        "recipe: climate",
         "next:",
         f"  build-images plan --project {folder}",
         f"  build-images --project {folder}",
@@ -83,27 +85,40 @@ def test_editors_find_the_schema_that_each_file_names(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "recipe"),
-    [("My Model", "my-model"), ("hpc-base", "own-hpc-base"), ("_", "app"), ("v2.1", "v2.1")],
+    [
+        ("My Model", "my-model"),
+        ("hpc-base", "own-hpc-base"),
+        ("_", "app"),
+        ("ünï-2", "uni-2"),
+        ("a" * 39 + "-b", "a" * 39),
+    ],
 )
 def test_the_recipe_is_named_after_the_folder(
     folder: Path, capsys: Capture, name: str, recipe: str
 ) -> None:
     folder = folder.with_name(name)
     main(["init", str(folder)])
-    assert main(["plan", "--project", str(folder)]) == 0
+    plan = capsys.readouterr().out.splitlines()[-2]
+    assert main(shlex.split(plan)[1:]) == 0
     assert f" {recipe}-1.0-debian13-openmpi5.0-" in capsys.readouterr().out
 
 
 def test_a_folder_with_content_is_refused(folder: Path, capsys: Capture) -> None:
-    folder.mkdir()
-    main(["init", str(folder)])  # it is empty
+    (folder / ".git").mkdir(parents=True)
+    assert main(["init", str(folder)]) == 0  # `git init` came first
     capsys.readouterr()
     assert main(["init", str(folder)]) == 2
     named = ".github, .gitignore, README.md, files, matrix.yaml, ..."
     told = f"build-images: {folder}: not empty: {named}\n  hint: name a new folder\n"
     assert capsys.readouterr().err == told
     assert main(["init", str(folder / "README.md")]) == 2
-    assert capsys.readouterr().err == f"build-images: {folder}/README.md: not a folder\n"
+    told = f"build-images: {folder}/README.md: not a folder\n  hint: name a new folder\n"
+    assert capsys.readouterr().err == told
+    assert main(["init", str(folder / "README.md/sub")]) == 2
+    assert capsys.readouterr().err == told
+    (folder / "link").symlink_to("nowhere")
+    assert main(["init", str(folder / "link")]) == 2
+    assert capsys.readouterr().err == told.replace("README.md", "link")
     with pytest.raises(BadInput, match=r"not empty: x\n"):
         write_new(one_file(folder.with_name("other")), {"y": ""}, dry_run=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import shutil
 from pathlib import Path
 
@@ -307,7 +308,8 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert main(["lock", "--check", *argv]) == 0
     assert "1 source and 0 base images are not locked yet" in capsys.readouterr().out
     assert main(["lock", "--quiet", *argv]) == 0
-    assert "lock.yaml: 3 sources; 1 new, 0 changed, 0 removed" in capsys.readouterr().out
+    told = "lock.yaml: 3 sources, 2 of them inherited; 1 new, 0 changed, 0 removed"
+    assert told in capsys.readouterr().out
     written_lock = (project / "lock.yaml").read_text()
     assert ("local:vendor/own.tar" in written_lock, URL in written_lock) == (True, False)
     assert (shipped / "lock.yaml").read_text() == lock
@@ -317,6 +319,11 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert loaded.lock.sources["local:vendor/own.tar"].sha256 == own
     assert main(["lock", "--check", *argv]) == 0
     assert capsys.readouterr().out == "lock.yaml matches the recipes\n"
+    (project / "lock.yaml").unlink()
+    (project / "recipes/more.yaml").write_text(MORE)
+    assert main(["lock", "--quiet", "--project", str(project)]) == 0
+    told = "lock.yaml: 2 sources, 2 of them inherited; nothing to write"
+    assert (told in capsys.readouterr().out, (project / "lock.yaml").exists()) == (True, False)
 
 
 def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped: Path) -> None:
@@ -326,6 +333,27 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     written(project, {"recipes/more.yaml": MORE})
     found = f'shipped:lock.yaml:3: recipes: {URL} is locked for an unknown recipe: "more"'
     assert found in told(project)
+
+
+@pytest.mark.parametrize("text", ["", "# mine\n"])
+def test_the_fault_of_an_empty_matrix_says_how_to_inherit(project: Path, text: str) -> None:
+    (project / "matrix.yaml").write_text(text)
+    assert "    write {} to inherit everything" in told(project)
+
+
+READ = ("matrix.yaml", "recipes/a.yml", "base-images/b.yml", "files/c/d", "facts/cuda.yaml")
+
+
+@pytest.mark.parametrize("file", READ)
+def test_the_wheel_has_what_the_loader_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    patterns = runpy.run_path(str(ROOT / "setup.py"))["SHIPPED"]
+    written(tmp_path, {file: ""})
+    matching = {path for pattern in patterns for path in tmp_path.glob(pattern) if path.is_file()}
+    assert matching == {tmp_path / file}
 
 
 # ---- Other machines, and provenance ----
@@ -380,7 +408,7 @@ def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, sit
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
 def test_explain_says_which_layer_a_value_is_from(
-    project: Path, capsys: Capture, words: list[str]
+    project: Path, shipped: Path, capsys: Capture, words: list[str]
 ) -> None:
     written(project, {"recipes/more.yaml": MORE})
     argv = ["--recipe", "more", "--arch", "x86_64", "--cuda", "none", "--project", str(project)]
@@ -389,6 +417,7 @@ def test_explain_says_which_layer_a_value_is_from(
     assert "from shipped: recipe core; base debian13; axis arch, base, cuda; check hello" in shown
     assert "from project: recipe more; axis mpi" in shown
     assert ('"more": "project"' in shown) == bool(words)
+    assert shown.endswith(f"\nshipped: {shipped}\n") != bool(words)
 
 
 @pytest.mark.parametrize("command", ["plan", "lint"])

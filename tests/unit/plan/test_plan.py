@@ -286,6 +286,9 @@ EMPTY: dict[str, Callable[[Path], Plan]] = {
     ),
     "base-without-cuda": no_cuda,
     "many-reasons": everything_out,
+    "everything-left-out": lambda root: planned(
+        project(root, cuda=("12.4",)), Selection(everything=True)
+    ),
 }
 
 
