@@ -163,6 +163,7 @@ class _Documents:
             bases=_both(below.bases, own.bases),
             checks=None if no_checks else _both(below.checks, own.checks),
             axes={} if no_matrix else {**below.axes, **own.axes},
+            every={} if no_matrix else _every(below, own),
         )
 
     def over(
@@ -178,7 +179,7 @@ class _Documents:
         if self.matrix:
             own = read_matrix(self.matrix, known, faults, releases, is_whole=self.is_lowest)
             matrix = over(own, matrix)
-        recipes = _recipes(self.recipes, known, block_faults, faults)
+        recipes = _recipes(self.recipes, known.of_all_layers(), block_faults, faults)
         if self.checks:
             checks = {**checks, **read_checks(self.checks, _check_files(within), faults)}
         return dataclasses.replace(
@@ -190,6 +191,15 @@ class _Documents:
             lock=self.lock.over(below.lock),
             inherited=below.lock,
         )
+
+
+def _every(below: Known, own: Known) -> dict[str, tuple[str, ...]]:
+    """Return the values that each axis has in any layer."""
+    values = below.of_all_layers().axes
+    return {
+        axis: tuple(dict.fromkeys((*values.get(axis, ()), *own.axes.get(axis, ()))))
+        for axis in (*values, *own.axes)
+    }
 
 
 def _both(below: Names, own: Names) -> Names:

@@ -27,6 +27,7 @@ about: a program on core
 parent: core
 checks: [hello]
 """
+NARROW = "axes: {arch: [ppc64le], mpi: [mpich4.2]}\n"
 CHECK = """\
 checks:
   {name}:
@@ -175,11 +176,33 @@ def test_what_an_axis_lacks_is_no_fault_in_inherited_files(project: Path) -> Non
     left_out = plan_of(loaded, EVERYTHING, may_be_empty=True).left_out
     app = [str(reason) for entry in left_out for reason in entry.reasons if "app" in str(reason)]
     assert "(shipped:recipes/app.yaml: axes.arch)" in app[0]
-    written(project, {"recipes/more.yaml": MORE + "axes: {arch: [x86_64]}\n"})
-    assert told(project)[:2] == [
-        "1 fault in 1 file; nothing was built.",
-        'recipes/more.yaml:6: axes.arch: "x86_64" matches no value of the axis arch',
-    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("recipes/app.yaml", (GOOD / "recipes/app.yaml").read_text(), ""),
+        ("recipes/more.yaml", MORE + "axes: {arch: [aarch64]}\n", 'axes.arch: "aarch64"'),
+        ("recipes/more.yaml", MORE + "axes: {mpi: [mpihc4.2]}\n", 'axes.mpi[0]: "mpihc4.2"'),
+        (
+            "matrix.yaml",
+            NARROW + "exclude: [{when: {arch: x86_64, base: debain13}, reason: ours}]\n",
+            'exclude[0].when.base: "debain13"',
+        ),
+        ("matrix.yaml", NARROW + "default: {arch: x86_64}\n", 'default.arch: "x86_64"'),
+    ],
+)
+def test_conditions_may_name_what_a_lower_layer_has_on_the_axis(
+    project: Path, name: str, text: str, fault: str
+) -> None:
+    """A shipped recipe is copied and changed in a project that narrows the axis."""
+    written(project, {"matrix.yaml": NARROW, name: text})
+    if not fault:
+        assert load_project(project).recipes["app"].where.file == name
+        return
+    lines = told(project)
+    assert lines[0] == "1 fault in 1 file; nothing was built."
+    assert f"{fault} matches no value" in lines[1]
 
 
 def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) -> None:
