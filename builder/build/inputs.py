@@ -33,7 +33,7 @@ from builder.model import (
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
-from builder.model.site import PACKED, layer_of
+from builder.model.site import PACKED, RUN_CHECKS, layer_of
 from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -137,7 +137,8 @@ def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
 
     `local` are paths of sources that lie in the project. A site's settings are left out.
     """
-    layers, files = layers_of(project), dict[str, Path]()
+    layers = layers_of(project)
+    files = {} if layers.holders(RUN_CHECKS) else {RUN_CHECKS: layers.run_checks}
     for layer in layers.each:
         inside = "" if layer == layers.own else f"{PACKED}/{layer.name}/"
         scripts = _below(layer, Path(CHECKS).parent.as_posix())

@@ -47,7 +47,8 @@ def layers_of(root: Path, faults: Faults | None = None) -> Layers:
                 if folder.is_dir() and folder.resolve() != root.resolve()
             ),
             Layer(name=PROJECT, folder=root),
-        )
+        ),
+        shipped=shipped_folder(),
     )
 
 

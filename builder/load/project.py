@@ -56,7 +56,6 @@ from builder.model.site import layer_of
 RECIPES = "recipes"
 BASES = "base-images"
 CHECKS = "tests/images/checks.yaml"
-RUN_CHECKS = "tests/images/run-checks"
 
 BlockFaults = Callable[[BlockUse], Sequence[Fault]]
 Names: TypeAlias = "tuple[str, ...] | None"
