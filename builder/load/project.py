@@ -50,7 +50,6 @@ from builder.model import (
     Where,
 )
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import LOCK
 from builder.model.site import layer_of
 
 RECIPES = "recipes"
@@ -95,7 +94,7 @@ def load_project(
         known = files.known(known)
         project = files.over(project, known, releases, block_faults, faults)
         if not stale_lock:
-            check_recipes(files.lock, layer.shown(LOCK), known, faults)
+            check_recipes(files.lock, layer, known, faults)
     check_ancestry(project.recipes, faults)
     if faults.found:
         raise _error(faults, layers)

@@ -348,7 +348,9 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     )
     written(project, {"recipes/more.yaml": MORE})
     found = f'shipped:lock.yaml:3: recipes: {URL} is locked for an unknown recipe: "more"'
-    assert found in told(project)
+    lines = told(project)
+    again = f"in that layer: build-images lock --project {shipped}, which removes the entry"
+    assert lines[lines.index(found) + 1].strip() == again
 
 
 # ---- Other machines, and provenance ----
