@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -234,9 +235,30 @@ def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> 
     assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in told(project)
 
 
-def test_a_site_names_a_folder_that_is_not_there(project: Path, site: Path) -> None:
+@pytest.mark.parametrize("by", ["project", "variable"])
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (Path.absolute, "no such folder"),
+        (Path.touch, "not a folder"),
+        (Path.mkdir, "it has none of the files of a layer"),
+    ],
+)
+def test_a_site_names_a_layer_that_is_none(
+    project: Path,
+    site: Path,
+    make: Callable[[Path], object],
+    problem: str,
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site.rmdir()
-    assert f"site.yaml:1: layer: {site}: no such folder" in told(project)
+    make(site)
+    file = "site.yaml" if by == "project" else str(site.with_suffix(".yaml"))
+    (project / file).write_text(f"sources: []\nlayer: {site}\n")
+    if by == "variable":
+        monkeypatch.setenv("BUILD_IMAGES_SITE", file)
+    assert f"{file}:2: layer: {site}: {problem}" in told(project)
 
 
 def test_a_base_that_is_on_no_axis_is_told(project: Path, capsys: Capture) -> None:
