@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ def project_digests(project: Path) -> dict[str, str]:
     for layer in (layers := layers_of(project)).each:
         for name in (*_declaring(layer), *([SITE] if layer == layers.own else [])):
             shown = layer.shown(name)
-            files[name if name.startswith(_NAMED) else shown] = shown, layer.folder / name
+            key = re.sub(r"\.ya?ml$", "", name) if name.startswith(_NAMED) else shown
+            files[key] = shown, layer.folder / name
     return {
         shown: f"sha256:{sha256_of_file(path)}" for shown, path in files.values() if path.is_file()
     }

@@ -414,9 +414,9 @@ def test_a_packed_project_gives_the_same_images_anywhere(
 def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, site: Path) -> None:
     core = (GOOD / "recipes/core.yaml").read_text()
     written(site, {"recipes/core.yaml": core, "recipes/more.yaml": MORE})
-    written(project, {"recipes/more.yaml": MORE})
+    written(project, {"recipes/more.yml": MORE})
     assert set(project_digests(project)) == {
-        *("matrix.yaml", "site.yaml", "recipes/more.yaml", "site:recipes/core.yaml"),
+        *("matrix.yaml", "site.yaml", "recipes/more.yml", "site:recipes/core.yaml"),
         *("shipped:matrix.yaml", "shipped:tests/images/checks.yaml", "shipped:recipes/app.yaml"),
         "shipped:base-images/debian13.yaml",
     }
