@@ -28,7 +28,7 @@ def layers_of(root: Path, faults: Faults | None = None) -> Layers:
     project that was packed for another machine brings its layers. A site's layer that does not
     exist, or has no file of a layer, is a fault.
     """
-    if (root / PACKED).is_dir():
+    if (root / PACKED / SHIPPED / MATRIX).is_file():
         lower = {name: root / PACKED / name for name in (SHIPPED, SITE)}
     elif _is_alone(root):
         lower = {}

@@ -85,6 +85,7 @@ def told(project: Path) -> list[str]:
 
 def test_a_matrix_alone_inherits_all(project: Path, shipped: Path) -> None:
     """An image has the same key wherever its files come from."""
+    (project / ".layers/shipped").mkdir(parents=True)  # of no packed project
     loaded = load_project(project)
     assert (list(loaded.recipes), list(loaded.bases)) == (["app", "core"], ["debian13"])
     assert loaded.recipes["core"].where.file == "shipped:recipes/core.yaml"
