@@ -56,8 +56,9 @@ class Layers:
         return replace(self, each=self.each[: names.index(name) + 1])
 
     def holders(self, path: str) -> list[Layer]:
-        """Return the layers that have a file or folder, the lowest first."""
-        return [layer for layer in self.each if (layer.folder / path).exists()]
+        """Return the layers that have a file, a folder or a broken link, the lowest first."""
+        paths = {layer: layer.folder / path for layer in self.each}
+        return [layer for layer, own in paths.items() if own.exists() or own.is_symlink()]
 
     def find(self, path: str) -> Path:
         """Return the file of the highest layer that has it, else the path in the project."""

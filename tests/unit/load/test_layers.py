@@ -376,6 +376,13 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     assert lines[lines.index(found) + 1].strip() == again
 
 
+def test_a_broken_link_is_not_replaced_by_an_inherited_file(project: Path) -> None:
+    (project / "tests/images").mkdir(parents=True)
+    (project / "tests/images/run-checks").symlink_to("nowhere")
+    with pytest.raises(BadInput, match="cannot read this file"):
+        plan_of(load_project(project), EVERYTHING)
+
+
 # ---- Other machines, and provenance ----
 
 
