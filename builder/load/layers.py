@@ -55,7 +55,11 @@ def _is_alone(root: Path) -> bool:
         return True
     if not (root / MATRIX).is_file():
         return False
-    node = parse(root / MATRIX, MATRIX, Faults())
-    entries = node.value if node and isinstance(node.value, dict) else {}
+    return inherits_nothing(parse(root / MATRIX, MATRIX, Faults())) is not None
+
+
+def inherits_nothing(matrix: Node | None) -> Node | None:
+    """Return the value of `inherit: false` in a matrix; None if it is not there."""
+    entries = matrix.value if matrix and isinstance(matrix.value, dict) else {}
     inherit = entries.get(INHERIT)
-    return isinstance(inherit, Node) and inherit.value is False
+    return inherit if isinstance(inherit, Node) and inherit.value is False else None

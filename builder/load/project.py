@@ -15,7 +15,7 @@ from typing import TypeAlias
 from builder.load.bases import read_base
 from builder.load.document import Faults, Node, learnt, parse
 from builder.load.facts import read_facts
-from builder.load.layers import MATRIX, layers_of
+from builder.load.layers import MATRIX, inherits_nothing, layers_of
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import over, read_matrix
 from builder.load.patterns import (
@@ -50,7 +50,7 @@ from builder.model import (
     Where,
 )
 from builder.model.errors import BadInput, Fault
-from builder.model.site import layer_of
+from builder.model.site import SITE, layer_of
 
 RECIPES = "recipes"
 BASES = "base-images"
@@ -174,6 +174,9 @@ class _Documents:
     ) -> Project:
         """Return the project of this layer and those below it."""
         within, matrix, checks = below.layers.upto(self.layer.name), below.matrix, below.checks
+        if self.layer.name == SITE and (inherit := inherits_nothing(self.matrix)):
+            problem = "only a project can inherit nothing"
+            faults.add(inherit.where, problem, "remove this line from the layer's matrix")
         if self.matrix:
             own = read_matrix(self.matrix, known, faults, releases, is_whole=self.is_lowest)
             matrix = over(own, matrix)

@@ -236,6 +236,11 @@ def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> 
     assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in told(project)
 
 
+def test_a_sites_layer_cannot_turn_inheritance_off(project: Path, site: Path) -> None:
+    written(site, {"matrix.yaml": "axes: {mpi: [openmpi5.0]}\ninherit: false\n"})
+    assert "site:matrix.yaml:2: inherit: only a project can inherit nothing" in told(project)
+
+
 @pytest.mark.parametrize("by", ["project", "variable"])
 @pytest.mark.parametrize(
     ("make", "problem"),
