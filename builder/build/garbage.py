@@ -241,13 +241,13 @@ def _sources(project: Path, home: Home, since: float) -> Iterator[Garbage]:
     faults = Faults()
     for root in {project, *map(Path, projects(home))}:
         try:
-            holders = layers_of(root).holders(LOCK_FILE)
+            holders = layers_of(root, faults).holders(LOCK_FILE)
         except PermissionError:  # before Python 3.12; the lock may name any of them
             return
         for layer in holders:
             locked |= {source.sha256 for source in read_lock(layer, faults).sources.values()}
     if faults.found:
-        return  # a lock that cannot be read may name any of them
+        return  # a lock that cannot be read, or of an absent layer, may name any of them
     for path in _unused((home.sources / "sha256").glob("*"), since):
         if path.name not in locked:
             yield _files("source", path.name[:12], [path], "no lock.yaml names it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from builder.model import (
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
-from builder.model.site import PACKED, layer_of
+from builder.model.site import PACKED, RUN_CHECKS, layer_of
 from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -126,7 +127,8 @@ def project_digests(project: Path) -> dict[str, str]:
     for layer in (layers := layers_of(project)).each:
         for name in (*_declaring(layer), *([SITE] if layer == layers.own else [])):
             shown = layer.shown(name)
-            files[name if name.startswith(_NAMED) else shown] = shown, layer.folder / name
+            key = re.sub(r"\.ya?ml$", "", name) if name.startswith(_NAMED) else shown
+            files[key] = shown, layer.folder / name
     return {
         shown: f"sha256:{sha256_of_file(path)}" for shown, path in files.values() if path.is_file()
     }
@@ -137,7 +139,8 @@ def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
 
     `local` are paths of sources that lie in the project. A site's settings are left out.
     """
-    layers, files = layers_of(project), dict[str, Path]()
+    layers = layers_of(project)
+    files = {} if layers.holders(RUN_CHECKS) else {RUN_CHECKS: layers.run_checks}
     for layer in layers.each:
         inside = "" if layer == layers.own else f"{PACKED}/{layer.name}/"
         scripts = _below(layer, Path(CHECKS).parent.as_posix())

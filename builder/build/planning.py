@@ -9,7 +9,7 @@ from builder.artifacts.manifests import ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.layers import layers_of
-from builder.load.project import RUN_CHECKS, load_project
+from builder.load.project import load_project
 from builder.model import AXES, Plan, PlannedImage, Project, Selection, Spec
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.manifest import Manifest
@@ -49,7 +49,7 @@ def plan_of_image(project: Path, manifest: Manifest) -> Plan:
 
 def compiled(project: Path, plan: Plan) -> list[Spec]:
     """Return the specs of all images, or raise every fault that compiling them finds."""
-    run_checks = layers_of(project).find(RUN_CHECKS).read_text()
+    run_checks = layers_of(project).run_checks.read_text()
     specs: list[Spec] = []
     errors: list[BadInput] = []
     for image in plan.images:

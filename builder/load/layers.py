@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.load.document import Faults, Node, parse
-from builder.load.site import SITE as SITE_FILE
-from builder.load.site import read_site
-from builder.model import Layer, Layers, Where
+from builder.load.site import check_layer, read_site
+from builder.model import Layer, Layers
 from builder.model.site import PACKED, PROJECT, SHIPPED, SITE
 
 MATRIX = "matrix.yaml"
@@ -27,18 +26,17 @@ def layers_of(root: Path, faults: Faults | None = None) -> Layers:
 
     A project inherits the shipped layer and its site's, unless its matrix says `inherit: false`. A
     project that was packed for another machine brings its layers. A site's layer that does not
-    exist is a fault.
+    exist, or has no file of a layer, is a fault.
     """
-    if (root / PACKED).is_dir():
+    if (root / PACKED / SHIPPED / MATRIX).is_file():
         lower = {name: root / PACKED / name for name in (SHIPPED, SITE)}
     elif _is_alone(root):
         lower = {}
     else:
         site = read_site(root, Faults()).layer  # its faults are reported with the project's
         lower = {SHIPPED: shipped_folder(), **({SITE: Path(site)} if site else {})}
-        if faults and site and not Path(site).is_dir():
-            where = Where(file=SITE_FILE, line=1, key="layer")
-            faults.add(where, f"{site}: no such folder", "valid: a folder with recipes/, ...")
+        if faults and site:
+            check_layer(root, faults)
     return Layers(
         each=(
             *(
@@ -47,7 +45,8 @@ def layers_of(root: Path, faults: Faults | None = None) -> Layers:
                 if folder.is_dir() and folder.resolve() != root.resolve()
             ),
             Layer(name=PROJECT, folder=root),
-        )
+        ),
+        shipped=shipped_folder(),
     )
 
 
@@ -56,7 +55,11 @@ def _is_alone(root: Path) -> bool:
         return True
     if not (root / MATRIX).is_file():
         return False
-    node = parse(root / MATRIX, MATRIX, Faults())
-    entries = node.value if node and isinstance(node.value, dict) else {}
+    return inherits_nothing(parse(root / MATRIX, MATRIX, Faults())) is not None
+
+
+def inherits_nothing(matrix: Node | None) -> Node | None:
+    """Return the value of `inherit: false` in a matrix; None if it is not there."""
+    entries = matrix.value if matrix and isinstance(matrix.value, dict) else {}
     inherit = entries.get(INHERIT)
-    return isinstance(inherit, Node) and inherit.value is False
+    return inherit if isinstance(inherit, Node) and inherit.value is False else None

@@ -28,9 +28,11 @@ from builder.model.inputs import (
     Lock,
     LockedSource,
 )
+from builder.model.site import PROJECT
 
 SCHEMA = "build-images/lock/v1"
 _AGAIN = "run build-images lock, which removes the entry"
+_AGAIN_THERE = "in that layer: build-images lock --project {folder}, which removes the entry"
 _TAKE_OUT = "remove the entry and run build-images lock, which writes this file"
 _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
@@ -86,14 +88,15 @@ def read_lock(layer: Layer, faults: Faults) -> Lock:
     return _lock(node, faults) if node else Lock()
 
 
-def check_recipes(lock: Lock, file: str, known: Known, faults: Faults) -> None:
-    """Report entries of a lock, a file, for recipes that do not exist, which are not needed."""
+def check_recipes(lock: Lock, layer: Layer, known: Known, faults: Faults) -> None:
+    """Report entries of a layer's lock for recipes that do not exist, which are not needed."""
+    again = _AGAIN if layer.name == PROJECT else _AGAIN_THERE.format(folder=layer.folder)
     for source in lock.sources.values():
         for name in source.recipes:
             if known.recipes is not None and name not in known.recipes:
-                where = Where(file=file, line=source.line, key="recipes")
+                where = Where(file=layer.shown(LOCK), line=source.line, key="recipes")
                 problem = f'{source.url} is locked for an unknown recipe: "{name}"'
-                faults.add(where, problem, _AGAIN)
+                faults.add(where, problem, again)
 
 
 def _lock(node: Node, faults: Faults) -> Lock:

@@ -54,9 +54,10 @@ def read_matrix(
         "cuda": _cuda(releases),
         "mpi": _mpi,
     }
+    wide = known.of_all_layers()
     exclude = record(
         Exclude,
-        {"when": _not_empty(patterns_of(SELECTABLE, known, here=ANY)), "reason": text},
+        {"when": _not_empty(patterns_of(SELECTABLE, wide, here=ANY)), "reason": text},
         placed=True,
     )
     lists = {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES}

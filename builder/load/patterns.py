@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from builder import facts
@@ -115,12 +115,20 @@ def _distribution(base: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """Names that the project declares. None, or a missing axis, means that they are not known."""
+    """Names that the project declares. None, or a missing axis, means that they are not known.
+
+    `axes` has the project's values, `every` also those that a lower layer has on the same axis.
+    """
 
     recipes: tuple[str, ...] | None
     bases: tuple[str, ...] | None
     checks: tuple[str, ...] | None
     axes: Mapping[str, tuple[str, ...]]
+    every: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def of_all_layers(self) -> Known:
+        """Return these names, with the values that an axis has in any layer."""
+        return replace(self, axes={**self.axes, **self.every})
 
     def values(self, axis: str) -> tuple[str, ...] | None:
         """Return the values of an axis, or the names of the recipes; None if they are not known."""

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from builder.load.bases import read_base
 from builder.load.document import Faults, Node, learnt, parse
 from builder.load.facts import read_facts
-from builder.load.layers import MATRIX, layers_of
+from builder.load.layers import MATRIX, inherits_nothing, layers_of
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import over, read_matrix
 from builder.load.patterns import (
@@ -50,13 +50,11 @@ from builder.model import (
     Where,
 )
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import LOCK
-from builder.model.site import layer_of
+from builder.model.site import SITE, layer_of
 
 RECIPES = "recipes"
 BASES = "base-images"
 CHECKS = "tests/images/checks.yaml"
-RUN_CHECKS = "tests/images/run-checks"
 
 BlockFaults = Callable[[BlockUse], Sequence[Fault]]
 Names: TypeAlias = "tuple[str, ...] | None"
@@ -96,7 +94,7 @@ def load_project(
         known = files.known(known)
         project = files.over(project, known, releases, block_faults, faults)
         if not stale_lock:
-            check_recipes(files.lock, layer.shown(LOCK), known, faults)
+            check_recipes(files.lock, layer, known, faults)
     check_ancestry(project.recipes, faults)
     if faults.found:
         raise _error(faults, layers)
@@ -166,6 +164,7 @@ class _Documents:
             bases=_both(below.bases, own.bases),
             checks=None if no_checks else _both(below.checks, own.checks),
             axes={} if no_matrix else {**below.axes, **own.axes},
+            every={} if no_matrix else _every(below, own),
         )
 
     def over(
@@ -178,10 +177,13 @@ class _Documents:
     ) -> Project:
         """Return the project of this layer and those below it."""
         within, matrix, checks = below.layers.upto(self.layer.name), below.matrix, below.checks
+        if self.layer.name == SITE and (inherit := inherits_nothing(self.matrix)):
+            problem = "only a project can inherit nothing"
+            faults.add(inherit.where, problem, "remove this line from the layer's matrix")
         if self.matrix:
             own = read_matrix(self.matrix, known, faults, releases, is_whole=self.is_lowest)
             matrix = over(own, matrix)
-        recipes = _recipes(self.recipes, known, block_faults, faults)
+        recipes = _recipes(self.recipes, known.of_all_layers(), block_faults, faults)
         if self.checks:
             checks = {**checks, **read_checks(self.checks, _check_files(within), faults)}
         return dataclasses.replace(
@@ -193,6 +195,15 @@ class _Documents:
             lock=self.lock.over(below.lock),
             inherited=below.lock,
         )
+
+
+def _every(below: Known, own: Known) -> dict[str, tuple[str, ...]]:
+    """Return the values that each axis has in any layer."""
+    values = below.of_all_layers().axes
+    return {
+        axis: tuple(dict.fromkeys((*values.get(axis, ()), *own.axes.get(axis, ()))))
+        for axis in (*values, *own.axes)
+    }
 
 
 def _both(below: Names, own: Names) -> Names:

@@ -22,9 +22,11 @@ from builder.load.readers import (
     text,
 )
 from builder.model import CUDA_ROUTES, MPI_ROUTES, Site, SitePool, SlurmJobs, TlsFiles
+from builder.model.inputs import LOCK
 
 SITE = "site.yaml"
 VARIABLE = "BUILD_IMAGES_SITE"
+LAYER_FILES = ("matrix.yaml", "recipes", "base-images", "tests/images", "facts", "files", LOCK)
 _ADDRESS = re.compile(
     r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
     r"|file:///+[^/].*"
@@ -38,12 +40,28 @@ STORE = re.compile(
 
 def read_site(root: Path, faults: Faults) -> Site:
     """Return the site of `$BUILD_IMAGES_SITE`, else of the project's site.yaml, else defaults."""
+    node = _parsed(root, faults)
+    return Site() if node is None else site_of(node, faults)
+
+
+def check_layer(root: Path, faults: Faults) -> None:
+    """Report a layer that the site names, and that is no folder with some file of a layer."""
+    node = _parsed(root, Faults())
+    named = node.value.get("layer") if node and isinstance(node.value, Mapping) else None
+    folder = Path(named.text) if named else root
+    if named is None or any((folder / name).exists() for name in LAYER_FILES):
+        return
+    problem = "it has none of the files of a layer" if folder.is_dir() else "not a folder"
+    problem = problem if folder.exists() else "no such folder"
+    faults.add(named.where, f"{folder}: {problem}", f"valid: one with {', '.join(LAYER_FILES)}")
+
+
+def _parsed(root: Path, faults: Faults) -> Node | None:
     named = os.environ.get(VARIABLE)
     path = Path(named) if named else root / SITE
     if not named and not path.exists() and not path.is_symlink():
-        return Site()
-    node = parse(path, named or SITE, faults)
-    return Site() if node is None else site_of(node, faults)
+        return None
+    return parse(path, named or SITE, faults)
 
 
 def _registry(node: Node, faults: Faults) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.model.cells import MPI_ROUTES
 
 SHIPPED, SITE, PROJECT = "shipped", "site", "project"  # names of layers, the lowest first
+RUN_CHECKS = "tests/images/run-checks"
 PACKED = ".layers"  # the lower layers of a project that was packed for another machine
 
 
@@ -37,10 +38,12 @@ def layer_of(file: str) -> str:
 class Layers:
     """The folders that a project's files come from, the lowest first; the last is its own.
 
-    A file, and what a file declares, replaces what a lower layer has under the same name.
+    A file, and what a file declares, replaces what a lower layer has under the same name. `shipped`
+    is the folder of the program's files, also where it is not among the layers.
     """
 
     each: tuple[Layer, ...]
+    shipped: Path = Path()
 
     @property
     def own(self) -> Layer:
@@ -50,15 +53,22 @@ class Layers:
     def upto(self, name: str) -> Layers:
         """Return a layer and those below it, which are all that its files may refer to."""
         names = [layer.name for layer in self.each]
-        return Layers(each=self.each[: names.index(name) + 1])
+        return replace(self, each=self.each[: names.index(name) + 1])
 
     def holders(self, path: str) -> list[Layer]:
-        """Return the layers that have a file or folder, the lowest first."""
-        return [layer for layer in self.each if (layer.folder / path).exists()]
+        """Return the layers that have a file, a folder or a broken link, the lowest first."""
+        paths = {layer: layer.folder / path for layer in self.each}
+        return [layer for layer, own in paths.items() if own.exists() or own.is_symlink()]
 
     def find(self, path: str) -> Path:
         """Return the file of the highest layer that has it, else the path in the project."""
         return [self.own, *self.holders(path)][-1].folder / path
+
+    @property
+    def run_checks(self) -> Path:
+        """The script that runs the checks in an image; the shipped one if no layer has it."""
+        has_own = self.holders(RUN_CHECKS)
+        return self.find(RUN_CHECKS) if has_own else self.shipped / RUN_CHECKS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -56,7 +56,7 @@ class Images:
             }
             for check in project.checks.values()
         }
-        self._run_checks = read(project.layers, "run-checks")
+        self._run_checks = read_text(project.layers.run_checks)
         self.faults: list[Fault] = []
 
     def of(self, cell: Cell, chosen: CellToolkits) -> PlannedImage:

@@ -22,7 +22,6 @@ from builder.artifacts.tree import TreeEntry
 from builder.build.planning import plan_of_image
 from builder.compile.spec.image_scripts import check_files, script_of
 from builder.load.layers import layers_of
-from builder.load.project import RUN_CHECKS
 from builder.model import FAILED, NONE, SKIPPED, Outcome, PlannedImage, agreement
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
@@ -186,7 +185,7 @@ def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:
     """Return the digests of the files of an image's harness, by their names in its spec."""
     if not image.checks:
         return {}
-    files = check_files(image, layers_of(project).find(RUN_CHECKS).read_text())
+    files = check_files(image, layers_of(project).run_checks.read_text())
     files[FILE] = as_text(contract_of(image))
     return digests_of(files)
 

@@ -32,6 +32,7 @@ from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, Fault, Refused, StepFailed, counted
 from builder.model.manifest import Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
+from builder.model.site import PROJECT, layer_of
 from builder.registry.manifests import MANIFEST
 from builder.registry.references import Descriptor
 from builder.system.files import read_bound
@@ -245,7 +246,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
 
     A release has every architecture of the matrix, also if globs select only one of them; only
     `--arch` and the default selection of the matrix leave architectures out. Raises `BadInput` for
-    floating tags without a cell.
+    floating tags of the project's own matrix without a cell.
     """
     chosen = {_without_arch(image.cell) for image in plan_of(project, selection).images}
     patterns = {
@@ -323,7 +324,10 @@ def _means(tag: FloatingTag, cell: Cell) -> bool:
 
 
 def _check_floating(project: Project, recipes: set[str]) -> None:
-    """Raise `BadInput` for floating tags of these recipes without a cell, with the reasons."""
+    """Raise `BadInput` for floating tags of these recipes without a cell, with the reasons.
+
+    Only tags of the project itself count: it cannot remove an inherited one.
+    """
     faults = [
         Fault(
             file=tag.where.file,
@@ -333,7 +337,9 @@ def _check_floating(project: Project, recipes: set[str]) -> None:
             valid="; ".join(reasons),
         )
         for tag in project.matrix.tags
-        if tag.recipe in recipes and (reasons := _why_none(project, tag))
+        if tag.recipe in recipes
+        and layer_of(tag.where.file) == PROJECT
+        and (reasons := _why_none(project, tag))
     ]
     if faults:
         raise BadInput.of(faults, "nothing was published")

@@ -172,7 +172,10 @@ def test_sources_that_no_lock_names(
             for name, each, why in listed
         ],
     }
-    (other / "lock.yaml").write_text("sources: [1]\n")  # may name any of them
+    (other / "site.yaml").write_text(f"layer: {tmp_path}/unmounted\n")  # may name any of them
+    assert "source" not in found(capsys, project)
+    (other / "site.yaml").unlink()
+    (other / "lock.yaml").write_text("sources: [1]\n")  # so may this
     assert "source" not in found(capsys, project)
 
 

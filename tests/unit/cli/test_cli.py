@@ -27,6 +27,7 @@ from samples import (
 
 from builder.build import run as build_run
 from builder.build.engines import ENGINES, Tools
+from builder.build.inputs import packed_files
 from builder.build.run import BuildSettings
 from builder.build.run import Run as ImageRun
 from builder.cli import build, main
@@ -359,9 +360,13 @@ def test_no_project_here(tmp_path: Path, run: Run) -> None:
 
 def test_a_project_without_run_checks(project: Path, run: Run) -> None:
     (project / "tests/images/run-checks").unlink()
-    done = run("plan", f"--project={project}")
-    assert (done.code, done.out) == (2, "")
-    assert "run-checks" in done.err
+    argv = (f"--project={project}", "--recipe=python-mpi", "--base=debian13")
+    done = run("spec", *argv, f"--out={project}/out")
+    assert done.code == 0
+    copies = list(project.glob("out/**/run-checks"))
+    shipped = (ROOT / "tests/images/run-checks").read_text()
+    assert {path.read_text() for path in copies} == {shipped}
+    assert packed_files(project)["tests/images/run-checks"] == ROOT / "tests/images/run-checks"
 
 
 @pytest.mark.parametrize("argv", [["plan"], ["explain"], ["spec"], []])

@@ -77,6 +77,11 @@ def test_a_floating_tag_of_a_cell_that_is_left_out_is_a_fault(project: Project) 
         declared_releases(changed, Selection())
     assert "); base image: debian12 packages Open MPI 4.1.4, not 5.0 (" in str(one.value)
     assert declared_releases(changed, Selection(patterns={"recipe": ("biggan",)}))
+    inherited = dataclasses.replace(
+        tag, where=dataclasses.replace(where, file="shipped:matrix.yaml")
+    )
+    matrix = dataclasses.replace(matrix, tags=(inherited,))
+    assert declared_releases(dataclasses.replace(project, matrix=matrix), Selection())
 
 
 def test_what_is_not_built_is_said_for_each_architecture(project: Project, tmp_path: Path) -> None:

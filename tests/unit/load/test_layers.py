@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import runpy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ about: a program on core
 parent: core
 checks: [hello]
 """
+NARROW = "axes: {arch: [ppc64le], mpi: [mpich4.2]}\n"
 CHECK = """\
 checks:
   {name}:
@@ -84,6 +86,7 @@ def told(project: Path) -> list[str]:
 
 def test_a_matrix_alone_inherits_all(project: Path, shipped: Path) -> None:
     """An image has the same key wherever its files come from."""
+    (project / ".layers/shipped").mkdir(parents=True)  # of no packed project
     loaded = load_project(project)
     assert (list(loaded.recipes), list(loaded.bases)) == (["app", "core"], ["debian13"])
     assert loaded.recipes["core"].where.file == "shipped:recipes/core.yaml"
@@ -176,11 +179,33 @@ def test_what_an_axis_lacks_is_no_fault_in_inherited_files(project: Path) -> Non
     left_out = plan_of(loaded, EVERYTHING, may_be_empty=True).left_out
     app = [str(reason) for entry in left_out for reason in entry.reasons if "app" in str(reason)]
     assert "(shipped:recipes/app.yaml: axes.arch)" in app[0]
-    written(project, {"recipes/more.yaml": MORE + "axes: {arch: [x86_64]}\n"})
-    assert told(project)[:2] == [
-        "1 fault in 1 file; nothing was built.",
-        'recipes/more.yaml:6: axes.arch: "x86_64" matches no value of the axis arch',
-    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("recipes/app.yaml", (GOOD / "recipes/app.yaml").read_text(), ""),
+        ("recipes/more.yaml", MORE + "axes: {arch: [aarch64]}\n", 'axes.arch: "aarch64"'),
+        ("recipes/more.yaml", MORE + "axes: {mpi: [mpihc4.2]}\n", 'axes.mpi[0]: "mpihc4.2"'),
+        (
+            "matrix.yaml",
+            NARROW + "exclude: [{when: {arch: x86_64, base: debain13}, reason: ours}]\n",
+            'exclude[0].when.base: "debain13"',
+        ),
+        ("matrix.yaml", NARROW + "default: {arch: x86_64}\n", 'default.arch: "x86_64"'),
+    ],
+)
+def test_conditions_may_name_what_a_lower_layer_has_on_the_axis(
+    project: Path, name: str, text: str, fault: str
+) -> None:
+    """A shipped recipe is copied and changed in a project that narrows the axis."""
+    written(project, {"matrix.yaml": NARROW, name: text})
+    if not fault:
+        assert load_project(project).recipes["app"].where.file == name
+        return
+    lines = told(project)
+    assert lines[0] == "1 fault in 1 file; nothing was built."
+    assert f"{fault} matches no value" in lines[1]
 
 
 def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) -> None:
@@ -212,9 +237,35 @@ def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> 
     assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in told(project)
 
 
-def test_a_site_names_a_folder_that_is_not_there(project: Path, site: Path) -> None:
+def test_a_sites_layer_cannot_turn_inheritance_off(project: Path, site: Path) -> None:
+    written(site, {"matrix.yaml": "axes: {mpi: [openmpi5.0]}\ninherit: false\n"})
+    assert "site:matrix.yaml:2: inherit: only a project can inherit nothing" in told(project)
+
+
+@pytest.mark.parametrize("by", ["project", "variable"])
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (Path.absolute, "no such folder"),
+        (Path.touch, "not a folder"),
+        (Path.mkdir, "it has none of the files of a layer"),
+    ],
+)
+def test_a_site_names_a_layer_that_is_none(
+    project: Path,
+    site: Path,
+    make: Callable[[Path], object],
+    problem: str,
+    by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site.rmdir()
-    assert f"site.yaml:1: layer: {site}: no such folder" in told(project)
+    make(site)
+    file = "site.yaml" if by == "project" else str(site.with_suffix(".yaml"))
+    (project / file).write_text(f"sources: []\nlayer: {site}\n")
+    if by == "variable":
+        monkeypatch.setenv("BUILD_IMAGES_SITE", file)
+    assert f"{file}:2: layer: {site}: {problem}" in told(project)
 
 
 def test_a_base_that_is_on_no_axis_is_told(project: Path, capsys: Capture) -> None:
@@ -332,7 +383,16 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     )
     written(project, {"recipes/more.yaml": MORE})
     found = f'shipped:lock.yaml:3: recipes: {URL} is locked for an unknown recipe: "more"'
-    assert found in told(project)
+    lines = told(project)
+    again = f"in that layer: build-images lock --project {shipped}, which removes the entry"
+    assert lines[lines.index(found) + 1].strip() == again
+
+
+def test_a_broken_link_is_not_replaced_by_an_inherited_file(project: Path) -> None:
+    (project / "tests/images").mkdir(parents=True)
+    (project / "tests/images/run-checks").symlink_to("nowhere")
+    with pytest.raises(BadInput, match="cannot read this file"):
+        plan_of(load_project(project), EVERYTHING)
 
 
 @pytest.mark.parametrize("text", ["", "# mine\n"])
@@ -395,9 +455,9 @@ def test_a_packed_project_gives_the_same_images_anywhere(
 def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, site: Path) -> None:
     core = (GOOD / "recipes/core.yaml").read_text()
     written(site, {"recipes/core.yaml": core, "recipes/more.yaml": MORE})
-    written(project, {"recipes/more.yaml": MORE})
+    written(project, {"recipes/more.yml": MORE})
     assert set(project_digests(project)) == {
-        *("matrix.yaml", "site.yaml", "recipes/more.yaml", "site:recipes/core.yaml"),
+        *("matrix.yaml", "site.yaml", "recipes/more.yml", "site:recipes/core.yaml"),
         *("shipped:matrix.yaml", "shipped:tests/images/checks.yaml", "shipped:recipes/app.yaml"),
         "shipped:base-images/debian13.yaml",
     }
