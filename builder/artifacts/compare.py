@@ -147,8 +147,12 @@ _DIGITS = 16  # of a file's SHA-256, which tell two contents apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageContents:
-    """Labels and files of an image; `files` has kind, mode, size, content and target by path."""
+    """Labels and files of an image; `files` has kind, mode, size, content and target by path.
 
+    `digest` is that of its OCI layout.
+    """
+
+    digest: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
@@ -159,7 +163,7 @@ class ImageContents:
             path: (one.kind, one.mode, one.size, one.content[:_DIGITS], one.target)
             for path, one in entries.items()
         }
-        return cls(labels=labels_of(layout), files=files)
+        return cls(digest=layout.digest, labels=labels_of(layout), files=files)
 
     def tree(self) -> dict[str, TreeEntry]:
         """Return the files as entries of a tree."""
@@ -279,7 +283,7 @@ class ImageChanges:
 def image_changes(before: Path, after: Path) -> ImageChanges:
     """Compare the images in two folders: packages, files, sizes, labels and checks."""
     old, new = _manifest(before), _manifest(after)
-    first, second = _contents(before), _contents(after)
+    first, second = _contents(before, old), _contents(after, new)
     changes = [
         *_changed(
             "package", packages_of(read_json(before / SBOM)), packages_of(read_json(after / SBOM))
@@ -315,13 +319,14 @@ def _manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _contents(folder: Path) -> ImageContents:
+def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
-    try:
-        return read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
-    except (OSError, ValueError, EOFError):
-        if not (folder / OCI).exists():
-            return ImageContents()
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        kept = read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
+        if kept.digest == manifest.artifacts["oci"].digest:
+            return kept
+    if not (folder / OCI).exists():
+        return ImageContents()
     layout = read_layout(folder / OCI)
     return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
 

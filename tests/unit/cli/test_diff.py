@@ -77,7 +77,8 @@ def write(
     keep_contents(folder, layout.path, comparable(entries_of_layout(layout, {})))
     components = [{"name": key, "version": text} for key, text in packages.items()]
     (folder / "sbom.cdx.json").write_text(json.dumps({"components": components}))
-    about = {"image": name, "checks": checks, "artifacts": {"oci": {"size": size}}}
+    about = {"image": name, "checks": checks}
+    about["artifacts"] = {"oci": {"size": size, "digest": layout.digest}}
     (folder / "manifest.json").write_text(json.dumps(document(about)))
     return folder
 
@@ -131,6 +132,16 @@ def test_what_is_not_compared_is_not_equal(tmp_path: Path) -> None:
     (folder / CONTENTS).unlink()
     shutil.rmtree(folder / "image.oci")
     assert diff(tmp_path, IMAGE, OTHER) == 1
+
+
+def test_files_of_another_build_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path)
+    write_new(tmp_path)
+    shutil.copyfile(folder / "previous" / CONTENTS, folder / CONTENTS)
+    assert diff(tmp_path, IMAGE) == 1
+    assert capsys.readouterr().out.endswith(TEXT)  # its layout is read instead
 
 
 def test_many_differences_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

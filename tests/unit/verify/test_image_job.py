@@ -92,6 +92,8 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
     assert sorted(one.name for one in (folder / "previous").iterdir()) == [
         *("contents.json.gz", "manifest.json", "sbom.cdx.json")
     ]
+    assert site.job(cache=False).exit_code == 0
+    assert not (folder / "contents.json.gz").exists(), "of the build before"
 
 
 def test_what_was_built_before_is_only_verified(
