@@ -11,6 +11,7 @@ import gzip
 import json
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -321,7 +322,7 @@ def _manifest(folder: Path) -> Manifest:
 
 def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
-    with contextlib.suppress(OSError, ValueError, EOFError):
+    with contextlib.suppress(OSError, ValueError, EOFError, zlib.error):
         kept = read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
         if kept.digest == manifest.artifacts["oci"].digest:
             return kept
