@@ -107,7 +107,7 @@ _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
 # A share that a tool prints: `[ 45%]` of CMake and pip, `[12/480]` of Ninja.
 _SHARE = re.compile(
-    r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d+)/(?P<all>[1-9]\d*)\]"
+    r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"
 )
 _MINUTE, _HOUR = 60, 3600
 

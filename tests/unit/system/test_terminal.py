@@ -74,6 +74,7 @@ def test_a_table_on_a_terminal_shows_the_last_step_of_each_image(
         ),
         ("[120/480] cc a.c", "builds STEP 2/3: RUN make | 25 % | [120/480] cc a.c"),
         ("checking for cc", "builds STEP 2/3: RUN make | checking for cc"),
+        (f"[{'1' * 5000}/2]", f"builds STEP 2/3: RUN make | [{'1' * 100}"),
         ("a b.c 400%", "builds STEP 2/3: RUN make | a b.c 400%"),
     ],
 )
