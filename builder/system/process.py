@@ -175,7 +175,8 @@ class Processes:
     ) -> int:
         """Run a command with this program's streams, on its terminal; return its exit status.
 
-        After a signal that is 128 and the signal's number, as in a shell. An interruption from the terminal is the command's alone.
+        After a signal that is 128 and the signal's number, as in a shell. An interruption from the
+        terminal is the command's alone.
         """
         words = tuple(os.fspath(word) for word in argv)
         with self._started(

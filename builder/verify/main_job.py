@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.artifacts.manifests import ImageState, read_manifest
+from builder.build.engines import Buildah
 from builder.build.executor import Executor, ThreadExecutor, run_all
 from builder.build.run import Run
 from builder.build.schedule import Schedule
@@ -311,6 +312,9 @@ class _MainJob:
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
             step = own.step if isinstance(own, StepFailed) else None
+            if step and step.engine == Buildah.name:
+                shell = f"a shell before this step: build-images shell {name}"
+                own.hint = "; ".join(filter(None, [own.hint, shell]))
             note_failure(self._run.settings.out / name, step)
             if name != first:
                 text = f"not built: its {task.label}, shared with {first}, failed"
