@@ -493,6 +493,22 @@ def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
     assert bench.connection.cancelled[-1] == key
 
 
+@pytest.mark.parametrize("how", ["ended", "lost", "retried"])
+def test_nothing_is_told_of_a_task_that_is_over(how: str, bench: Bench) -> None:
+    told = bench.executor.run.progress._now
+    bench.begin("image")
+    assert [*told] == [bench.image.identifier]
+    if how != "ended":
+        bench.connection.lost("tcp://n1", False)
+    if how == "retried":
+        [first] = bench.connection.submitted.values()
+        bench.begin("image", 2)
+        first[2](OrderResult().text(), None)  # late
+    elif how == "ended":
+        bench.end(OrderResult())
+    assert bool(told) is (how == "retried")
+
+
 def test_the_run_ends_with_its_scheduler(bench: Bench) -> None:
     bench.connection.gone()
     [event] = bench.events()
