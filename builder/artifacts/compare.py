@@ -239,17 +239,21 @@ class ImageChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageChanges:
-    """The differences between two images; without `files_known`, files and labels are not."""
+    """The differences between two images.
+
+    Without `files_known`, files and labels were not compared; without `packages_known`, packages.
+    """
 
     before: Manifest
     after: Manifest
     changes: tuple[ImageChange, ...]
     files_known: bool
+    packages_known: bool
 
     @property
     def is_equal(self) -> bool:
         """True if everything could be compared, and nothing differs."""
-        return self.files_known and not self.changes
+        return self.files_known and self.packages_known and not self.changes
 
     def as_json(self) -> str:
         """Return all differences as JSON."""
@@ -258,6 +262,7 @@ class ImageChanges:
                 "before": {"image": self.before.image, "started": self.before.started},
                 "after": {"image": self.after.image, "started": self.after.started},
                 "files_compared": self.files_known,
+                "packages_compared": self.packages_known,
                 "changes": [asdict(change) for change in self.changes],
             },
             indent=1,
@@ -271,6 +276,8 @@ class ImageChanges:
             listed = [printable(str(change)) for change in self.changes if change.what == kind]
             if kind in {"file", "label"} and not self.files_known:
                 lines.append(f"{kind}s: not compared: an earlier version kept no list of them")
+            elif kind == "package" and not self.packages_known:
+                lines.append("packages: not compared: a bill of materials is missing")
             else:
                 lines.append(
                     f"{kind}s: {counted(len(listed), 'difference') if listed else 'equal'}"
@@ -285,10 +292,10 @@ def image_changes(before: Path, after: Path) -> ImageChanges:
     """Compare the images in two folders: packages, files, sizes, labels and checks."""
     old, new = _manifest(before), _manifest(after)
     first, second = _contents(before, old), _contents(after, new)
+    bills = read_json(before / SBOM), read_json(after / SBOM)
+    packages_known = all(bills)
     changes = [
-        *_changed(
-            "package", packages_of(read_json(before / SBOM)), packages_of(read_json(after / SBOM))
-        ),
+        *(_changed("package", *map(packages_of, bills)) if packages_known else ()),
         *_changed("size", _sizes(old), _sizes(new)),
         *_changed("check", _checks(old), _checks(new)),
     ]
@@ -296,7 +303,13 @@ def image_changes(before: Path, after: Path) -> ImageChanges:
     if files_known:
         changes += _changed("label", first.labels, second.labels)
         changes += _changed_files(first.tree(), second.tree())
-    return ImageChanges(before=old, after=new, changes=tuple(changes), files_known=files_known)
+    return ImageChanges(
+        before=old,
+        after=new,
+        changes=tuple(changes),
+        files_known=files_known,
+        packages_known=packages_known,
+    )
 
 
 def _changed_files(
@@ -309,8 +322,14 @@ def _changed_files(
 
 
 def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
-    """Return the versions of the packages in a bill of materials, by name."""
-    return {package["name"]: package["version"] for package in part(bill, "components") or []}
+    """Return the versions of the packages in a bill of materials, by name.
+
+    Several of one name are listed: `1, 2`.
+    """
+    versions: dict[str, list[str]] = {}
+    for package in part(bill, "components") or []:
+        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
+    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
 
 
 def _manifest(folder: Path) -> Manifest:

@@ -146,6 +146,21 @@ def test_files_of_another_build_are_not_compared(
     assert capsys.readouterr().out.endswith(TEXT)  # its layout is read instead
 
 
+def test_packages_of_one_name_without_version_or_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = write(tmp_path), write(tmp_path, OTHER)
+    keys = [{"name": "key", "version": "2"}, {"name": "key", "version": "1"}]
+    for folder, parts in zip(folders, (keys, [keys[1], {"name": "bare"}]), strict=True):
+        (folder / "sbom.cdx.json").write_text(json.dumps({"components": parts}))
+    assert diff(tmp_path, IMAGE, OTHER) == 1
+    shown = "packages: 2 differences\n  bare: none → unknown\n  key: 1, 2 → 1\n"
+    assert shown in capsys.readouterr().out
+    (folders[0] / "sbom.cdx.json").unlink()
+    assert diff(tmp_path, IMAGE, OTHER) == 1
+    assert "packages: not compared: a bill of materials is" in capsys.readouterr().out
+
+
 def test_many_differences_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path)
     write(tmp_path, OTHER, packages={f"p{number:02}": "1" for number in range(30)})
