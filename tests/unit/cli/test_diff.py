@@ -161,6 +161,14 @@ def test_packages_of_one_name_without_version_or_unknown(
     assert "packages: not compared: a bill of materials is" in capsys.readouterr().out
 
 
+def test_an_image_whose_build_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / IMAGE).mkdir()
+    (tmp_path / IMAGE / "build.log").touch()
+    assert diff(tmp_path, IMAGE) == 2
+    shown = f"{IMAGE}: no finished image\n  hint: see build-images logs {IMAGE}\n"
+    assert capsys.readouterr().err == f"build-images: {shown}"
+
+
 def test_many_differences_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path)
     write(tmp_path, OTHER, packages={f"p{number:02}": "1" for number in range(30)})
