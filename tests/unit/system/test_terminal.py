@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 
 import pytest
@@ -106,6 +107,25 @@ def test_a_row_has_the_last_line_of_output(
         progress.output("a", "[ 45%] Building")
         time.sleep(0.7)
     assert "builds | 45 % | [ 45%] Building" in capsys.readouterr().err
+
+
+def test_a_row_of_an_image_that_ends_meanwhile_shows_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    progress = LiveProgress()
+    ender = threading.Thread(target=progress.finish, args=("a", "built", ""))
+
+    def summary(_status: object, _most: int) -> str:
+        ender.start()
+        ender.join(0.2)
+        return "builds"
+
+    with progress.running(["a"]):
+        monkeypatch.setattr("builder.system.terminal._ImageStatus.summary", summary)
+        progress._tick()
+        ender.join()
+    assert "✓ built" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
