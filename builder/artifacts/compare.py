@@ -11,6 +11,7 @@ import gzip
 import json
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -147,8 +148,12 @@ _DIGITS = 16  # of a file's SHA-256, which tell two contents apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageContents:
-    """Labels and files of an image; `files` has kind, mode, size, content and target by path."""
+    """Labels and files of an image; `files` has kind, mode, size, content and target by path.
 
+    `digest` is that of its OCI layout.
+    """
+
+    digest: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
@@ -159,7 +164,7 @@ class ImageContents:
             path: (one.kind, one.mode, one.size, one.content[:_DIGITS], one.target)
             for path, one in entries.items()
         }
-        return cls(labels=labels_of(layout), files=files)
+        return cls(digest=layout.digest, labels=labels_of(layout), files=files)
 
     def tree(self) -> dict[str, TreeEntry]:
         """Return the files as entries of a tree."""
@@ -234,17 +239,21 @@ class ImageChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageChanges:
-    """The differences between two images; without `files_known`, files and labels are not."""
+    """The differences between two images.
+
+    Without `files_known`, files and labels were not compared; without `packages_known`, packages.
+    """
 
     before: Manifest
     after: Manifest
     changes: tuple[ImageChange, ...]
     files_known: bool
+    packages_known: bool
 
     @property
     def is_equal(self) -> bool:
         """True if everything could be compared, and nothing differs."""
-        return self.files_known and not self.changes
+        return self.files_known and self.packages_known and not self.changes
 
     def as_json(self) -> str:
         """Return all differences as JSON."""
@@ -253,6 +262,7 @@ class ImageChanges:
                 "before": {"image": self.before.image, "started": self.before.started},
                 "after": {"image": self.after.image, "started": self.after.started},
                 "files_compared": self.files_known,
+                "packages_compared": self.packages_known,
                 "changes": [asdict(change) for change in self.changes],
             },
             indent=1,
@@ -266,6 +276,8 @@ class ImageChanges:
             listed = [printable(str(change)) for change in self.changes if change.what == kind]
             if kind in {"file", "label"} and not self.files_known:
                 lines.append(f"{kind}s: not compared: an earlier version kept no list of them")
+            elif kind == "package" and not self.packages_known:
+                lines.append("packages: not compared: a bill of materials is missing")
             else:
                 lines.append(
                     f"{kind}s: {counted(len(listed), 'difference') if listed else 'equal'}"
@@ -279,11 +291,11 @@ class ImageChanges:
 def image_changes(before: Path, after: Path) -> ImageChanges:
     """Compare the images in two folders: packages, files, sizes, labels and checks."""
     old, new = _manifest(before), _manifest(after)
-    first, second = _contents(before), _contents(after)
+    first, second = _contents(before, old), _contents(after, new)
+    bills = read_json(before / SBOM), read_json(after / SBOM)
+    packages_known = all(bills)
     changes = [
-        *_changed(
-            "package", packages_of(read_json(before / SBOM)), packages_of(read_json(after / SBOM))
-        ),
+        *(_changed("package", *map(packages_of, bills)) if packages_known else ()),
         *_changed("size", _sizes(old), _sizes(new)),
         *_changed("check", _checks(old), _checks(new)),
     ]
@@ -291,7 +303,13 @@ def image_changes(before: Path, after: Path) -> ImageChanges:
     if files_known:
         changes += _changed("label", first.labels, second.labels)
         changes += _changed_files(first.tree(), second.tree())
-    return ImageChanges(before=old, after=new, changes=tuple(changes), files_known=files_known)
+    return ImageChanges(
+        before=old,
+        after=new,
+        changes=tuple(changes),
+        files_known=files_known,
+        packages_known=packages_known,
+    )
 
 
 def _changed_files(
@@ -304,8 +322,14 @@ def _changed_files(
 
 
 def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
-    """Return the versions of the packages in a bill of materials, by name."""
-    return {package["name"]: package["version"] for package in part(bill, "components") or []}
+    """Return the versions of the packages in a bill of materials, by name.
+
+    Several of one name are listed: `1, 2`.
+    """
+    versions: dict[str, list[str]] = {}
+    for package in part(bill, "components") or []:
+        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
+    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -315,13 +339,14 @@ def _manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _contents(folder: Path) -> ImageContents:
+def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
-    try:
-        return read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
-    except (OSError, ValueError, EOFError):
-        if not (folder / OCI).exists():
-            return ImageContents()
+    with contextlib.suppress(OSError, ValueError, EOFError, zlib.error):
+        kept = read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
+        if kept.digest == manifest.artifacts["oci"].digest:
+            return kept
+    if not (folder / OCI).exists():
+        return ImageContents()
     layout = read_layout(folder / OCI)
     return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
 

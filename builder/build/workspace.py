@@ -219,7 +219,7 @@ class ImageLog:
         if not self._is_own and not is_running(self.path):
             self._held.enter_context(written(self.path))
             self._is_own = True
-            (self.path.parent / FAILED_STEP).unlink(missing_ok=True)
+            note_failure(self.path.parent, None)
 
     def end(self) -> None:
         self._held.close()
@@ -274,8 +274,11 @@ def log_text(log: Path, *, follow: bool) -> Iterator[bytes]:
             time.sleep(_LOOK_S)
 
 
-def note_failure(folder: Path, step: BuildStep) -> None:
-    """Note the step at which the build of an image failed."""
+def note_failure(folder: Path, step: BuildStep | None) -> None:
+    """Note the step at which the last build of an image failed; None if none did."""
+    if step is None:
+        (folder / FAILED_STEP).unlink(missing_ok=True)
+        return
     write_atomically(folder / FAILED_STEP, json.dumps(write(step), indent=1) + "\n")
 
 

@@ -310,11 +310,13 @@ def positive_number(text: str) -> int:
 
 def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: str) -> Path:
     """Return the path of an image that is named by path, or by its identifier in `out`."""
-    for place in (path, out / path.name):
+    for place in (places := (path, out / path.name)):
         if is_image(place):
             return place
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
+    if any((place / "build.log").exists() for place in places):
+        raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
     known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
     close = get_close_matches(path.name, known, n=1)
     guess = f"did you mean {close[0]}? " if close else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
@@ -46,10 +47,7 @@ def run(options: ShellOptions) -> int:
     """Run a shell, or a command; return its exit status."""
     folder = options.folder(MANIFEST, LOG)
     tools = Tools(processes=Processes(), home=Home.of_environment())
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
+    say = partial(print, file=sys.stderr)
     with at_work(tools, options.project, say):
         return shell(
             folder, tools, options.argv, stage=options.stage, runner=options.runner, say=say

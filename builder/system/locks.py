@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -14,6 +15,7 @@ from builder.model.errors import Interrupted
 
 _POLL_S = 0.1
 _MOMENT_S = 1.0
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # Lustre without the option flock
 # Opened for writing: only then does NFS forward the lock to its server (flock(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -87,21 +89,34 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """Replace a file by an empty one, and lock it: it is being written to until this ends."""
+    """Replace a file by an empty one, and lock it: it is being written to until this ends.
+
+    On a file system without locks it is only replaced.
+    """
     path.unlink(missing_ok=True)
     with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with _if_supported():
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def is_written(file: IO[bytes]) -> bool:
     """Return whether somebody writes to an open file at present, by `written`."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(file, fcntl.LOCK_UN)
+    with _if_supported():
+        if not _try(file, fcntl.LOCK_SH):
+            return True
+        fcntl.flock(file, fcntl.LOCK_UN)
     return False
+
+
+@contextlib.contextmanager
+def _if_supported() -> Iterator[None]:
+    """Ignore that a file system has no locks."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 @contextlib.contextmanager
@@ -136,7 +151,7 @@ def is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _try(file: IO[str], how: int) -> bool:
+def _try(file: IO[str] | IO[bytes], how: int) -> bool:
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -175,7 +175,8 @@ class Processes:
     ) -> int:
         """Run a command with this program's streams, on its terminal; return its exit status.
 
-        An interruption from the terminal is the command's alone.
+        After a signal that is 128 and the signal's number, as in a shell. An interruption from the
+        terminal is the command's alone.
         """
         words = tuple(os.fspath(word) for word in argv)
         with self._started(
@@ -183,7 +184,8 @@ class Processes:
         ) as child:
             before = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
-                return child.wait()
+                status = child.wait()
+                return status if status >= 0 else 128 - status
             finally:
                 signal.signal(signal.SIGINT, before)
 

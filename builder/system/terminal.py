@@ -107,7 +107,7 @@ _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
 # A share that a tool prints: `[ 45%]` of CMake and pip, `[12/480]` of Ninja.
 _SHARE = re.compile(
-    r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d+)/(?P<all>[1-9]\d*)\]"
+    r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"
 )
 _MINUTE, _HOUR = 60, 3600
 
@@ -164,7 +164,7 @@ class Progress:
         self.level = level
         self._stream = stream or sys.stderr
         self._start = time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._every_s = every_s
         self._now: dict[str, _ImageStatus] = {}
 
@@ -298,8 +298,9 @@ class LiveProgress(Progress):
 
     def _tick(self) -> None:
         for identifier, status in [*self._now.items()]:
-            if self._now.get(identifier) is status:
-                self._show(identifier, status.summary(self._most))
+            with self._lock:  # else the end of the image could be shown in between
+                if self._now.get(identifier) is status:
+                    self._show(identifier, status.summary(self._most))
 
     def step(self, identifier: str, text: str) -> None:
         self._now[identifier] = _ImageStatus(text)

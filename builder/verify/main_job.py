@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.artifacts.manifests import ImageState, read_manifest
+from builder.build.engines import Buildah
 from builder.build.executor import Executor, ThreadExecutor, run_all
 from builder.build.run import Run
 from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
-from builder.build.workspace import FAILED_STEP, note_failure
+from builder.build.workspace import note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import (
     BuildImagesError,
@@ -141,6 +142,7 @@ class _MainJob:
             return ImageState(work="build", text="")
         state = state_of_image(self._run, spec)
         if state.manifest and state.work == "none":
+            note_failure(self._run.settings.out / spec.image.identifier, None)
             self._unchanged(spec.image.identifier, state.manifest)
         return state
 
@@ -283,6 +285,7 @@ class _MainJob:
 
     def _finished(self, name: str) -> None:
         job = self._jobs[name]
+        note_failure(self._run.settings.out / name, None)
         if self._elsewhere:
             job.manifest = read_manifest(self._run.settings.out / name)
         assert job.manifest is not None
@@ -297,7 +300,6 @@ class _MainJob:
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest
-        (self._run.settings.out / name / FAILED_STEP).unlink(missing_ok=True)
         self._run.progress.finish(name, "unchanged", manifest.outcome)
 
     def _failed(self, images: Sequence[str], task: Task, error: BaseException) -> None:
@@ -309,8 +311,11 @@ class _MainJob:
                 own.tail = ()  # its output was shown as it came
             if isinstance(own, StepFailed):
                 own = with_log(own, self._run.settings.out / name)
-                if own.step:
-                    note_failure(self._run.settings.out / name, own.step)
+            step = own.step if isinstance(own, StepFailed) else None
+            if step and step.engine == Buildah.name:
+                shell = f"a shell before this step: build-images shell {name}"
+                own.hint = "; ".join(filter(None, [own.hint, shell]))
+            note_failure(self._run.settings.out / name, step)
             if name != first:
                 text = f"not built: its {task.label}, shared with {first}, failed"
                 log, code = own.log if isinstance(own, StepFailed) else None, own.exit_code

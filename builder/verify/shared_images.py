@@ -15,7 +15,7 @@ from builder.build.base_store import base_key
 from builder.build.inputs import program_digest
 from builder.build.mirror import find_mirror
 from builder.build.run import Run
-from builder.build.workspace import FILES, LOG, SPEC_FILES, output_folder, remove
+from builder.build.workspace import FAILED_STEP, FILES, LOG, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
 from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
@@ -99,7 +99,13 @@ def _move(taken: Path, folder: Path) -> None:
     """Move an image to its output folder; the manifest is the last: it says that all is there."""
     output_folder(folder)
     keep_previous(folder)
-    for name in (MANIFEST, *FILES.values(), EVIDENCE):  # those of an older image
+    for name in (
+        MANIFEST,
+        CONTENTS,
+        FAILED_STEP,
+        *FILES.values(),
+        EVIDENCE,
+    ):  # those of an older image
         remove(folder / name)
     for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
         remove(folder / path.name)

@@ -252,8 +252,7 @@ class Instructions:
             f"the build failed at: {shortened(self._current) or 'its start'}",
             tail=self._output or error.tail,
             log=error.log,
-            hint=f"all output: build-images logs {image}; a shell before this step: "
-            f"build-images shell {image}",
+            hint=f"all output: build-images logs {image}",
             step=step if self._current else None,
         )
 

@@ -138,6 +138,7 @@ class DaskExecutor:
         self._packed: dict[str, str] = {}  # digests of entries, by image
         self._tasks: dict[Attempt, Task] = {}
         self._results: dict[Attempt, OrderResult] = {}
+        self._last: dict[str, Attempt] = {}  # the last attempts, by image
         connection.watch(self._joined, self._lost, self._told, self._gone)
 
     def capacity(self) -> Sequence[Worker]:
@@ -149,10 +150,11 @@ class DaskExecutor:
         known = self._known[attempt.worker.name]
         where = f"on {known.facts.machine} ({attempt.worker.pool.name})"
         self.run.progress.step(task.image, f"{task.label.removesuffix(f' {task.image}')} {where}")
-        self._tasks[attempt] = task
+        self._tasks[attempt], self._last[task.image] = task, attempt
         try:
             order = self._order(task)
         except MissingPrerequisite as error:
+            self._pause(attempt)
             self.events.put(AttemptEnded(attempt=attempt, error=error))
             return
         self._connection.submit(
@@ -255,6 +257,7 @@ class DaskExecutor:
 
     def _ended(self, attempt: Attempt, text: str, error: BaseException | None) -> None:
         """Report the end of an attempt. `text` is its result; called in Dask's thread."""
+        self._pause(attempt)
         if error is None:
             try:
                 result = self._results[attempt] = OrderResult.read(text)
@@ -296,6 +299,12 @@ class DaskExecutor:
             log.write_text(result.log)
         return StepFailed(failure.message, tail=failure.tail, log=log, hint=failure.hint)
 
+    def _pause(self, attempt: Attempt) -> None:
+        """Show that nothing runs for the image of an attempt, unless a later attempt does."""
+        for image, last in [*self._last.items()]:
+            if last == attempt:
+                self.run.progress.pause(image)
+
     def _set_tag(self, tag: str, digest: str) -> MissingPrerequisite | None:
         """Let a tag name an entry; return the error of the store, if any."""
         try:
@@ -333,9 +342,10 @@ class DaskExecutor:
         if known := self._known.get(address):
             how = "leaves" if is_expected else "is lost"
             self.run.progress.say(f"{known.facts.machine} {how} ({known.worker.pool.name})")
-            self._connection.cancel(
-                self._key(attempt) for attempt in [*self._tasks] if attempt.worker.name == address
-            )
+            lost = [attempt for attempt in [*self._tasks] if attempt.worker.name == address]
+            for attempt in lost:
+                self._pause(attempt)
+            self._connection.cancel(map(self._key, lost))
             self.events.put(WorkerLost(worker=address, explained=is_expected))
 
     def _gone(self) -> None:

@@ -159,6 +159,7 @@ def test_the_output_of_a_failed_step_is_told_once(name: str, machine: Commands) 
         ENGINES[name](machine.tools).build(build)
     layer = "aaaaaaaaaaa" if name == "buildah" else ""
     assert failed.value.tail == ("make: *** No rule",)
+    assert "shell" not in failed.value.hint, "no step is noted yet"
     assert failed.value.step == BuildStep(instruction="RUN make", number=2, layer=layer)
     assert printed[-1] == "make: *** No rule"
 

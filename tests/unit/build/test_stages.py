@@ -371,7 +371,11 @@ def test_a_failed_step_is_known_by_its_place(
         "the build failed at: it", step=BuildStep(instruction=instruction, number=number)
     )
     site.engine.fails = {word: error}
-    [failed] = site.job().errors.values()
+    hints, name = list[str](), spec.image.identifier
+    for site.engine.name in ("docker", "buildah"):
+        [failed] = site.job().errors.values()
+        hints.append(failed.hint)
+    assert hints == ["", f"a shell before this step: build-images shell {name}"]
     assert isinstance(failed, StepFailed)
     assert failed.message == "the build failed at: it" + (f"\n  {where}" if where else "")
     assert failed.step

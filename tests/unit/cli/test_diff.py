@@ -77,7 +77,8 @@ def write(
     keep_contents(folder, layout.path, comparable(entries_of_layout(layout, {})))
     components = [{"name": key, "version": text} for key, text in packages.items()]
     (folder / "sbom.cdx.json").write_text(json.dumps({"components": components}))
-    about = {"image": name, "checks": checks, "artifacts": {"oci": {"size": size}}}
+    about = {"image": name, "checks": checks}
+    about["artifacts"] = {"oci": {"size": size, "digest": layout.digest}}
     (folder / "manifest.json").write_text(json.dumps(document(about)))
     return folder
 
@@ -120,9 +121,11 @@ def test_an_image_and_the_build_before(tmp_path: Path, capsys: pytest.CaptureFix
     changes = json.loads(capsys.readouterr().out)["changes"]
     assert len(changes) == 10
     assert changes[0] == {"what": "package", "name": "libc6", "before": "2.41", "after": "2.42"}
-    (folder / "previous" / CONTENTS).write_bytes(b"damaged")
-    assert diff(tmp_path, IMAGE) == 1
-    assert "files: not compared" in capsys.readouterr().out
+    kept = folder / "previous" / CONTENTS
+    for damaged in (b"damaged", kept.read_bytes()[:10] + b"\xff" * 20):
+        kept.write_bytes(damaged)
+        assert diff(tmp_path, IMAGE) == 1
+        assert "files: not compared" in capsys.readouterr().out
 
 
 def test_what_is_not_compared_is_not_equal(tmp_path: Path) -> None:
@@ -131,6 +134,39 @@ def test_what_is_not_compared_is_not_equal(tmp_path: Path) -> None:
     (folder / CONTENTS).unlink()
     shutil.rmtree(folder / "image.oci")
     assert diff(tmp_path, IMAGE, OTHER) == 1
+
+
+def test_files_of_another_build_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path)
+    write_new(tmp_path)
+    shutil.copyfile(folder / "previous" / CONTENTS, folder / CONTENTS)
+    assert diff(tmp_path, IMAGE) == 1
+    assert capsys.readouterr().out.endswith(TEXT)  # its layout is read instead
+
+
+def test_packages_of_one_name_without_version_or_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = write(tmp_path), write(tmp_path, OTHER)
+    keys = [{"name": "key", "version": "2"}, {"name": "key", "version": "1"}]
+    for folder, parts in zip(folders, (keys, [keys[1], {"name": "bare"}]), strict=True):
+        (folder / "sbom.cdx.json").write_text(json.dumps({"components": parts}))
+    assert diff(tmp_path, IMAGE, OTHER) == 1
+    shown = "packages: 2 differences\n  bare: none → unknown\n  key: 1, 2 → 1\n"
+    assert shown in capsys.readouterr().out
+    (folders[0] / "sbom.cdx.json").unlink()
+    assert diff(tmp_path, IMAGE, OTHER) == 1
+    assert "packages: not compared: a bill of materials is" in capsys.readouterr().out
+
+
+def test_an_image_whose_build_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / IMAGE).mkdir()
+    (tmp_path / IMAGE / "build.log").touch()
+    assert diff(tmp_path, IMAGE) == 2
+    shown = f"{IMAGE}: no finished image\n  hint: see build-images logs {IMAGE}\n"
+    assert capsys.readouterr().err == f"build-images: {shown}"
 
 
 def test_many_differences_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

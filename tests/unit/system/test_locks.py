@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from builder.model.errors import Interrupted
 from builder.system import locks
-from builder.system.locks import is_at, locked, locked_now, together
+from builder.system.locks import is_at, is_written, locked, locked_now, together, written
 from builder.system.orphans import MARK, end_orphans, living
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_is_written_where_there_are_no_locks(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    refused = pytest.raises(OSError, match="Input/output") if number == errno.EIO else nullcontext()
+    path = tmp_path / "log"
+    with refused, written(path), path.open("rb") as file:
+        assert not is_written(file)
+    with refused, path.open("rb") as file:
+        assert not is_written(file)
 
 
 def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

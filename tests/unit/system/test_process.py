@@ -79,6 +79,11 @@ def test_arguments_are_not_read_by_a_shell(log: Path) -> None:
     assert log.read_text().splitlines()[1] == "$HOME; `id`"
 
 
+@pytest.mark.parametrize(("script", "status"), [("exit 3", 3), ("kill -9 $$", 137)])
+def test_the_status_of_an_interactive_command_is_that_of_a_shell(script: str, status: int) -> None:
+    assert Processes().interactive(sh(script)) == status
+
+
 def test_failure_quotes_its_last_lines_and_names_the_log(log: Path) -> None:
     script = sh("for n in $(seq 100); do echo line $n; done; exit 3")
     with pytest.raises(StepFailed) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 
 import pytest
@@ -74,6 +75,7 @@ def test_a_table_on_a_terminal_shows_the_last_step_of_each_image(
         ),
         ("[120/480] cc a.c", "builds STEP 2/3: RUN make | 25 % | [120/480] cc a.c"),
         ("checking for cc", "builds STEP 2/3: RUN make | checking for cc"),
+        (f"[{'1' * 5000}/2]", f"builds STEP 2/3: RUN make | [{'1' * 100}"),
         ("a b.c 400%", "builds STEP 2/3: RUN make | a b.c 400%"),
     ],
 )
@@ -105,6 +107,25 @@ def test_a_row_has_the_last_line_of_output(
         progress.output("a", "[ 45%] Building")
         time.sleep(0.7)
     assert "builds | 45 % | [ 45%] Building" in capsys.readouterr().err
+
+
+def test_a_row_of_an_image_that_ends_meanwhile_shows_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    progress = LiveProgress()
+    ender = threading.Thread(target=progress.finish, args=("a", "built", ""))
+
+    def summary(_status: object, _most: int) -> str:
+        ender.start()
+        ender.join(0.2)
+        return "builds"
+
+    with progress.running(["a"]):
+        monkeypatch.setattr("builder.system.terminal._ImageStatus.summary", summary)
+        progress._tick()
+        ender.join()
+    assert "✓ built" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

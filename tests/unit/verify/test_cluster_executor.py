@@ -315,6 +315,10 @@ def test_an_image_comes_into_its_output_folder(
         *("evidence/sif.json", "files/host-contract.json", "manifest.json"),
     ]
     assert not (folder / "elsewhere").exists()
+    for old in ("contents.json.gz", "failed-step.json"):  # of an image that was there before
+        (folder / old).touch()
+        bench.executor._take(bench.image, entries[1])
+        assert not (folder / old).exists()
     tag = image_tag(run, bench.image, manifest.inputs.base.key)
     assert bench.shared.digest(tag) == (entries[1] if is_tagged else "")
 
@@ -487,6 +491,22 @@ def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
     assert bench.lines()[2:] == ["n1: building", "n1 is lost (x86)", "n1 leaves (x86)"]
     bench.executor.cancel(attempt)
     assert bench.connection.cancelled[-1] == key
+
+
+@pytest.mark.parametrize("how", ["ended", "lost", "retried"])
+def test_nothing_is_told_of_a_task_that_is_over(how: str, bench: Bench) -> None:
+    told = bench.executor.run.progress._now
+    bench.begin("image")
+    assert [*told] == [bench.image.identifier]
+    if how != "ended":
+        bench.connection.lost("tcp://n1", False)
+    if how == "retried":
+        [first] = bench.connection.submitted.values()
+        bench.begin("image", 2)
+        first[2](OrderResult().text(), None)  # late
+    elif how == "ended":
+        bench.end(OrderResult())
+    assert bool(told) is (how == "retried")
 
 
 def test_the_run_ends_with_its_scheduler(bench: Bench) -> None:

@@ -92,6 +92,8 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
     assert sorted(one.name for one in (folder / "previous").iterdir()) == [
         *("contents.json.gz", "manifest.json", "sbom.cdx.json")
     ]
+    assert site.job(cache=False).exit_code == 0
+    assert not (folder / "contents.json.gz").exists(), "of the build before"
 
 
 def test_what_was_built_before_is_only_verified(
@@ -111,7 +113,9 @@ def test_what_was_built_before_is_only_verified(
     manifest["in_image_checks"] = [{"name": "x", "script": "/x", "needs": [], "timeout_s": 1}]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     results["error"] = MissingPrerequisite("no user namespaces")
+    (folder / "failed-step.json").touch()
     untried = site.job(verify=True)
+    assert not (folder / "failed-step.json").exists(), "no step failed"
     assert untried.exit_code == 4
     assert f"{IMAGE}: this machine lacks what its checks need. Not run, not recorded:\n" in str(
         untried.errors[IMAGE]
@@ -150,7 +154,9 @@ def test_an_image_that_this_machine_cannot_verify_is_not_finished(
     assert site.said.getvalue().count("packing the OCI layout") == 1
     (folder / "evidence/oci.json").write_text("{}")
     for verify, end in ((False, "unchanged, verified"), (True, "verified, oci in ...")):
+        (folder / "failed-step.json").touch()
         assert site.job(verify=verify).exit_code == 0
+        assert not (folder / "failed-step.json").exists()
         assert said(site).endswith(f"{end}\n")
 
 
