@@ -48,7 +48,14 @@ from builder.sources.base_digests import (
 )
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader
-from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
+from builder.sources.locking import (
+    Locking,
+    SourceRequest,
+    changes,
+    lock_sources,
+    lock_text,
+    merged,
+)
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
 from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
 from builder.sources.wheels import WheelIndex
@@ -326,6 +333,11 @@ class Lockable:
             write_atomically(path, lock_text(own))
         failures = (*unlocked, *unpinned)
         return lock, _not_locked(failures, store) if failures else None
+
+    @staticmethod
+    def changes(project: Project, lock: Lock) -> Iterator[str]:
+        """Yield a line each on the sources and the base images of a project's new lock."""
+        return changes(project.lock, lock, project.inherited)
 
 
 def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:

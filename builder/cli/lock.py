@@ -11,10 +11,9 @@ from builder.cli.options import Parser, SelectorOptions, add_flag
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
-from builder.model import Lock, Project
+from builder.model import Lock
 from builder.model.errors import counted
 from builder.model.inputs import LOCK
-from builder.sources.locking import lock_changes
 from builder.system.terminal import Progress
 
 
@@ -50,7 +49,8 @@ def run(options: LockOptions) -> int:
     if options.json:
         print(lock_json(lock))
     else:
-        _show(project, lock, lockable.downloads)
+        print("\n".join(f"{LOCK}: {line}" for line in lockable.changes(project, lock)))
+        _show_clones(lockable.downloads)
     if error:
         raise error
     return 0
@@ -65,9 +65,7 @@ def _show_check(unlocked: Sequence[str], unpinned: Sequence[str], *, as_json: bo
     print(f"{LOCK} matches the recipes{lacking}")
 
 
-def _show(project: Project, lock: Lock, downloads: Downloads) -> None:
-    for change in lock_changes(project.lock, lock, project.inherited):
-        print(f"{LOCK}: {change}")
+def _show_clones(downloads: Downloads) -> None:
     for recipe, repository, commit in downloads.clones:
         how = f"at commit {commit}" if commit else "without a commit: it can change at any time"
         print(f"not lockable: {recipe} clones {repository} {how}")

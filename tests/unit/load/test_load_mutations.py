@@ -164,9 +164,13 @@ def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(ROOT / "files", root / "files")
     known = {(root / name).read_bytes(): parse(root / name, name, Faults()) for name in FILES}
 
-    def parsed(path: Path, file: str, faults: Faults) -> Node | None:
+    def parsed(path: Path, file: str, faults: Faults, *, if_empty: str = "") -> Node | None:
         node = known.get(path.read_bytes()) if path.exists() else None
-        return node if node and node.where.file == file else parse(path, file, faults)
+        return (
+            node
+            if node and node.where.file == file
+            else parse(path, file, faults, if_empty=if_empty)
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(project, "parse", parsed)

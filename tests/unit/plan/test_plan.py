@@ -514,13 +514,6 @@ def test_templates_that_fail_for_a_cell_are_faults_all_at_once(tmp_path: Path) -
     assert all("for debian13 ppc64le" in fault.problem for fault in caught.value.faults)
 
 
-def test_a_project_without_run_checks_is_bad_input(tmp_path: Path) -> None:
-    given = project(tmp_path)
-    (tmp_path / "tests/images/run-checks").unlink()
-    with pytest.raises(BadInput, match="run-checks"):
-        planned(given)
-
-
 def test_a_project_of_one_recipe_and_one_base_plans(tmp_path: Path) -> None:
     """What its conditions say of other bases holds of no cell here, and is no fault."""
     shutil.copytree(ROOT / "tests/images", tmp_path / "tests/images")
