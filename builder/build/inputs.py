@@ -310,8 +310,7 @@ class Lockable:
     ) -> tuple[Lock, BuildImagesError | None]:
         """Write the lock of a project's folder; return it, and an error if it is incomplete.
 
-        What the project inherits is not written again.
-        Entries that could be locked are written even if others failed; the error names those.
+        Entries that could be locked are written, except inherited ones; the error names the others.
         """
         urls = [url for source in self.sources for url in source.urls]
         store = store_of(folder, project.site, urls)
