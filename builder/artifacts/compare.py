@@ -193,15 +193,16 @@ def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) 
 
 
 def keep_previous(folder: Path) -> None:
-    """Keep what describes a finished image when another build replaces it."""
-    if not (folder / MANIFEST).exists():
-        return
-    previous = folder / PREVIOUS
-    shutil.rmtree(previous, ignore_errors=True)
-    previous.mkdir()
-    for name in (SBOM, CONTENTS, MANIFEST):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(folder / name, previous / name)
+    """Keep what describes an image, and mark it as unfinished: another build replaces it."""
+    if (folder / MANIFEST).exists():
+        previous = folder / PREVIOUS
+        shutil.rmtree(previous, ignore_errors=True)
+        previous.mkdir()
+        for name in (SBOM, CONTENTS, MANIFEST):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(folder / name, previous / name)
+    for name in (MANIFEST, CONTENTS):
+        (folder / name).unlink(missing_ok=True)
 
 
 def previous_of(folder: Path) -> Path:
@@ -315,10 +316,12 @@ def image_changes(before: Path, after: Path) -> ImageChanges:
 def _changed_files(
     before: Mapping[str, TreeEntry], after: Mapping[str, TreeEntry]
 ) -> Iterator[ImageChange]:
-    for path, text in changed_paths(after, before).items():
-        gone = "gone" if path in before else "new"
-        both = path in before and path in after
-        yield ImageChange(what="file", name=f"/{path}", after=text if both else gone)
+    for path, difference in changed_paths(after, before).items():
+        if path in before and path in after:
+            text = difference
+        else:
+            text = "gone" if path in before else "new"
+        yield ImageChange(what="file", name=f"/{path}", after=text)
 
 
 def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
@@ -342,9 +345,10 @@ def _manifest(folder: Path) -> Manifest:
 def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
     with contextlib.suppress(OSError, ValueError, EOFError, zlib.error):
-        kept = read(ImageContents, json.loads(gzip.decompress((folder / CONTENTS).read_bytes())))
-        if kept.digest == manifest.artifacts["oci"].digest:
-            return kept
+        text = gzip.decompress((folder / CONTENTS).read_bytes())
+        contents = read(ImageContents, json.loads(text))
+        if contents.digest == manifest.artifacts["oci"].digest:
+            return contents
     if not (folder / OCI).exists():
         return ImageContents()
     layout = read_layout(folder / OCI)

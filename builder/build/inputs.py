@@ -51,7 +51,7 @@ from builder.sources.download import Downloader
 from builder.sources.locking import (
     Locking,
     SourceRequest,
-    changes,
+    lock_changes,
     lock_sources,
     lock_text,
     merged,
@@ -336,7 +336,7 @@ class Lockable:
     @staticmethod
     def changes(project: Project, lock: Lock) -> Iterator[str]:
         """Yield a line each on the sources and the base images of a project's new lock."""
-        return changes(project.lock, lock, project.inherited)
+        return lock_changes(project.lock, lock, project.inherited)
 
 
 def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:

@@ -266,8 +266,8 @@ def log_text(log: Path, *, follow: bool) -> Iterator[bytes]:
         rest = b""
         while True:
             is_last = not (follow and is_written(file))  # first: what is written since is read
-            whole, newline, rest = (rest + file.read()).rpartition(b"\n")
-            yield whole + newline
+            lines, newline, rest = (rest + file.read()).rpartition(b"\n")
+            yield lines + newline
             if is_last:
                 yield rest
                 return

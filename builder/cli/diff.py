@@ -34,8 +34,7 @@ def run(options: DiffOptions) -> int:
     """Print the differences of two images; return 1 if there are any."""
     folder = options.folder(MANIFEST)
     if options.other:
-        options.path = options.other
-        changes = image_changes(folder, options.folder(MANIFEST))
+        changes = image_changes(folder, options.folder(MANIFEST, path=options.other))
     else:
         changes = image_changes(previous_of(folder), folder)
     print(changes.as_json() if options.json else changes.as_text())

@@ -36,5 +36,6 @@ def run(options: ExplainOptions) -> int:
     else:
         print(show.explanation(plan, decided, seen, complete=options.verbose))
         lower = layers_of(options.project).each[:-1]
-        print("; ".join(f"{each.name}: {each.folder}" for each in lower), end="\n" * bool(lower))
+        if lower:
+            print("; ".join(f"{layer.name}: {layer.folder}" for layer in lower))
     return 0

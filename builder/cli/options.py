@@ -83,10 +83,10 @@ class ImageOptions(Options):
 
     path: Path
 
-    def folder(self, *names: str) -> Path:
-        """Return the image's folder, in which one of these files is."""
+    def folder(self, *names: str, path: Path | None = None) -> Path:
+        """Return the folder of the image, or of that at `path`, which has one of these files."""
         return find_image(
-            self.path,
+            path or self.path,
             self.out,
             lambda path: any((path / name).exists() for name in names),
             "name an image's folder, such as out/IDENTIFIER, or its identifier",

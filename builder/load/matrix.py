@@ -62,10 +62,10 @@ def read_matrix(
     )
     lists = {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES}
     kind = dict[str, tuple[str, ...]]
-    whole = {"axes": record(kind, lists)} if is_whole else {}
+    every_axis = {"axes": record(kind, lists)} if is_whole else {}
     read = record(
         functools.partial(_matrix, where=node.where),
-        whole,
+        every_axis,
         {
             **({} if is_whole else {"axes": record(kind, {}, lists)}),
             "exclude": list_of(exclude),
@@ -94,10 +94,10 @@ def over(own: Matrix, below: Matrix) -> Matrix:
     """
     axes = {**below.axes, **own.axes}
     default = {
-        name: kept
+        name: fitting
         for name, patterns in below.default.items()
-        for kept in [tuple(one for one in patterns if _selects(name, one, axes))]
-        if kept
+        for fitting in [tuple(each for each in patterns if _selects(name, each, axes))]
+        if fitting
     }
     tags = {(tag.recipe, tag.tag): tag for tag in below.tags if _is_on(tag, axes)}
     return Matrix(

@@ -113,14 +113,14 @@ class Lock:
         A wheel is that of the stages that name it, whichever recipes it was locked for: CUDA's
         wheels depend on the cell.
         """
-        found: list[LockedSource] = []
+        sources: list[LockedSource] = []
         for source in self.sources.values():
             if source.url.startswith(WHEEL_SOURCE):
                 users = tuple(name for name, urls in stages.items() if source.url in urls)
                 source = replace(source, recipes=users)  # noqa: PLW2901
             if not stages.keys().isdisjoint(source.recipes):
-                found.append(source)
-        return tuple(sorted(found, key=lambda source: source.url))
+                sources.append(source)
+        return tuple(sorted(sources, key=lambda source: source.url))
 
     def asked(self, urls: Sequence[str]) -> str:
         """Return the locked one of several alternatives as a URL for blocks; else the first."""

@@ -169,7 +169,7 @@ def merged(
     return Lock(sources=sources, references={**known.references, **new.references})
 
 
-def changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:
+def lock_changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:
     """Yield what became of a lock's sources and of its base images."""
     own = lock.beyond(inherited)
     yield _changes("source", before.sources, lock.sources, own.sources)

@@ -114,12 +114,12 @@ _MINUTE, _HOUR = 60, 3600
 
 def duration(seconds: float) -> str:
     """Return a duration in words: `45 s`, `3 min 10 s`, `2 h 5 min`."""
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    total = int(seconds)
+    if total < _MINUTE:
+        return f"{total} s"
+    if total < _HOUR:
+        return f"{total // _MINUTE} min {total % _MINUTE} s"
+    return f"{total // _HOUR} h {total % _HOUR // _MINUTE} min"
 
 
 @dataclass(slots=True)

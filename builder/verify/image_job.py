@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder import __version__
 from builder.artifacts import oci
-from builder.artifacts.compare import CONTENTS, keep_contents, keep_previous
+from builder.artifacts.compare import keep_contents, keep_previous
 from builder.artifacts.manifests import ImageState, write_manifest
 from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
@@ -34,7 +34,6 @@ from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
 from builder.model.errors import StepFailed
 from builder.model.manifest import (
-    MANIFEST,
     SBOM,
     ImageInputs,
     Manifest,
@@ -133,8 +132,6 @@ class ImageJob:
             return
         self._log.begin()
         keep_previous(self._folder)
-        for name in (MANIFEST, CONTENTS):
-            (self._folder / name).unlink(missing_ok=True)
         base = self._stages.base(image)
         origin = base.digest if base else image.base_image
         work.start_from(f"{origin} {run.settings.epoch} {self._stages.native_of(image)}")

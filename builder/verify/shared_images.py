@@ -99,13 +99,7 @@ def _move(taken: Path, folder: Path) -> None:
     """Move an image to its output folder; the manifest is the last: it says that all is there."""
     output_folder(folder)
     keep_previous(folder)
-    for name in (
-        MANIFEST,
-        CONTENTS,
-        FAILED_STEP,
-        *FILES.values(),
-        EVIDENCE,
-    ):  # those of an older image
+    for name in (FAILED_STEP, *FILES.values(), EVIDENCE):  # those of an older image
         remove(folder / name)
     for path in sorted(taken.iterdir(), key=lambda path: path.name == MANIFEST):
         remove(folder / path.name)

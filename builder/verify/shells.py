@@ -140,8 +140,8 @@ def _container(tools: Tools, layer: str) -> Iterator[tuple[Buildah, str]]:
             "the builder's storage does not have this stage any more",
             hint="build the image again; 'build-images gc' may have removed it",
         )
-    made = tools.processes.capture(buildah.command("from", layer), env=buildah.environment)
-    name = made.stdout.split()[-1]
+    created = tools.processes.capture(buildah.command("from", layer), env=buildah.environment)
+    name = created.stdout.split()[-1]
     try:
         yield buildah, name
     finally:

@@ -132,22 +132,24 @@ def test_an_image_is_proven_up_to_the_gpu(
     assert "three formats equal" in done.stdout
     assert "not proven on a GPU" in done.stdout
     folder = site / "out" / f"cuda-small-1.0-{base}-cuda{cuda}-x86_64"
-    found = manifest_of(folder)["checks"]
+    checks = manifest_of(folder)["checks"]
     for name in FORMATS:
-        outcomes = {one["check"]: one for one in found[name]}
+        outcomes = {one["check"]: one for one in checks[name]}
         assert outcomes["cuda-clean"]["outcome"] == "passed"
         control = outcomes["gpu-control"]
         assert control["outcome"] == "passed"
         assert "cudaErrorInsufficientDriver" in control["reason"]
-        assert {one["outcome"] for one in found[name]} == {"passed", "skipped"}
+        assert {one["outcome"] for one in checks[name]} == {"passed", "skipped"}
 
     tarball, home = folder / "image.tar.gz", HOME.format(cuda)
     files = files_of(tarball)
-    kept = {name.removeprefix(home) for name in files if name.startswith(home)}
-    loaded = {name for name in kept if ".so" in name}
+    unpacked_files = {name.removeprefix(home) for name in files if name.startswith(home)}
+    loaded = {name for name in unpacked_files if ".so" in name}
     names = {name.partition(".")[0].removeprefix("lib") for name in loaded}
     assert names == libraries, loaded
-    assert all("dist-info/" in name for name in kept - loaded)  # licences, and the list of packages
+    assert all(
+        "dist-info/" in name for name in unpacked_files - loaded
+    )  # licences, and the list of packages
     drivers = ("libcuda.so", "libnvidia-ml.so")
     assert not {name for name in files if name.rpartition("/")[2].startswith(drivers)}
     assert not {name for name in files if name.endswith(("/nvcc", "/ptxas", "/cuda.h"))}

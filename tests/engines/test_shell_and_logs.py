@@ -1,4 +1,4 @@
-"""What a user does about an image that fails: read the log as it grows, and look into the stage."""
+"""An image that fails: its log is read as it grows, and its stage is entered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def site_with_a_home(small_site: Path, small_home: Path, monkeypatch: pytest.Mon
 
 
 def followed(site: Path) -> tuple[str, str]:
-    """Build while another command follows the log; return the log, and what the build told."""
+    """Build while another command follows the log; return the log, and what the build printed."""
     log = site / "out" / IMAGE / "build.log"
     log.parent.mkdir(parents=True)
     log.write_text("of an earlier build\n")
@@ -37,10 +37,10 @@ def followed(site: Path) -> tuple[str, str]:
             if "building with buildah" in line:
                 break
         done = run_program(*PROGRAM, "logs", "-f", log.parent, cwd=PROJECT)
-        _, told = builder.communicate(timeout=60)
+        _, printed = builder.communicate(timeout=60)
     assert builder.returncode == 1
     assert done.stdout == log.read_text()
-    return done.stdout, told
+    return done.stdout, printed
 
 
 def shell(site: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
@@ -52,10 +52,10 @@ def shell(site: Path, *words: str, stdin: str = "") -> tuple[int, str, str]:
 def test_a_build_that_fails_is_followed_and_looked_into(site: Path) -> None:
     failing = STEP.removeprefix("RUN ")
     write_tiny(site, f'"{SLOW}"]}}\n  - shell: {{commands: ["{failing}"')
-    log, told = followed(site)
+    log, printed = followed(site)
     assert "earlier" not in log
     assert "now 1\nnow 2\nnow 3\n" in log
-    assert f"failed at: {STEP}\n  from {PLACE}\n  its last 1 line:\n  | oh\n" in told
+    assert f"failed at: {STEP}\n  from {PLACE}\n  its last 1 line:\n  | oh\n" in printed
     status, out, err = shell(site, "--", "sh", "-c", "id -u; ls /opt; exit 3")
     assert (status, out) == (3, "0\ngood\n")
     assert err.startswith(f"runtime, before the step that failed:\n  {STEP}\n  {PLACE}\n")

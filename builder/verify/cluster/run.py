@@ -116,8 +116,8 @@ class ListedWorker:
 def listed_workers(address: str, site: Site) -> list[ListedWorker]:
     """Return the workers of a scheduler; raises `MissingPrerequisite` if it does not answer."""
     with connected(address, site.security) as connection:
-        found = sorted(connection.workers().items())
-    return [_listed(name, facts, site) for name, facts in found]
+        workers = sorted(connection.workers().items())
+    return [_listed(address, facts, site) for address, facts in workers]
 
 
 def _listed(address: str, facts: WorkerFacts | str, site: Site) -> ListedWorker:

@@ -270,8 +270,8 @@ def main() -> int:
 
     def work() -> None:
         try:
-            given = Order.read(order.read_text())
-            events.put(carry_out(given, Progress(), running, order.with_name(_MACHINE)))
+            request = Order.read(order.read_text())
+            events.put(carry_out(request, Progress(), running, order.with_name(_MACHINE)))
         except BuildImagesError as error:
             events.put(OrderResult(failure=Failure.of(error)))
         except OSError as error:

@@ -62,10 +62,10 @@ def test_what_it_makes_is_clean(folder: Path, capsys: Capture) -> None:
     for command in ("plan", "spec", "lint", "explain"):
         capsys.readouterr()
         assert main([command, "--project", str(folder)]) == 0
-        told = "".join(capsys.readouterr())
-        assert (image if command != "lint" else "1 spec linted") in told
-        assert "0 errors, 0 warnings" in told or command not in {"lint", "spec"}
-    assert "from project: recipe climate; axis arch, base, cuda, mpi; check hello" in told
+        printed = "".join(capsys.readouterr())
+        assert (image if command != "lint" else "1 spec linted") in printed
+        assert "0 errors, 0 warnings" in printed or command not in {"lint", "spec"}
+    assert "from project: recipe climate; axis arch, base, cuda, mpi; check hello" in printed
     assert "mpicc -O2" in (folder / "out" / image / "Dockerfile").read_text()
 
 
@@ -109,16 +109,16 @@ def test_a_folder_with_content_is_refused(folder: Path, capsys: Capture) -> None
     capsys.readouterr()
     assert main(["init", str(folder)]) == 2
     named = ".github, .gitignore, README.md, files, matrix.yaml, ..."
-    told = f"build-images: {folder}: not empty: {named}\n  hint: name a new folder\n"
-    assert capsys.readouterr().err == told
+    expected = f"build-images: {folder}: not empty: {named}\n  hint: name a new folder\n"
+    assert capsys.readouterr().err == expected
     assert main(["init", str(folder / "README.md")]) == 2
-    told = f"build-images: {folder}/README.md: not a folder\n  hint: name a new folder\n"
-    assert capsys.readouterr().err == told
+    expected = f"build-images: {folder}/README.md: not a folder\n  hint: name a new folder\n"
+    assert capsys.readouterr().err == expected
     assert main(["init", str(folder / "README.md/sub")]) == 2
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == expected
     (folder / "link").symlink_to("nowhere")
     assert main(["init", str(folder / "link")]) == 2
-    assert capsys.readouterr().err == told.replace("README.md", "link")
+    assert capsys.readouterr().err == expected.replace("README.md", "link")
     with pytest.raises(BadInput, match=r"not empty: x\n"):
         write_new(one_file(folder.with_name("other")), {"y": ""}, dry_run=True)
 

@@ -1,4 +1,4 @@
-"""Projects that inherit: what replaces what, and what is told of whose file."""
+"""Projects that inherit: what replaces what, and which file a message names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def keys(project: Project) -> dict[str, str]:
     return {image.identifier: image.content_key for image in plan_of(project, EVERYTHING).images}
 
 
-def told(project: Path) -> list[str]:
+def messages(project: Path) -> list[str]:
     with pytest.raises(BadInput) as caught:
         load_project(project)
     return str(caught.value).splitlines()
@@ -159,7 +159,7 @@ def test_axes_defaults_and_tags_replace_one_by_one_and_exclusions_are_added(
 
 def test_a_project_can_inherit_nothing(project: Path) -> None:
     (project / "matrix.yaml").write_text("axes: {mpi: [openmpi5.0]}\ninherit: false\n")
-    lines = told(project)
+    lines = messages(project)
     assert "recipes/:1: the folder is missing or has no YAML file" in lines
     assert "matrix.yaml:1: axes.arch: this key is missing" in lines
 
@@ -203,7 +203,7 @@ def test_conditions_may_name_what_a_lower_layer_has_on_the_axis(
     if not fault:
         assert load_project(project).recipes["app"].where.file == name
         return
-    lines = told(project)
+    lines = messages(project)
     assert lines[0] == "1 fault in 1 file; nothing was built."
     assert f"{fault} matches no value" in lines[1]
 
@@ -212,7 +212,7 @@ def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) ->
     written(site, {"recipes/more.yaml": MORE.replace("core", "cor")})
     written(project, {"recipes/mine.yaml": MORE.replace("[hello]", "[helo]")})
     (shipped / "base-images/debian13.yaml").write_text("base: debian13\n")
-    lines = told(project)
+    lines = messages(project)
     assert lines[0].endswith("faults in 3 files; nothing was built.")
     assert 'site:recipes/more.yaml:4: parent: unknown recipe: "cor"' in lines
     assert 'recipes/mine.yaml:5: checks[0]: unknown check: "helo"' in lines
@@ -222,11 +222,11 @@ def test_each_fault_names_its_layer(project: Path, site: Path, shipped: Path) ->
 
 @pytest.mark.parametrize("file", ["matrix.yaml", "tests/images/checks.yaml"])
 def test_a_file_that_cannot_be_read_is_the_only_fault(project: Path, file: str) -> None:
-    """What it declares is not known, so nothing is told of those who name it."""
+    """What it declares is not known, so messages do not name those who use it."""
     limits = "axes: {mpi: [mpich9.9]}\n"
     text = MORE.replace("[hello]", "[hello, other]") if file != "matrix.yaml" else MORE + limits
     written(project, {"recipes/more.yaml": text, file: "axes: [\n"})
-    lines = told(project)
+    lines = messages(project)
     assert lines[0] == "1 fault in 1 file; nothing was built."
     assert lines[1].startswith(f"{file}:2: not YAML")
 
@@ -234,12 +234,12 @@ def test_a_file_that_cannot_be_read_is_the_only_fault(project: Path, file: str) 
 def test_a_lower_layer_does_not_know_a_higher_one(project: Path, site: Path) -> None:
     written(site, {"recipes/more.yaml": MORE.replace("core", "mine")})
     written(project, {"recipes/mine.yaml": MORE.replace("more", "mine")})
-    assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in told(project)
+    assert 'site:recipes/more.yaml:4: parent: unknown recipe: "mine"' in messages(project)
 
 
 def test_a_sites_layer_cannot_turn_inheritance_off(project: Path, site: Path) -> None:
     written(site, {"matrix.yaml": "axes: {mpi: [openmpi5.0]}\ninherit: false\n"})
-    assert "site:matrix.yaml:2: inherit: only a project can inherit nothing" in told(project)
+    assert "site:matrix.yaml:2: inherit: only a project can inherit nothing" in messages(project)
 
 
 @pytest.mark.parametrize("by", ["project", "variable"])
@@ -265,10 +265,10 @@ def test_a_site_names_a_layer_that_is_none(
     (project / file).write_text(f"sources: []\nlayer: {site}\n")
     if by == "variable":
         monkeypatch.setenv("BUILD_IMAGES_SITE", file)
-    assert f"{file}:2: layer: {site}: {problem}" in told(project)
+    assert f"{file}:2: layer: {site}: {problem}" in messages(project)
 
 
-def test_a_base_that_is_on_no_axis_is_told(project: Path, capsys: Capture) -> None:
+def test_a_base_that_is_on_no_axis_is_named(project: Path, capsys: Capture) -> None:
     base = (GOOD / "base-images/debian13.yaml").read_text().replace("debian13\n", "debian14\n")
     written(project, {"base-images/debian14.yaml": base})
     assert main(["plan", "--base", "debian14", "--project", str(project)]) == 3
@@ -359,8 +359,8 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert main(["lock", "--check", *argv]) == 0
     assert "1 source and 0 base images are not locked yet" in capsys.readouterr().out
     assert main(["lock", "--quiet", *argv]) == 0
-    told = "lock.yaml: 3 sources, 2 of them inherited; 1 new, 0 changed, 0 removed"
-    assert told in capsys.readouterr().out
+    expected = "lock.yaml: 3 sources, 2 of them inherited; 1 new, 0 changed, 0 removed"
+    assert expected in capsys.readouterr().out
     written_lock = (project / "lock.yaml").read_text()
     assert ("local:vendor/own.tar" in written_lock, URL in written_lock) == (True, False)
     assert (shipped / "lock.yaml").read_text() == lock
@@ -373,8 +373,8 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     (project / "lock.yaml").unlink()
     (project / "recipes/more.yaml").write_text(MORE)
     assert main(["lock", "--quiet", "--project", str(project)]) == 0
-    told = "lock.yaml: 2 sources, 2 of them inherited; nothing to write"
-    assert (told in capsys.readouterr().out, (project / "lock.yaml").exists()) == (True, False)
+    expected = "lock.yaml: 2 sources, 2 of them inherited; nothing to write"
+    assert (expected in capsys.readouterr().out, (project / "lock.yaml").exists()) == (True, False)
 
 
 def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped:
     )
     written(project, {"recipes/more.yaml": MORE})
     found = f'shipped:lock.yaml:3: recipes: {URL} is locked for an unknown recipe: "more"'
-    lines = told(project)
+    lines = messages(project)
     again = f"in that layer: build-images lock --project {shipped}, which removes the entry"
     assert lines[lines.index(found) + 1].strip() == again
 
@@ -398,7 +398,7 @@ def test_a_broken_link_is_not_replaced_by_an_inherited_file(project: Path) -> No
 @pytest.mark.parametrize("text", ["", "# mine\n"])
 def test_the_fault_of_an_empty_matrix_says_how_to_inherit(project: Path, text: str) -> None:
     (project / "matrix.yaml").write_text(text)
-    assert "    write {} to inherit everything" in told(project)
+    assert "    write {} to inherit everything" in messages(project)
 
 
 READ = ("matrix.yaml", "recipes/a.yml", "base-images/b.yml", "files/c/d", "facts/cuda.yaml")
