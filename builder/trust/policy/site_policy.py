@@ -135,6 +135,7 @@ RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)
+_accepted = list_of(text, least=1, distinct=True)  # an empty one would accept everything
 
 
 def read_policy(path: Path) -> Policy:
@@ -300,14 +301,14 @@ _hosts = record(
     RequiredHosts,
     {},
     {
-        "architectures": list_of(architecture, distinct=True),
-        "capabilities": _or_word(SAME, list_of(capability, distinct=True)),
+        "architectures": list_of(architecture, least=1, distinct=True),
+        "capabilities": _or_word(SAME, list_of(capability, least=1, distinct=True)),
         "driver": _driver,
-        "runtimes": list_of(one_of(RUNNERS, "container runtime"), distinct=True),
-        "launchers": _texts,
+        "runtimes": list_of(one_of(RUNNERS, "container runtime"), least=1, distinct=True),
+        "launchers": _accepted,
     },
 )
-_provenance = record(RequiredProvenance, {}, {"builders": _texts, "sources": _texts})
+_provenance = record(RequiredProvenance, {}, {"builders": _accepted, "sources": _accepted})
 _bill = record(RequiredBill, {}, {"forbidden_packages": _texts, "forbidden_licences": _texts})
 _OPTIONAL = {
     "signatures": positive("a number of signatures", "valid: a whole number, 1 or more"),
