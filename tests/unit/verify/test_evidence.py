@@ -247,6 +247,14 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
     assert (nothing.cpu, nothing.os, nothing.driver) == ("unknown", "unknown", "")
 
 
+def test_the_architecture_is_the_kernels(tmp_path: Path) -> None:
+    """Under QEMU, `uname` says what is emulated: evidence would say that the run was native."""
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/arch").write_text("ppc64le\n")
+    assert host_facts(proc=tmp_path).arch == "ppc64le"
+    assert host_facts().arch == platform.machine()
+
+
 # Versions as the driver's files have them; its README and issues of several projects quote them.
 VERSIONS = {
     "418.87.01": "NVRM version: NVIDIA UNIX ppc64le Kernel Module  418.87.01  Thu Aug  8 15:16:59",
