@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from builder.model import FAILED
+from builder.model.agreement import Statement, faults_of
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import FILE, HostContract
 from builder.model.errors import BadInput
@@ -150,7 +151,7 @@ def read_entry(
         return None
     card = card_of(manifest)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
-    faults = [*_proof_faults(manifest, proofs)]
+    faults = [*_proof_faults(manifest, proofs)] or _contradictions(folder, manifest)
     if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
         faults.append("the SBOM is for another image")
     if card.state == VERIFIED and faults:
@@ -192,6 +193,17 @@ def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[
             yield f"the evidence {proof.name} is for other artifacts"
         elif result not in {"PASSED", "WARNED"}:
             yield f"the evidence {proof.name} says {result or 'nothing'}"
+
+
+def _contradictions(folder: Path, manifest: Manifest) -> list[str]:
+    """Return what report and `publish` find against an image: a run without evidence, for one."""
+    statements: dict[str, Statement | None] = {}
+    for name in manifest.evidence:
+        try:
+            statements[name] = json.loads(_bytes(folder / name))
+        except (OSError, ValueError, RecursionError):
+            statements[name] = None
+    return faults_of(manifest, statements)
 
 
 def _sbom(path: Path) -> Sbom | None:

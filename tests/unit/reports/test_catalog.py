@@ -193,6 +193,24 @@ def test_evidence_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "it has no evidence" in not_proven(tmp_path, capsys)
 
 
+def test_evidence_of_one_run_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What report and `publish` refuse is not shown as verified here."""
+    (image_folder(tmp_path / "out") / "evidence/sif.json").unlink()
+    assert "evidence/sif.json: this evidence is missing" in not_proven(tmp_path, capsys)
+
+
+def test_a_manifest_that_says_more_than_its_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(tmp_path / "out", result="WARNED")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["checks"]["oci"][-1]["outcome"] = "passed"
+    write(folder / "manifest.json", manifest)
+    assert "the manifest has different outcomes for verbs" in not_proven(tmp_path, capsys)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[1]", '{"predicate": [], "subject": 7}', "[" * 100_000, '{"predicate": 1e999}'],
