@@ -45,6 +45,7 @@ ABOUT = {
     "keys": "create a key pair for signing images",
     "pull": "pull an image from a registry, if it is verified",
     "policy": "test a policy on recorded cases",
+    "blocks": "describe the blocks of recipes and their arguments, with examples",
     "schema": "print the JSON Schema of an input file (for editors) or of a result",
     "site-files": "write the files that a site needs to run the images",
     "ci": "print a pipeline for the images, for a CI system",

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import (
     architecture,
+    described,
     identifier,
     line,
     list_of,
@@ -104,14 +105,24 @@ def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: obje
 _number = positive("a whole number above 0", "valid: 1, 2, ...")
 _pool = record(
     SitePool,
-    {"arch": architecture},
+    {"arch": described("the architecture of its machines", architecture)},
     {
-        "builds": list_of(architecture, least=1, distinct=True),
-        "gpus": _number,
-        "slurm": record(
-            SlurmJobs,
-            {},
-            {"options": list_of(line), "workers": _number, "setup": list_of(line)},
+        "builds": described(
+            "the architectures that it builds (default: its own)",
+            list_of(architecture, least=1, distinct=True),
+        ),
+        "gpus": described("the GPUs of each machine", _number),
+        "slurm": described(
+            "the jobs that start its workers",
+            record(
+                SlurmJobs,
+                {},
+                {
+                    "options": described("options of sbatch", list_of(line)),
+                    "workers": described("the number of jobs", _number),
+                    "setup": described("commands before a worker starts", list_of(line)),
+                },
+            ),
         ),
     },
 )
@@ -122,22 +133,54 @@ site_of = record(
     _site,
     {},
     {
-        "registries": mapping_of(_registry, key=_registry),
-        "sources": list_of(_address, distinct=True),
-        "packages": mapping_of(list_of(_address, least=1, distinct=True)),
-        "routes": record(
-            dict[str, object],
-            {},
-            {
-                "cuda": list_of(one_of(CUDA_ROUTES, "route"), least=1, distinct=True),
-                "mpi": list_of(one_of(MPI_ROUTES, "route"), least=1, distinct=True),
-            },
-            fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
+        "registries": described(
+            "mirrors, each by its registry or a namespace of one",
+            mapping_of(_registry, key=_registry),
         ),
-        "shared": _path,
-        "layer": _path,
-        "store": _store,
-        "pools": mapping_of(_pool, key=identifier),
-        "security": record(TlsFiles, {"ca": _path, "certificate": _path, "key": _path}),
+        "sources": described(
+            "URLs of folders with sources by checksum", list_of(_address, distinct=True)
+        ),
+        "packages": described(
+            "URLs of package repositories that rehearse reads, by base",
+            mapping_of(list_of(_address, least=1, distinct=True)),
+        ),
+        "routes": described(
+            "the ways to CUDA and to an MPI, the preferred one first",
+            record(
+                dict[str, object],
+                {},
+                {
+                    "cuda": described(
+                        "ways to CUDA",
+                        list_of(one_of(CUDA_ROUTES, "route"), least=1, distinct=True),
+                    ),
+                    "mpi": described(
+                        "ways to an MPI",
+                        list_of(one_of(MPI_ROUTES, "route"), least=1, distinct=True),
+                    ),
+                },
+                fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
+            ),
+        ),
+        "shared": described("the administrator's folder of tools, bases and sources", _path),
+        "layer": described("the folder of the site's own recipes, bases and checks", _path),
+        "store": described(
+            "where machines share stages and images: a folder, or a repository", _store
+        ),
+        "pools": described(
+            "workers of other machines that are alike, by the pool's name",
+            mapping_of(_pool, key=identifier),
+        ),
+        "security": described(
+            "the files for TLS between the machines",
+            record(
+                TlsFiles,
+                {
+                    "ca": described("the authority", _path),
+                    "certificate": described("the certificate of each machine", _path),
+                    "key": described("its key", _path),
+                },
+            ),
+        ),
     },
 )
