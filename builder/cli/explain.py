@@ -7,7 +7,7 @@ import functools
 from builder.build import listings, native
 from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_json
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
 

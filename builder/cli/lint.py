@@ -10,7 +10,7 @@ from builder.build.planning import compiled, load_plan
 from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
 from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
 from builder.model.inputs import LOCK

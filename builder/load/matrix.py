@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 from builder import facts
 from builder.load.document import Faults, Node, note, suggest
-from builder.load.layers import INHERIT
 from builder.load.patterns import ANY, EACH, Known, patterns_of
 from builder.load.readers import (
     Reader,
@@ -25,6 +24,7 @@ from builder.load.readers import (
     version,
 )
 from builder.load.record_readers import truth
+from builder.load.site import INHERIT
 from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, Where, versions
 
 NO_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType({})

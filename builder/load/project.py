@@ -16,7 +16,6 @@ from typing import TypeAlias
 from builder.load.bases import read_base
 from builder.load.document import Faults, Node, learnt, parse
 from builder.load.facts import read_facts
-from builder.load.layers import MATRIX, inherits_nothing, layers_of
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import over, read_matrix
 from builder.load.patterns import (
@@ -49,7 +48,7 @@ from builder.load.recipes import (
     templated,
     with_files,
 )
-from builder.load.site import read_site, site_of
+from builder.load.site import MATRIX, inherits_nothing, layers_of, read_site, site_of
 from builder.model import (
     SELECTABLE,
     BaseImage,

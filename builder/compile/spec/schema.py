@@ -152,7 +152,13 @@ def _shapes() -> tuple[dict[str, dict[str, object]], dict[str, dict[str, object]
     shapes = table_beside(__file__, "shapes.yaml")
     names, variables, _template = shapes["kinds"][catalogue.TOOLCHAIN]["anyOf"]
     names["enum"] = [*TOOLCHAINS, "mpi"]
-    variables["properties"] = dict.fromkeys(TOOLCHAIN_VARIABLES, shapes["kinds"][catalogue.TEXT])
+    variables["properties"] = {
+        name: {
+            "description": f"the variable {name} of the build",
+            **shapes["kinds"][catalogue.TEXT],
+        }
+        for name in TOOLCHAIN_VARIABLES
+    }
     shapes["toolkits"]["routes"]["items"]["enum"] = list(MPI_ROUTES)
     shapes["toolkits"]["libraries"]["items"]["enum"] = list(CUDA_LIBRARIES)
     return shapes["kinds"], shapes["toolkits"]
@@ -174,7 +180,10 @@ def block_schemas(when: tuple[str, Mapping[str, object]], toolkits: Toolkits) ->
     blocks |= {name: _arguments(name) for name in names}
     block = {
         "type": "object",
-        "properties": {key: condition, **dict(sorted(blocks.items()))},
+        "properties": {
+            key: {"description": "the cells that have this block (default: all)", **condition},
+            **dict(sorted(blocks.items())),
+        },
         "additionalProperties": False,
         "anyOf": [{"required": [name]} for name in sorted(blocks)],
         "minProperties": 1,
