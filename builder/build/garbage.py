@@ -25,8 +25,8 @@ from builder.build.records import Records, noted_engine, noted_engines, stage_st
 from builder.build.site_store import STORE_HINT, place_of
 from builder.build.workspace import remove
 from builder.load.document import Faults
-from builder.load.layers import layers_of
 from builder.load.lock import read_lock
+from builder.load.site import layers_of
 from builder.model import PlannedImage
 from builder.model.cells import base_tag
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.artifacts.compare import image_changes, previous_of
-from builder.cli.options import ImageOptions, Parser, a_path, add_flag, add_image
+from builder.cli.options import ImageOptions, Parser, a_path, add_image, add_json
 from builder.model.manifest import MANIFEST
 
 
@@ -27,7 +27,7 @@ images are equal, else 1.
     add_image(parser)
     text = "the image to compare it with (default: the build before)"
     parser.add_argument("other", type=a_path, nargs="?", metavar="OTHER", help=text)
-    add_flag(parser, "--json", "print all differences as JSON")
+    add_json(parser, "print all differences as JSON")
 
 
 def run(options: DiffOptions) -> int:
@@ -37,5 +37,5 @@ def run(options: DiffOptions) -> int:
         changes = image_changes(folder, options.folder(MANIFEST, path=options.other))
     else:
         changes = image_changes(previous_of(folder), folder)
-    print(changes.as_json() if options.json else changes.as_text())
+    options.show(changes.as_json(), changes.as_text)
     return 0 if changes.is_equal else 1

@@ -1,4 +1,4 @@
-"""Read `site.yaml`: the registries, mirrors, routes and shared folder of one site."""
+"""Read `site.yaml`, and find the layers of a project: the shipped files, its site's, its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import (
     architecture,
+    described,
     identifier,
     line,
     list_of,
@@ -21,12 +22,26 @@ from builder.load.readers import (
     record,
     text,
 )
-from builder.model import CUDA_ROUTES, MPI_ROUTES, Site, SitePool, SlurmJobs, TlsFiles
+from builder.model import (
+    CUDA_ROUTES,
+    MPI_ROUTES,
+    Layer,
+    Layers,
+    Site,
+    SitePool,
+    SlurmJobs,
+    TlsFiles,
+)
 from builder.model.inputs import LOCK
+from builder.model.site import PACKED, PROJECT, SHIPPED, SITE
 
-SITE = "site.yaml"
+SITE_FILE = "site.yaml"
+MATRIX = "matrix.yaml"
+INHERIT = "inherit"
+_PROGRAM = Path(__file__).resolve().parents[2]
+_IN_WHEEL = "build_images"  # setup.py puts the files there
 VARIABLE = "BUILD_IMAGES_SITE"
-LAYER_FILES = ("matrix.yaml", "recipes", "base-images", "tests/images", "facts", "files", LOCK)
+LAYER_FILES = (MATRIX, "recipes", "base-images", "tests/images", "facts", "files", LOCK)
 _ADDRESS = re.compile(
     r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
     r"|file:///+[^/].*"
@@ -58,10 +73,10 @@ def check_layer(root: Path, faults: Faults) -> None:
 
 def _parsed(root: Path, faults: Faults) -> Node | None:
     named = os.environ.get(VARIABLE)
-    path = Path(named) if named else root / SITE
+    path = Path(named) if named else root / SITE_FILE
     if not named and not path.exists() and not path.is_symlink():
         return None
-    return parse(path, named or SITE, faults)
+    return parse(path, named or SITE_FILE, faults)
 
 
 def _registry(node: Node, faults: Faults) -> str:
@@ -104,14 +119,24 @@ def _site(*, routes: Mapping[str, object] = MappingProxyType({}), **values: obje
 _number = positive("a whole number above 0", "valid: 1, 2, ...")
 _pool = record(
     SitePool,
-    {"arch": architecture},
+    {"arch": described("the architecture of its machines", architecture)},
     {
-        "builds": list_of(architecture, least=1, distinct=True),
-        "gpus": _number,
-        "slurm": record(
-            SlurmJobs,
-            {},
-            {"options": list_of(line), "workers": _number, "setup": list_of(line)},
+        "builds": described(
+            "the architectures that it builds (default: its own)",
+            list_of(architecture, least=1, distinct=True),
+        ),
+        "gpus": described("the GPUs of each machine", _number),
+        "slurm": described(
+            "the jobs that start its workers",
+            record(
+                SlurmJobs,
+                {},
+                {
+                    "options": described("options of sbatch", list_of(line)),
+                    "workers": described("the number of jobs", _number),
+                    "setup": described("commands before a worker starts", list_of(line)),
+                },
+            ),
         ),
     },
 )
@@ -122,22 +147,104 @@ site_of = record(
     _site,
     {},
     {
-        "registries": mapping_of(_registry, key=_registry),
-        "sources": list_of(_address, distinct=True),
-        "packages": mapping_of(list_of(_address, least=1, distinct=True)),
-        "routes": record(
-            dict[str, object],
-            {},
-            {
-                "cuda": list_of(one_of(CUDA_ROUTES, "route"), least=1, distinct=True),
-                "mpi": list_of(one_of(MPI_ROUTES, "route"), least=1, distinct=True),
-            },
-            fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
+        "registries": described(
+            "mirrors, each by its registry or a namespace of one",
+            mapping_of(_registry, key=_registry),
         ),
-        "shared": _path,
-        "layer": _path,
-        "store": _store,
-        "pools": mapping_of(_pool, key=identifier),
-        "security": record(TlsFiles, {"ca": _path, "certificate": _path, "key": _path}),
+        "sources": described(
+            "URLs of folders with sources by checksum", list_of(_address, distinct=True)
+        ),
+        "packages": described(
+            "URLs of package repositories that rehearse reads, by base",
+            mapping_of(list_of(_address, least=1, distinct=True)),
+        ),
+        "routes": described(
+            "the ways to CUDA and to an MPI, the preferred one first",
+            record(
+                dict[str, object],
+                {},
+                {
+                    "cuda": described(
+                        "ways to CUDA",
+                        list_of(one_of(CUDA_ROUTES, "route"), least=1, distinct=True),
+                    ),
+                    "mpi": described(
+                        "ways to an MPI",
+                        list_of(one_of(MPI_ROUTES, "route"), least=1, distinct=True),
+                    ),
+                },
+                fields={"cuda": "cuda_routes", "mpi": "mpi_routes"},
+            ),
+        ),
+        "shared": described("the administrator's folder of tools, bases and sources", _path),
+        "layer": described("the folder of the site's own recipes, bases and checks", _path),
+        "store": described(
+            "where machines share stages and images: a folder, or a repository", _store
+        ),
+        "pools": described(
+            "workers of other machines that are alike, by the pool's name",
+            mapping_of(_pool, key=identifier),
+        ),
+        "security": described(
+            "the files for TLS between the machines",
+            record(
+                TlsFiles,
+                {
+                    "ca": described("the authority", _path),
+                    "certificate": described("the certificate of each machine", _path),
+                    "key": described("its key", _path),
+                },
+            ),
+        ),
     },
 )
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped files: in a clone its root, else a package beside this."""
+    packed = _PROGRAM / _IN_WHEEL
+    return packed if (packed / MATRIX).is_file() else _PROGRAM
+
+
+def layers_of(root: Path, faults: Faults | None = None) -> Layers:
+    """Return the layers of the project in a folder, the lowest first.
+
+    A project inherits the shipped layer and its site's, unless its matrix says `inherit: false`. A
+    project that was packed for another machine brings its layers. A site's layer that does not
+    exist, or has no file of a layer, is a fault.
+    """
+    if (root / PACKED / SHIPPED / MATRIX).is_file():
+        lower = {name: root / PACKED / name for name in (SHIPPED, SITE)}
+    elif _is_alone(root):
+        lower = {}
+    else:
+        site = read_site(root, Faults()).layer  # its faults are reported with the project's
+        lower = {SHIPPED: shipped_folder(), **({SITE: Path(site)} if site else {})}
+        if faults and site:
+            check_layer(root, faults)
+    return Layers(
+        each=(
+            *(
+                Layer(name=name, folder=folder)
+                for name, folder in lower.items()
+                if folder.is_dir() and folder.resolve() != root.resolve()
+            ),
+            Layer(name=PROJECT, folder=root),
+        ),
+        shipped=shipped_folder(),
+    )
+
+
+def _is_alone(root: Path) -> bool:
+    if root.resolve() == shipped_folder():
+        return True
+    if not (root / MATRIX).is_file():
+        return False
+    return inherits_nothing(parse(root / MATRIX, MATRIX, Faults())) is not None
+
+
+def inherits_nothing(matrix: Node | None) -> Node | None:
+    """Return the value of `inherit: false` in a matrix; None if it is not there."""
+    entries = matrix.value if matrix and isinstance(matrix.value, dict) else {}
+    inherit = entries.get(INHERIT)
+    return inherit if isinstance(inherit, Node) and inherit.value is False else None

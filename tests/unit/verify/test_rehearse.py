@@ -24,9 +24,9 @@ from rehearse_samples import (
 )
 from samples import ROOT, block, compare_with_golden, image, recipe, shipped_project
 
+from builder.build.listings import decisions, explanation, explanation_json
 from builder.cli import main, rehearse
 from builder.cli.rehearse import as_json, as_text
-from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection, Spec
