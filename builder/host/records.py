@@ -19,9 +19,9 @@ from builder import facts
 from builder.facts.software import RUNTIMES
 from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
-from builder.load.layers import layers_of
 from builder.load.readers import Reader, described, list_of, mapping_of, one_of, record, text, words
 from builder.load.record_readers import maybe, truth
+from builder.load.site import layers_of
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
