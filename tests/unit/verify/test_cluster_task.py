@@ -37,7 +37,7 @@ from builder.verify.cluster import task
 from builder.verify.cluster.orders import Failure, Order, OrderResult, own_program
 
 IMAGE, ARCHIVE = "one-1.0-debian13-x86_64", b"an archive"
-MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\ninherit: false\n"
 CORE = """\
 recipe: core
 version: "1.0"
