@@ -88,7 +88,7 @@ _SMALL_DISK = 5 << 30  # in memory; a build asks for 3 GB, and takes some MB
 _TTL_S = 5  # the scheduler removes a worker that was silent for so long
 _ROUNDS_OF_MACHINES = 50  # then all homes are new: old rounds would fill the small disk
 _ROUNDS_OF_TWO = 3  # each so many rounds, one has two faults
-_LIMIT_S = 150.0  # of one command
+_LIMIT_S = 600.0  # of one command; a busy machine takes ten times as long
 _GONE_S = 15.0  # for what a fault left behind to end
 _ROUNDS_OF_BASE = 5  # each so many rounds, the store has no base at first
 _STORE = "site/cache"  # in the registry
@@ -832,13 +832,13 @@ def main() -> int:
     except (KeyboardInterrupt, SystemExit) as end:
         print(f"ended early: {end or 'Ctrl-C'}")
     finally:
+        print_result(result, options.seed)
+        if result.rounds < options.rounds:
+            print(f"--first {options.first + result.rounds} goes on from here", flush=True)
         if options.keep:
             print(f"kept: {folder}")
         else:
             remove_tree(folder)
-        print_result(result, options.seed)
-    if result.rounds < options.rounds:
-        print(f"--first {options.first + result.rounds} goes on from here")
     return 1 if result.is_wrong or result.rounds < options.rounds else 0
 
 
