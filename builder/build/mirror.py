@@ -70,9 +70,11 @@ def mirror_of(base: BaseImage, machine: Callable[[], DebianMirror]) -> DebianMir
     if not base.mirrors:
         return machine()
     main, *own = base.mirrors
+    if own:
+        return DebianMirror(main=main, security=own[0])
     with contextlib.suppress(MissingPrerequisite):
-        own += [] if own else [machine().security]
-    return DebianMirror(main=main, security=own[0] if own else None)
+        return DebianMirror(main=main, security=machine().security)
+    return DebianMirror(main=main, security=None)
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def run(options: SetupOptions) -> int:
         print(os.pathsep.join(map(str, program_folders())))
         return 0
     if options.print_completion:
-        from argcomplete import shellcode  # noqa: PLC0415 - for this alone
+        from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - for this alone
 
         print(shellcode(["build-images"], shell=options.print_completion))
         return 0
