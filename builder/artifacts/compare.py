@@ -29,9 +29,8 @@ from builder.artifacts.tree import (
     first_difference,
 )
 from builder.model.digests import sha256_of
-from builder.model.errors import BadInput, counted
-from builder.model.exact_json import part
-from builder.model.manifest import MANIFEST, SBOM, Manifest
+from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.manifest import MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
 from builder.system.files import read_json
 from builder.system.terminal import printable
@@ -294,22 +293,25 @@ def image_changes(before: Path, after: Path) -> ImageChanges:
     old, new = _manifest(before), _manifest(after)
     first, second = _contents(before, old), _contents(after, new)
     bills = read_json(before / SBOM), read_json(after / SBOM)
-    packages_known = all(bills)
-    changes = [
-        *(_changed("package", *map(packages_of, bills)) if packages_known else ()),
-        *_changed("size", _sizes(old), _sizes(new)),
-        *_changed("check", _checks(old), _checks(new)),
-    ]
     files_known = bool(first.files and second.files)
+    values, others = (
+        compared_values(manifest, bill, contents.labels if files_known else None)
+        for manifest, bill, contents in zip((old, new), bills, (first, second), strict=True)
+    )
+    changes = [
+        change
+        for kind in ("package", "size", "check", "label")
+        if kind in values and kind in others
+        for change in _changed(kind, values[kind], others[kind])
+    ]
     if files_known:
-        changes += _changed("label", first.labels, second.labels)
         changes += _changed_files(first.tree(), second.tree())
     return ImageChanges(
         before=old,
         after=new,
         changes=tuple(changes),
         files_known=files_known,
-        packages_known=packages_known,
+        packages_known=all(bills),
     )
 
 
@@ -324,17 +326,6 @@ def _changed_files(
         yield ImageChange(what="file", name=f"/{path}", after=text)
 
 
-def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
-    """Return the versions of the packages in a bill of materials, by name.
-
-    Several of one name are listed: `1, 2`.
-    """
-    versions: dict[str, list[str]] = {}
-    for package in part(bill, "components") or []:
-        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
-    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
-
-
 def _manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest is None:
@@ -344,27 +335,29 @@ def _manifest(folder: Path) -> Manifest:
 
 def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
+    if (contents := _kept_contents(folder, manifest)) or not (folder / OCI).exists():
+        return contents or ImageContents()
+    layout = read_layout(folder / OCI)
+    return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
+
+
+def _kept_contents(folder: Path, manifest: Manifest) -> ImageContents | None:
     with contextlib.suppress(OSError, ValueError, EOFError, zlib.error):
         text = gzip.decompress((folder / CONTENTS).read_bytes())
         contents = read(ImageContents, json.loads(text))
         if contents.digest == manifest.artifacts["oci"].digest:
             return contents
-    if not (folder / OCI).exists():
-        return ImageContents()
-    layout = read_layout(folder / OCI)
-    return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
+    return None
 
 
-def _sizes(manifest: Manifest) -> dict[str, str]:
-    return {name: str(one.size) for name, one in manifest.artifacts.items()}
-
-
-def _checks(manifest: Manifest) -> dict[str, str]:
-    return {
-        f"{run}/{each.check}": each.outcome
-        for run, outcomes in manifest.checks.items()
-        for each in outcomes
-    }
+def read_labels(folder: Path, manifest: Manifest) -> Mapping[str, str] | None:
+    """Return the labels of an image, from its layout or as they were kept; else None."""
+    with contextlib.suppress(StepFailed, LookupError, TypeError, AttributeError):
+        layout = read_layout(folder / OCI)
+        if layout.digest == manifest.artifacts["oci"].digest:
+            return labels_of(layout)
+    contents = _kept_contents(folder, manifest)
+    return contents.labels if contents else None
 
 
 def _changed(

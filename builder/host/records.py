@@ -10,8 +10,8 @@ to be absent is empty, False or `NONE`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 
@@ -21,12 +21,14 @@ from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import Reader, described, list_of, mapping_of, one_of, record, text, words
 from builder.load.record_readers import maybe, truth
+from builder.load.site import layers_of
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
+HOSTS = "hosts"  # the folder of a layer with the records of its sites
 NONE = "none"  # as a driver version: no driver is loaded
 
 
@@ -222,6 +224,23 @@ def read_record(path: Path) -> Host:
     if faults.found:
         raise BadInput.of(faults.found, "nothing was checked")
     return host
+
+
+def site_hosts(root: Path, files: Sequence[Path]) -> list[Host]:
+    """Return the hosts of records, by name: of `files`, else of `hosts/` in a project's layers.
+
+    A record without a name has that of its file. Raises `BadInput` for two hosts of one name.
+    """
+    folders = [] if files else [layer.folder / HOSTS for layer in layers_of(root).each]
+    paths = {path.name: path for folder in folders for path in folder.glob("*.*")}
+    hosts: dict[str, Host] = {}
+    for path in files or paths.values():
+        host = read_record(path)
+        name = host.name or path.stem
+        if name in hosts:
+            raise BadInput(f"{path}: the host {name} has two records")
+        hosts[name] = replace(host, name=name)
+    return [hosts[name] for name in sorted(hosts)]
 
 
 def as_record(host: Host) -> str:

@@ -67,7 +67,8 @@ def prove_again(
     statements = manifests.read_statements(folder, image.record)
     updated = dataclasses.replace(merged(image.record, proof.record, statements), verified=started)
     manifest = manifests.write_manifest(folder, updated, proof.record.evidence)
-    return Verified(record=manifest, runs=proof.runs, untried=proof.untried)
+    record = manifests.judged_manifest(folder, manifest)  # as the report and `publish` judge it
+    return Verified(record=record, runs=proof.runs, untried=proof.untried)
 
 
 def finished(folder: Path) -> Manifest:

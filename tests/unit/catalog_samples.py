@@ -38,7 +38,14 @@ def image_folder(
     (folder / "evidence").mkdir(parents=True)
     own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
     told = digests or own
-    checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
+    runs = {one: evidence(one, name, told, text, result, arch) for one in FORMATS}
+    reasons = {"formats-equal": "the same 9 paths", "environment": "PATH", "mpi": text}
+    checks = [
+        {"check": check, "outcome": "passed", "reason": reason, "duration_s": 0.9}
+        for check, reason in reasons.items()
+    ]
+    if result == "WARNED":
+        checks.append({"check": "verbs", "outcome": "skipped", "reason": "no adapter here"})
     artifact = {"size": 167_941_640, "tree_digest": digest("d"), "duration_s": 6.5}
     manifest = {
         "image": name,
@@ -65,37 +72,53 @@ def image_folder(
         "started": "2026-01-01T09:12:40Z",
         "tools": {"buildah": "1.28.2"},
         "emulated": arch != "x86_64",
+        "evidence": [f"evidence/{one}.json" for one in FORMATS],
     }
     write(folder / "manifest.json", document(manifest))
-    for one in FORMATS:
-        write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
+    for one, statement in runs.items():
+        write(folder / "evidence" / f"{one}.json", statement)
     write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
     (folder / "Dockerfile").write_text("FROM scratch\n")
     return folder
 
 
-def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict[str, Any]:
+def evidence(
+    name: str, image: str, digests: dict[str, str], text: str, result: str, arch: str
+) -> dict[str, Any]:
     host = {"arch": "x86_64", "cpu": text, "os": "Debian 12", "gpus": []}
     run = {
         "started": "2026-01-01T09:19:00+00:00",
         "finished": "2026-01-01T09:20:00+00:00",
         "runner": {"name": "apptainer", "version": "1.4.5"},
         "host": host,
-        "emulated": False,
+        "emulated": arch != "x86_64",
     }
+    passed, skipped, failed = (
+        ["formats-equal", "environment", "mpi"],
+        ["verbs"] if result == "WARNED" else [],
+        [f"of {name}"] if result == "FAILED" else [],
+    )
+    found = {"passed": passed, "skipped": skipped, "failed": failed}
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
-            {"name": f"x/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
-            for one, told in digests.items()
+            {"name": f"{image}/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
+            for one, told in {**digests, "tree": digest("d")}.items()
         ],
         "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
         "predicate": {
             "result": result,
-            "configuration": [{"name": "run", "annotations": run}],
-            "passedTests": ["mpi"],
-            "warnedTests": [],
-            "failedTests": [f"of {name}"] if result == "FAILED" else [],
+            "configuration": [
+                {"name": "run", "annotations": run},
+                *(
+                    {"name": check, "annotations": {"outcome": outcome}}
+                    for outcome, checks in found.items()
+                    for check in checks
+                ),
+            ],
+            "passedTests": passed,
+            "warnedTests": skipped,
+            "failedTests": failed,
         },
     }
 

@@ -136,6 +136,7 @@ RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)
+_accepted = list_of(text, least=1, distinct=True)  # an empty one would accept everything
 
 
 def read_policy(path: Path) -> Policy:
@@ -328,27 +329,29 @@ _hosts = record(
     RequiredHosts,
     {},
     {
-        "architectures": described("their architectures", list_of(architecture, distinct=True)),
+        "architectures": described(
+            "their architectures", list_of(architecture, least=1, distinct=True)
+        ),
         "capabilities": described(
             "their GPUs' compute capabilities, or same: those of this host",
-            _or_word(SAME, list_of(capability, distinct=True)),
+            _or_word(SAME, list_of(capability, least=1, distinct=True)),
         ),
         "driver": described(
             "versions of NVIDIA's driver, or same: the branch of this host's", _driver
         ),
         "runtimes": described(
             "the container runtimes of the checks",
-            list_of(one_of(RUNNERS, "container runtime"), distinct=True),
+            list_of(one_of(RUNNERS, "container runtime"), least=1, distinct=True),
         ),
-        "launchers": described("the launchers of the ranks", _texts),
+        "launchers": described("the launchers of the ranks", _accepted),
     },
 )
 _provenance = record(
     RequiredProvenance,
     {},
     {
-        "builders": described("patterns of builders, of which one must match", _texts),
-        "sources": described("patterns of inputs of the build, of which one must match", _texts),
+        "builders": described("patterns of builders, of which one must match", _accepted),
+        "sources": described("patterns of inputs of the build, of which one must match", _accepted),
     },
 )
 _bill = record(

@@ -103,6 +103,14 @@ def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
     assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
 
 
+def test_a_folder_and_variables_last_until_the_next_run(tmp_path: Path) -> None:
+    blocks = [block("shell", commands=[*first, "make"]) for first in (["cd /a", "export B=1"], [])]
+    planned = image(tmp_path, recipes=[recipe(development=tuple(blocks))])
+    steps = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    made = [(each.folder, each.variables) for each in steps if each.program == "make"]
+    assert made == [("/a", {"B": "1"}), ("/", {})]
+
+
 # Source trees, and edits of them.
 
 
