@@ -238,22 +238,32 @@ class ImageChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageChanges:
-    """The differences between two images.
+class ComparedImage:
+    """What is compared of an image: `values` by kind and name, and files, None if not known.
 
-    Without `files_known`, files and labels were not compared; without `packages_known`, packages.
+    Images with the same `layers`, digests of the unpacked ones, have the same files.
     """
 
-    before: Manifest
-    after: Manifest
+    image: str
+    started: str = ""
+    values: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, TreeEntry] | None = None
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageChanges:
+    """The differences between two images; `unknown` has the reasons for kinds not compared."""
+
+    before: ComparedImage
+    after: ComparedImage
     changes: tuple[ImageChange, ...]
-    files_known: bool
-    packages_known: bool
+    unknown: Mapping[str, str]
 
     @property
     def is_equal(self) -> bool:
         """True if everything could be compared, and nothing differs."""
-        return self.files_known and self.packages_known and not self.changes
+        return not self.unknown and not self.changes
 
     def as_json(self) -> str:
         """Return all differences as JSON."""
@@ -261,8 +271,8 @@ class ImageChanges:
             {
                 "before": {"image": self.before.image, "started": self.before.started},
                 "after": {"image": self.after.image, "started": self.after.started},
-                "files_compared": self.files_known,
-                "packages_compared": self.packages_known,
+                "files_compared": "file" not in self.unknown,
+                "packages_compared": "package" not in self.unknown,
                 "changes": [asdict(change) for change in self.changes],
             },
             indent=1,
@@ -274,44 +284,55 @@ class ImageChanges:
         lines += [f"+ {self.after.image}  {self.after.started}"]
         for kind in KINDS:
             listed = [printable(str(change)) for change in self.changes if change.what == kind]
-            if kind in {"file", "label"} and not self.files_known:
-                lines.append(f"{kind}s: not compared: an earlier version kept no list of them")
-            elif kind == "package" and not self.packages_known:
-                lines.append("packages: not compared: a bill of materials is missing")
+            if reason := self.unknown.get(kind):
+                lines.append(f"{kind}s: not compared: {reason}")
             else:
-                lines.append(
-                    f"{kind}s: {counted(len(listed), 'difference') if listed else 'equal'}"
-                )
+                number = counted(len(listed), "difference") if listed else "equal"
+                lines.append(f"{kind}s: {number}")
             lines += [f"  {text}" for text in listed[:_SHOWN]]
             if len(listed) > _SHOWN:
                 lines.append(f"  and {len(listed) - _SHOWN} more; --json lists all")
         return "\n".join(lines)
 
 
+_NO_LIST = "an earlier version kept no list of them"
+_UNKNOWN = {"package": "a bill of materials is missing", "file": _NO_LIST, "label": _NO_LIST}
+
+
 def image_changes(before: Path, after: Path) -> ImageChanges:
     """Compare the images in two folders: packages, files, sizes, labels and checks."""
-    old, new = _manifest(before), _manifest(after)
-    first, second = _contents(before, old), _contents(after, new)
-    bills = read_json(before / SBOM), read_json(after / SBOM)
-    files_known = bool(first.files and second.files)
-    values, others = (
-        compared_values(manifest, bill, contents.labels if files_known else None)
-        for manifest, bill, contents in zip((old, new), bills, (first, second), strict=True)
-    )
+    return changes_of(_in_folder(before), _in_folder(after), _UNKNOWN)
+
+
+def changes_of(
+    before: ComparedImage, after: ComparedImage, unknown: Mapping[str, str]
+) -> ImageChanges:
+    """Compare two images; `unknown` has the reason why a kind is not known, by the kind."""
+    known = [kind for kind in KINDS if kind in before.values and kind in after.values]
     changes = [
         change
         for kind in ("package", "size", "check", "label")
-        if kind in values and kind in others
-        for change in _changed(kind, values[kind], others[kind])
+        if kind in known
+        for change in _changed(kind, before.values[kind], after.values[kind])
     ]
-    if files_known:
-        changes += _changed_files(first.tree(), second.tree())
-    return ImageChanges(
-        before=old,
-        after=new,
-        changes=tuple(changes),
-        files_known=files_known,
-        packages_known=all(bills),
+    if before.files is not None and after.files is not None:
+        changes += _changed_files(before.files, after.files)
+        known.append("file")
+    elif before.layers and before.layers == after.layers:
+        known.append("file")
+    lacking = {kind: unknown[kind] for kind in KINDS if kind not in known}
+    return ImageChanges(before=before, after=after, changes=tuple(changes), unknown=lacking)
+
+
+def _in_folder(folder: Path) -> ComparedImage:
+    manifest = _manifest(folder)
+    contents = _contents(folder, manifest)
+    labels = contents.labels if contents.files else None
+    return ComparedImage(
+        image=manifest.image,
+        started=manifest.started,
+        values=compared_values(manifest, read_json(folder / SBOM), labels),
+        files=contents.tree() if contents.files else None,
     )
 
 

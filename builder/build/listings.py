@@ -168,11 +168,17 @@ def decisions(
     image: PlannedImage,
     host: str = platform.machine(),
     opened: Callable[[str], bool] = lambda _arch: True,
+    mirror: str = "",
 ) -> list[str]:
-    """Return the decisions for an image; `opened` says if native tools work for an architecture."""
+    """Return the decisions for an image; `opened` says if native tools work for an architecture.
+
+    `mirror` is this machine's, for bases that are made here and have none of their own.
+    """
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
+    if mirror and image.is_bootstrapped and not image.base.mirrors:
+        lines.insert(1, f"base: fetched from {mirror}")
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
     if description := tools.described(image.base, image.cell.arch, host):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from gc import freeze
 
-from builder.cli.commands import command_of, parse
+from builder.cli.commands import command_of, complete, parse
 from builder.cli.options import BadUsage, Options
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.model.planned import AllLeftOut
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without our marks is no error
             stream.reconfigure(errors="backslashreplace")
+    if "_ARGCOMPLETE" in os.environ:
+        complete()
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _ended(words)

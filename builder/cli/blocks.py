@@ -12,21 +12,21 @@ from builder.model.errors import BadInput
 class BlocksOptions(Options):
     """The options of `blocks`."""
 
-    name: str | None
+    block: str | None
 
 
 def declare(parser: Parser) -> None:
     """Add the options of `blocks`."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a block (default: list them all)")
+    parser.add_argument("block", metavar="NAME", nargs="?", help="a block (default: list them all)")
 
 
 def run(options: BlocksOptions) -> int:
     """Print the description of a block, or a line for each block."""
-    if options.name:
-        block = block_help(options.name, TOOLKIT_ARGUMENTS)
+    if options.block:
+        block = block_help(options.block, TOOLKIT_ARGUMENTS)
         if block is None:
             names = [each.name for each in block_list(TOOLKIT_ARGUMENTS)]
-            raise BadInput(f"unknown block: {options.name}", hint=suggest(options.name, names))
+            raise BadInput(f"unknown block: {options.block}", hint=suggest(options.block, names))
         print(block.as_text())
         return 0
     for each in block_list(TOOLKIT_ARGUMENTS):

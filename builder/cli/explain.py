@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from builder.build import listings, native
+from builder.build import listings, mirror, native
 from builder.build.planning import load_plan
 from builder.cli.options import Parser, SelectorOptions, add_json
 from builder.load.site import layers_of
@@ -26,7 +26,9 @@ def declare(parser: Parser) -> None:
 def run(options: ExplainOptions) -> int:
     """Print every cell of the selection with the reason."""
     plan = load_plan(options.project, options.selection, may_be_empty=True)
-    decided = functools.partial(listings.decisions, opened=native.is_open)
+    decided = functools.partial(
+        listings.decisions, opened=native.is_open, mirror=mirror.machine_mirror()
+    )
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
         options.stream(listings.explanation_json(plan, decided, seen))

@@ -48,7 +48,7 @@ from builder.load.recipes import (
     templated,
     with_files,
 )
-from builder.load.site import MATRIX, inherits_nothing, layers_of, read_site, site_of
+from builder.load.site import MATRIX, inherits_nothing, layers_of, read_site, site_of, with_mirrors
 from builder.model import (
     SELECTABLE,
     BaseImage,
@@ -109,9 +109,10 @@ def load_project(
         if not stale_lock:
             check_recipes(files.lock, layer, known, faults)
     check_ancestry(project.recipes, faults)
+    site, bases = with_mirrors(root, project.site, project.bases, faults)
     if faults.found:
         raise _error(faults, layers)
-    return project
+    return dataclasses.replace(project, site=site, bases=bases)
 
 
 def _error(faults: Faults, layers: Layers) -> BadInput:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from builder.load.document import Faults, Node, parse
+from builder.load.document import Faults, Node, parse, suggest
 from builder.load.readers import (
     architecture,
     described,
@@ -18,6 +19,7 @@ from builder.load.readers import (
     mapping_of,
     matching,
     one_of,
+    one_or_more,
     positive,
     record,
     text,
@@ -25,12 +27,14 @@ from builder.load.readers import (
 from builder.model import (
     CUDA_ROUTES,
     MPI_ROUTES,
+    BaseImage,
     Layer,
     Layers,
     Site,
     SitePool,
     SlurmJobs,
     TlsFiles,
+    Where,
 )
 from builder.model.inputs import LOCK
 from builder.model.site import PACKED, PROJECT, SHIPPED, SITE
@@ -40,6 +44,11 @@ MATRIX = "matrix.yaml"
 INHERIT = "inherit"
 _PROGRAM = Path(__file__).resolve().parents[2]
 _IN_WHEEL = "build_images"  # setup.py puts the files there
+_ARCHIVES = 2  # of Debian: the release and security updates
+_MIRRORS = {
+    "a Debian archive": "valid: the URL of a Debian archive, and perhaps that of security updates",
+    "a registry": "valid: a repository, such as registry.site.example/rockylinux/rockylinux",
+}
 VARIABLE = "BUILD_IMAGES_SITE"
 LAYER_FILES = (MATRIX, "recipes", "base-images", "tests/images", "facts", "files", LOCK)
 _ADDRESS = re.compile(
@@ -100,6 +109,41 @@ def _address(node: Node, faults: Faults) -> str:
     return value.rstrip("/")
 
 
+def _mirror(node: Node, faults: Faults) -> str:
+    """Read the mirror of a base; which of both a base has is known later."""
+    is_address = "://" in node.text or "@" in node.text
+    return _address(node, faults) if is_address else _registry(node, faults)
+
+
+def with_mirrors(
+    root: Path, site: Site, bases: Mapping[str, BaseImage], faults: Faults
+) -> tuple[Site, dict[str, BaseImage]]:
+    """Return the site and the bases of a project, with the site's mirrors of single bases.
+
+    An image of a registry is mirrored under its whole reference.
+    """
+    registries, named = dict(site.registries), dict(bases)
+    node = _parsed(root, Faults()) if site.mirrors else None
+    table = node.value["mirrors"].value if node and isinstance(node.value, Mapping) else {}
+    for name, mirrors in site.mirrors.items():
+        where = table[name].where if isinstance(table, Mapping) else Where(file=SITE_FILE, line=1)
+        base = bases.get(name)
+        are_addresses = all("://" in mirror for mirror in mirrors)
+        if base is None:
+            faults.add(where, f'unknown base image: "{name}"', suggest(name, bases))
+        elif base.bootstrap and are_addresses and len(mirrors) <= _ARCHIVES:
+            named[name] = replace(base, mirrors=mirrors)
+        elif not base.bootstrap and len(mirrors) == 1 and "://" not in mirrors[0]:
+            for reference in base.references.values():
+                image = reference.partition("@")[0]
+                tag = image.rpartition("/")[2].partition(":")[2]
+                registries[image] = f"{mirrors[0]}:{tag}" if tag else mirrors[0]
+        else:
+            kind = "a Debian archive" if base.bootstrap else "a registry"
+            faults.add(where, f"not a mirror for {name}, which comes from {kind}", _MIRRORS[kind])
+    return replace(site, registries=registries), named
+
+
 def _store(node: Node, faults: Faults) -> str:
     value = text(node, faults)
     if value and not STORE.fullmatch(value):
@@ -150,6 +194,11 @@ site_of = record(
         "registries": described(
             "mirrors, each by its registry or a namespace of one",
             mapping_of(_registry, key=_registry),
+        ),
+        "mirrors": described(
+            "the mirror of one base, by its name: the URL of a Debian archive (and of its security "
+            "archive), or a repository of a registry",
+            mapping_of(one_or_more(_mirror)),
         ),
         "sources": described(
             "URLs of folders with sources by checksum", list_of(_address, distinct=True)

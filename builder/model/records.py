@@ -100,7 +100,7 @@ def schema_of_record(kind: Any) -> dict[str, object]:
     }
 
 
-def _schema(hint: Any) -> dict[str, object]:
+def _schema(hint: object) -> dict[str, object]:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in {Union, UnionType}:
         return {"anyOf": [_schema(part) for part in arguments]}
@@ -111,7 +111,7 @@ def _schema(hint: Any) -> dict[str, object]:
     return schema_of_record(hint) if is_dataclass(hint) else dict(_NAMES[hint])
 
 
-def _required(kind: Any) -> list[str]:
+def _required(kind: type) -> list[str]:
     """Return the keys of the fields without a default."""
     return [
         _key(part)

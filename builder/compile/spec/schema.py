@@ -11,7 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from textwrap import indent, wrap
+from textwrap import TextWrapper, indent
 
 import yaml
 
@@ -40,7 +40,6 @@ _ABOUT = {
     "mpi": "The `mpi` block installs the MPI of the cell, from packages or from its source.",
 }
 _WIDTH = 78
-_WHOLE_WORDS = {"break_on_hyphens": False, "break_long_words": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +77,8 @@ class BlockHelp:
 def _wrapped(text: str, columns: int) -> list[str]:
     """Return the lines of a text, indented by some columns."""
     margin = " " * columns
-    return wrap(text, _WIDTH, initial_indent=margin, subsequent_indent=margin, **_WHOLE_WORDS)
+    whole = TextWrapper(_WIDTH, margin, margin, break_on_hyphens=False, break_long_words=False)
+    return whole.wrap(text)
 
 
 def block_help(name: str, toolkits: Toolkits) -> BlockHelp | None:
