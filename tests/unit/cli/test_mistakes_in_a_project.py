@@ -113,4 +113,6 @@ def test_a_program_that_stays_in_the_development_stage_is_named(
     capsys.readouterr()
     assert main(["lint", "--project", str(project)]) == 0
     found = "lost-between-stages: not copied into the run-time stage: /opt/climate/hello: mpicc"
-    assert found in capsys.readouterr().out
+    [line, origin, *_] = capsys.readouterr().out.splitlines()
+    assert found in line
+    assert origin == "    from recipes/climate.yaml:7, development[1].shell"
