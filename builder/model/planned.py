@@ -256,7 +256,7 @@ class Spec:
         return next(places, None)
 
     def origin_text(self, line: int) -> str:
-        """Return the file, line and key that a line of the Dockerfile comes from; empty for none."""
+        """Return file, line and key of the origin of a line of the Dockerfile; empty for none."""
         origin = self.origin_of(line)
         return f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
 
