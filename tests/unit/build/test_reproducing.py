@@ -187,7 +187,7 @@ def test_what_differs_from_the_manifest_is_not_built_again(
     layer = read_layout(again.folder / "image.oci").layers[0]
     content = layer.read_bytes()
     layer.write_bytes(b"X" + content[1:])
-    with pytest.raises(BadInput, match="it is damaged: .*its content does not match its name"):
+    with pytest.raises(BadInput, match="its content does not match its name"):
         again.compare()
     layer.write_bytes(content)
     (again.folder / "image.oci").rename(again.folder / "gone")
