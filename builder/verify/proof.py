@@ -18,8 +18,8 @@ from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.checks import (
     after_a_loss,
     all_failed,
-    noting_no_gpu,
     not_started,
+    noting_no_gpu,
     outcome_of,
     outcomes_in,
     passed,
