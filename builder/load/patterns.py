@@ -35,7 +35,10 @@ def patterns_of(
         patterns: dict[str, tuple[str, ...]] = {}
         if isinstance(node, Probe):
             one_or_more(text)(child := node.child(), faults)
-            properties = dict.fromkeys(axes, child.schema)
+            properties = {
+                axis: {"description": f"patterns of the axis {axis}", **child.schema}
+                for axis in axes
+            }
             note(node, type="object", properties=properties, additionalProperties=False)
             return patterns
         for axis, entry in (mapping(node, faults) or {}).items():

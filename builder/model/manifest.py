@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.model.cells import FORMATS, SKIPPED, Cell
+from builder.model.exact_json import part
 from builder.model.records import named, optional, read, unknown, write
 
 MANIFEST = "manifest.json"
@@ -198,6 +199,37 @@ def manifest_from(value: object) -> Manifest:
 def manifest_text(manifest: Manifest) -> str:
     """Return the text of `manifest.json`."""
     return json.dumps(write(manifest), indent=1, sort_keys=True) + "\n"
+
+
+def compared_values(
+    manifest: Manifest, bill: Mapping[str, object], labels: Mapping[str, str] | None
+) -> dict[str, Mapping[str, str]]:
+    """Return what is compared of an image, by kind and name, beside its files.
+
+    A kind of which nothing is known is left out: packages without a bill of materials, labels that
+    are None. Sizes are in bytes.
+    """
+    return {
+        **({"package": packages_of(bill)} if bill else {}),
+        "size": {name: str(artifact.size) for name, artifact in manifest.artifacts.items()},
+        "check": {
+            f"{run}/{each.check}": each.outcome
+            for run, outcomes in manifest.checks.items()
+            for each in outcomes
+        },
+        **({} if labels is None else {"label": labels}),
+    }
+
+
+def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
+    """Return the versions of the packages in a bill of materials, by name.
+
+    Several of one name are listed: `1, 2`.
+    """
+    versions: dict[str, list[str]] = {}
+    for package in part(bill, "components") or []:
+        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
+    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
 
 
 def required_runs(runs: Collection[str]) -> set[str]:

@@ -12,12 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.artifacts.compare import (
-    Difference,
-    layout_differences,
-    packages_of,
-    tarball_difference,
-)
+from builder.artifacts.compare import Difference, layout_differences, tarball_difference
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
@@ -29,7 +24,7 @@ from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
 from builder.model.errors import BadInput, StepFailed, counted
-from builder.model.manifest import SBOM, Manifest
+from builder.model.manifest import SBOM, Manifest, packages_of
 from builder.system.files import remove_tree
 from builder.system.home import Home
 from builder.system.orphans import MARK, living

@@ -21,7 +21,7 @@ from builder.artifacts.manifests import FOLDER
 from builder.artifacts.tree import TreeEntry
 from builder.build.planning import plan_of_image
 from builder.compile.spec.image_scripts import check_files, script_of
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.model import FAILED, NONE, SKIPPED, Outcome, PlannedImage, agreement
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of

@@ -57,7 +57,6 @@ def test_there_is_a_filter_for_what_images_differ_in(tmp_path: Path) -> None:
     assert [each["name"] for each in page.all("select")] == ["framework", "cuda"]
     (row,) = (each for each in page.all("tr") if each.get("data-cuda") == "12.4")
     assert row["data-framework"] == "hpc-base cuda-base pytorch"
-    assert row["data-packages"] == "bash zlib1g"
 
 
 def test_links_lead_to_files(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_links_lead_to_files(tmp_path: Path) -> None:
         for target in (*page.values("href"), *page.values("src")):
             if not target.startswith("data:"):
                 assert ":" not in target
-                assert (path.parent / unquote(target)).is_file(), target
+                assert (path.parent / unquote(target.partition("#")[0])).is_file(), target
 
 
 def test_nothing_comes_from_elsewhere_and_every_page_says_so(tmp_path: Path) -> None:
@@ -241,7 +240,7 @@ def test_no_text_becomes_a_tag(tmp_path: Path) -> None:
     site = catalog(tmp_path, "--registry=quay.io/site")
     for path in site.rglob("*.html"):
         page = page_at(path)
-        assert len(page.all("script")) == 1, path
+        assert all("src" in each for each in page.all("script")), path
         assert page.all("img") == []
         assert not [
             each for _, each in page.elements if any(name.startswith("on") for name in each)

@@ -146,6 +146,11 @@ def test_each_check_is_listed_once_and_skipped_among_the_warned(tmp_path: Path) 
     }
 
 
+def test_what_no_json_can_hold_is_no_evidence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        evidence(tmp_path, replace(an_outcome(PASSED), data={"n": float("nan")}))
+
+
 def test_evidence_says_what_emulated(tmp_path: Path) -> None:
     found = evidence(tmp_path, an_outcome(PASSED), emulator="qemu 11.1")
     run = found["predicate"]["configuration"][0]["annotations"]
