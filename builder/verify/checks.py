@@ -160,6 +160,17 @@ def after_a_loss(
     )
 
 
+def noting_no_gpu(outcomes: Iterable[Outcome], target: ProofTarget) -> tuple[Outcome, ...]:
+    """Note with GPU checks that passed that no GPU was handed over: they may use the processor."""
+    of_gpus = {check.name for check in target.checks if check.needs_gpu}
+    return tuple(
+        dataclasses.replace(each, data={**each.data, "gpu_here": False})
+        if each.outcome == PASSED and each.check in of_gpus
+        else each
+        for each in outcomes
+    )
+
+
 def all_failed(names: Iterable[str], reason: str, error: StepFailed) -> tuple[Outcome, ...]:
     """Return failed outcomes for checks that could not run, all with the same reason."""
     reason = readable(f"{reason}: {error.tail[-1] if error.tail else error.message}"[:LONGEST])
