@@ -84,8 +84,8 @@ def _named(reference: str) -> tuple[str, str]:
 
 def _is_of_a_cell(tag: str) -> bool:
     """Return whether a tag can be a cell's: those begin with a version and a hyphen."""
-    parts = tag.split("-")
-    return any(is_version("-".join(parts[:end])) for end in range(1, len(parts)))
+    version, hyphen, _ = tag.partition("-")
+    return bool(hyphen) and is_version(version)
 
 
 def architecture(policy: Policy, gathered: Gathered) -> Ruling:
