@@ -95,8 +95,13 @@ def test_hpc_base_for_both_architectures(
     env = {**two_nodes, **tools.environment, "BUILD_IMAGES_SITE": str(small_site / "here.yaml")}
     image = "hpc-base-1.0-debian13-openmpi5.0-*"
     words = ("--project", PROJECT, "--output", small_site / "out", "--image", image)
+    done = build_images(*words, "--on", "slurm", env=env)
+    assert "builds aarch64 (1 image); pools: x86: x86_64, ppc64le" in done.stderr
+    assert (done.status, slurm.jobs(two_nodes)) == (2, [])
+    archs = ("x86_64", "ppc64le")
+    words = (*words, *(f"--arch={arch}" for arch in archs))
     done = passed(build_images(*words, "--on", "slurm", env=env))
-    for arch in ("x86_64", "ppc64le"):
+    for arch in archs:
         name = image.replace("*", arch)
         assert f"{name}: verify on n" in done.stderr
         assert manifest_of(small_site / "out" / name)["outcome"] == "verified"

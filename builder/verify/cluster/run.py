@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -12,7 +12,7 @@ from builder.build.at_work import using
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import STORE_HINT, add_project, site_of, store_name, store_named
 from builder.model import Site, SitePool, Spec
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, counted
 from builder.model.exact_json import JsonObject
 from builder.verify.cluster.connection import (
     Connection,
@@ -60,11 +60,14 @@ def workers_of(on: str, run: Run, specs: Sequence[Spec]) -> Iterator[DaskExecuto
     """Yield the executor for a run's images on the workers of a scheduler.
 
     `on` is its address, or `slurm`; `run` is that of `with_store`. Raises `MissingPrerequisite` for
-    a scheduler that does not answer or a store that takes nothing.
+    a scheduler that does not answer or a store that takes nothing, and `BadInput` for images whose
+    architecture no pool of Slurm builds.
     """
     need_distributed()
     project = run.settings.project
     site = site_of(project)
+    if on == SLURM:
+        _check_architectures(site, specs)
     digest = add_project(run.shared, project, specs)
     with _connection(on, run, site) as connection:
         yield DaskExecutor(
@@ -79,6 +82,20 @@ def workers_of(on: str, run: Run, specs: Sequence[Spec]) -> Iterator[DaskExecuto
 
 def _pools_of_slurm(site: Site) -> dict[str, SitePool]:
     return {name: pool for name, pool in site.pools.items() if pool.slurm}
+
+
+def _check_architectures(site: Site, specs: Sequence[Spec]) -> None:
+    pools = pools_of(_pools_of_slurm(site))
+    built = {arch for pool in pools for arch in pool.architectures}
+    counts = Counter(spec.image.cell.arch for spec in specs)
+    if lacking := sorted(counts.keys() - built):
+        images = ", ".join(f"{arch} ({counted(counts[arch], 'image')})" for arch in lacking)
+        raise BadInput(
+            f"--on slurm: no pool of site.yaml with slurm: builds {images}; pools: "
+            + "; ".join(f"{pool.name}: {', '.join(pool.architectures)}" for pool in pools),
+            hint="add it to 'builds' of a pool whose machines run it under QEMU, or select the "
+            "others with --arch",
+        )
 
 
 @contextlib.contextmanager

@@ -119,8 +119,7 @@ def test_python_packages_are_of_one_version() -> None:
         for use in blocks(image)
         if use.name == "pip"
         for package in use.arguments.get("packages", ())
-        if not re.search(r"==\d", package)
-        and package not in locked_files(image)
+        if not re.search(r"==\d", package) and package not in locked_files(image)
     }
     assert loose == {}
 

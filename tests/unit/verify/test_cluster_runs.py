@@ -7,6 +7,7 @@ import dataclasses
 import io
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,27 @@ def test_a_store_that_takes_nothing_starts_no_workers(
         with_store(run_in(tmp_path, offline=False)) as run,
         pytest.raises(MissingPrerequisite, match="could not be added to the site's store"),
         workers_of("slurm", run, []),
+    ):
+        pass
+    assert not asked.exists()
+
+
+def test_an_architecture_that_no_pool_builds_starts_no_workers(
+    tmp_path: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = "{x86: {arch: x86_64, builds: [ppc64le], slurm: {}}, arm: {arch: aarch64}}"
+    (tmp_path / "site.yaml").write_text(f"pools: {pools}\n")
+    (tmp_path / "store").mkdir()
+    monkeypatch.setenv("BUILD_IMAGES_STORE", str(tmp_path / "store"))
+    planned = image(tmp_path / "project")
+    specs = [
+        compile_spec(replace(planned, cell=replace(planned.cell, arch=arch)), run_checks="")
+        for arch in ("x86_64", "aarch64", "ppc64le")
+    ]
+    with (
+        with_store(run_in(tmp_path, offline=False)) as run,
+        pytest.raises(BadInput, match=r"builds aarch64 \(1 image\); pools: x86: x86_64, ppc64le$"),
+        workers_of("slurm", run, specs),
     ):
         pass
     assert not asked.exists()
