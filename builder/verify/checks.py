@@ -133,7 +133,7 @@ def output_in(folder: Path, check: str) -> str:
                 lines += each.output.splitlines()
     if not lines:
         known = sorted({each.check for outcomes in record.checks.values() for each in outcomes})
-        close = get_close_matches(check, known, n=1)
+        close = get_close_matches(check, known)
         guess = f"did you mean {close[0]}? " if close else ""
         raise BadInput(f"unknown check: {check}", hint=f"{guess}checks: {', '.join(known)}")
     return "\n".join(lines)
@@ -216,9 +216,8 @@ def _no_finding(last: str, stdout: str) -> str:
 
 def _signal(status: int) -> str:
     """Return the signal that ended a program (status -N or 128 + N); empty if none did."""
-    number = -status if status < 0 else status - _SIGNALLED
     try:
-        return signal.Signals(number).name
+        return signal.Signals(max(-status, status - _SIGNALLED)).name
     except ValueError:
         return ""
 

@@ -23,7 +23,7 @@ from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
-from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.errors import BadInput, StepFailed, counted, first_of
 from builder.model.manifest import SBOM, Manifest, packages_of
 from builder.system.files import remove_tree
 from builder.system.home import Home
@@ -81,8 +81,7 @@ class Comparison:
             )
         lines += [f"  {difference}" for difference in self.differences]
         if packages := self.packages:
-            more = len(packages) - _SHOWN
-            text = "; ".join(packages[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+            text = first_of(packages, _SHOWN, "; ")
             lines.append(f"  {counted(len(packages), 'package')} of another version: {text}")
         return "\n".join(lines)
 
