@@ -194,7 +194,8 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     # Other programs end with 77, too: curl without certificates, and sysexits.h's EX_NOPERM.
     fault = _no_finding(last, done.stdout)
     if not (fault or done.returncode):
-        fault = readable(_misreported(check, all_data_of(done.stdout)))[: LONGEST // 2]
+        fault = f"a program did not run: {last}" if _NOT_RUN.search(last) else ""
+        fault = readable(fault or _misreported(check, all_data_of(done.stdout)))[: LONGEST // 2]
     if fault:
         return FAILED, f"exit status {done.returncode}, but {fault}"
     return (SKIPPED if done.returncode else PASSED), last
@@ -206,8 +207,6 @@ def _no_finding(last: str, stdout: str) -> str:
         return "the check printed no finding"
     if is_rubbish(last):
         return f"its last line is not text: {last[:80]}"
-    if _NOT_RUN.search(last):
-        return f"a program did not run: {last[: LONGEST // 2]}"
     failures = (
         line for line in lines_of(stdout) if line.startswith(SINGLETONS) or _FAILED.search(line)
     )
@@ -354,7 +353,7 @@ def text_of_checks(record: ProvenImage, folder: Path, untried: Mapping[str, str]
         [
             f"{record.image}: {record.outcome}{notes_on(record)}",
             *lines_of_checks(record.checks),
-            *(f"  {name:12} not tried: {reason}" for name, reason in untried.items()),
+            *(f"  {name:12} not tried: {one_line(reason)}" for name, reason in untried.items()),
             *failures_of(record, folder, silent=False),
         ]
     )

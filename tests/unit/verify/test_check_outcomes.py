@@ -244,6 +244,8 @@ def test_a_program_that_did_not_run_is_no_finding(line: str, verify: Verify) -> 
     _, outcome = verify(done(f"so far so good\n{line}\n"))
     assert outcome.outcome == FAILED
     assert outcome.reason == f"exit status 0, but a program did not run: {line}"
+    _, skipped = verify(done(f"{line}\n", 77))
+    assert (skipped.outcome, skipped.reason) == (SKIPPED, line), "as the check says itself"
 
 
 @pytest.mark.parametrize(
