@@ -161,6 +161,9 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
     assert only("cc a.c").outcome == PASSED
     [silent] = tried(RecordedStandIn({"make": ()}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
     assert silent.text == "on debian12 in place of ubuntu22.04: it printed nothing"
+    lost = 'Error: building at STEP "COPY a b": copier: stat: "/opt/a": no such file'
+    [trial] = tried(RecordedStandIn({"make": (lost,)}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
+    assert trial.text == 'on debian12 in place of ubuntu22.04: "/opt/a": no such file'
     assert only("test -e a", "STEP 2/2: RUN test -e a").text.endswith("22.04: exit status 1")
 
 
