@@ -237,7 +237,7 @@ def test_a_changed_bit_never_makes_another_statement() -> None:
 @pytest.mark.parametrize(("tagged", "title"), [(False, "the bundle"), (True, "the envelope")])
 def test_what_is_no_json_is_named(tagged: bool, title: str) -> None:
     tag = attestation_tag(IMAGE.digest) if tagged else ""
-    [item] = [item for item in attached(evidence()) if item.tag == tag]
+    item, *_ = (item for item in attached(evidence()) if item.tag == tag)
     [rejection] = judged([holding(item, b"[")]).rejected
     assert title in rejection.reason
 

@@ -154,6 +154,9 @@ def test_what_is_said_already_is_not_said_again() -> None:
     place.publish(night(5), provenance("2026-01-01"))
     before = dict(place.there)
     place.publish(night(5), provenance("2026-01-02"))
+    turned = json.loads(provenance("2026-01-02"))
+    turned["predicate"] = dict(reversed(turned["predicate"].items()))
+    place.publish(json.dumps(turned).encode())
     place.publish(night(4))  # older than what is there
     assert {name: item.manifest for name, item in place.there.items()} == {
         name: item.manifest for name, item in before.items()

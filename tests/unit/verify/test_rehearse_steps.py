@@ -232,7 +232,8 @@ def test_steps_on_a_stand_in_change_nothing_that_is_said_of_an_image(tmp_path: P
     more = image.with_more([passed("steps", "RUN a", "x"), failed("steps", "RUN b", "y")])
     assert more.has_failed
     assert more.asked == image.asked
-    write_record(tmp_path, image, "2026-11-25")
-    before = read_record(tmp_path, "k")
-    write_record(tmp_path, more, "2026-11-25")
-    assert read_record(tmp_path, "k") == before
+    folder = tmp_path / "home/records"
+    write_record(folder, image, "2026-11-25")
+    before = read_record(folder, "k")
+    write_record(folder, more, "2026-11-25")
+    assert read_record(folder, "k") == before
