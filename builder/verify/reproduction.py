@@ -191,7 +191,6 @@ def _scratch(
         try:
             for name in ("tools", "native"):
                 (path / name).symlink_to(home.path / name)
-            settings = dataclasses.replace(settings, out=path / "out")
             yield dataclasses.replace(run, settings=settings, tools=tools, engine=engine)
         finally:
             tools.processes.stop()

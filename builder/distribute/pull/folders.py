@@ -59,7 +59,7 @@ def atomic_folder(
         except BaseException:
             with contextlib.suppress(OSError):
                 if _is_own_folder(partial):
-                    shutil.rmtree(partial, ignore_errors=True)
+                    shutil.rmtree(partial)
             raise
         fsync(target.parent)
 

@@ -281,7 +281,7 @@ class _Laying:
         on_disk = ""
         if self._root:
             written = {path: self._as_written(path) for path in self._entries if path}
-            for path, entry in sorted(written.items(), reverse=True):  # children first
+            for path, entry in sorted(written.items()):
                 if entry.kind == "directory":
                     self._root.settle(path, entry.mode, self._times.get(path, 0))
             on_disk = tree_digest(comparable(written.values()))

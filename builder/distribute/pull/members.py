@@ -247,8 +247,7 @@ def as_member(
     """
     member = tarfile.TarInfo(path)
     member.type, member.mode, member.size, member.linkname = kind, mode, size, target
-    pairs = zip(attributes[::2], attributes[1::2], strict=True)
-    member.pax_headers = as_headers(tuple(pairs))
+    member.pax_headers = as_headers(tuple(itertools.pairwise(attributes))[::2])
     return member
 
 

@@ -170,7 +170,7 @@ def _other_class(run: Evidence, hosts: RequiredHosts, gathered: Gathered) -> str
 def _fits(driver: str, required: str, own: str | None) -> bool:
     """Return whether a driver matches a specifier or, for `same`, the host's driver branch."""
     if required == SAME:
-        return bool(driver and own) and driver.partition(".")[0] == str(own).partition(".")[0]
+        return bool(own) and driver.partition(".")[0] == str(own).partition(".")[0]
     return meets(driver, required)
 
 

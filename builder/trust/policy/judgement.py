@@ -45,13 +45,12 @@ def _by_time(rule: str, now: Mapping[str, dt.datetime], last: Previous) -> Rulin
         if kind in last.times and kind not in now:
             reason = f"the last pulled image has a {time}, but this image has none"
             return refused(rule, reason, _ON_PURPOSE)
-        if kind not in last.times or now[kind] == last.times[kind]:
-            continue
-        days = f"{day_of(now[kind])}, after {day_of(last.times[kind])}"
-        if now[kind] > last.times[kind]:
+        if kind in last.times and now[kind] > last.times[kind]:
+            days = f"{day_of(now[kind])}, after {day_of(last.times[kind])}"
             return passed(rule, f"newer than the last pulled image by {time}: {days}")
-        reason = f"older than the last pulled image by {time}: {day_of(now[kind])}"
-        return refused(rule, reason, _ON_PURPOSE)
+        if kind in last.times and now[kind] < last.times[kind]:
+            reason = f"older than the last pulled image by {time}: {day_of(now[kind])}"
+            return refused(rule, reason, _ON_PURPOSE)
     reason = f"not the last pulled image ({short(last.digest)}), and it is unknown which is newer"
     return refused(rule, reason, _ON_PURPOSE)
 

@@ -79,8 +79,8 @@ class TrustedIdentity:
         """
         if "@" not in self.glob:
             return issuer == self.issuer and fnmatchcase(subject, self.glob)
-        parts = zip(subject.partition("@"), self.glob.partition("@"), strict=True)
-        return issuer == self.issuer and all(fnmatchcase(one, glob) for one, glob in parts)
+        matching = map(fnmatchcase, subject.partition("@"), self.glob.partition("@"))
+        return issuer == self.issuer and all(matching)
 
 
 Trusted = TrustedKey | TrustedIdentity

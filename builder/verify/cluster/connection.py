@@ -36,7 +36,7 @@ _ANSWER_S = 20.0  # for a scheduler to answer
 _POLL_S = 0.3  # how often it is looked whether the scheduler is there, and who is at work
 _AT_ONCE = 8  # workers that are asked what they are
 _LINES = "build-images"  # the topic of the lines of progress
-_TOPICS = ("all", _LINES)  # what is watched
+_EVENTS = "all"  # the topic of workers that come and go
 _SETTINGS = {  # of a scheduler that is started here: a worker that is silent for so long is lost
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.work-stealing": False,
@@ -73,7 +73,7 @@ class Connection:
     def workers(self) -> dict[str, WorkerFacts | str]:
         """Return the workers by address; a text for one that does not say what it is."""
         addresses = [*self._client.scheduler_info(n_workers=-1)["workers"]]
-        return dict(zip(addresses, self._asking.map(self._facts, addresses), strict=True))
+        return dict(self._asking.map(lambda one: (one, self._facts(one)), addresses))
 
     def watch(
         self,
@@ -101,8 +101,8 @@ class Connection:
         def tell(event: tuple[float, tuple[str, str, str]]) -> None:
             self._noting.submit(told, *event[1])
 
-        for topic, handler in zip(_TOPICS, (note, tell), strict=True):
-            self._client.subscribe_topic(topic, handler)
+        self._client.subscribe_topic(_EVENTS, note)
+        self._client.subscribe_topic(_LINES, tell)
         for address in self._client.scheduler_info(n_workers=-1)["workers"]:
             self._ask(address, joined)
         threading.Thread(target=self._guard, args=(gone,), daemon=True).start()
@@ -193,7 +193,7 @@ class Connection:
         for threads in (self._asking, self._noting):
             threads.shutdown(wait=False, cancel_futures=True)
         with contextlib.suppress(Exception):  # the scheduler may be gone, or nothing is watched
-            for topic in _TOPICS:
+            for topic in (_EVENTS, _LINES):
                 self._client.unsubscribe_topic(topic)
         self._client.close()
 

@@ -118,7 +118,7 @@ def run_order(text: str, wanted: Callable[[], bool], tell: Callable[[str], None]
             order.write_text(text)
             examined_at = _recall(order.with_name(_MACHINE))
             unwanted = order.with_name(_UNWANTED)
-            watcher = threading.Thread(target=watch, args=(unwanted,), daemon=True)
+            watcher = threading.Thread(target=watch, args=(unwanted,))
             watcher.start()
             argv = [sys.executable, "-m", __name__, str(order), str(result), str(os.getpid())]
             try:

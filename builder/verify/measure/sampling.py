@@ -73,7 +73,7 @@ class Sampler:
         self._gpus, self._interval_s, self._proc = gpus, interval_s, proc
         self._samples: list[Sample] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._look)
         self._began = self._seconds = 0.0
         self._first = self._last = CpuTimes(busy=0, all=0)
 

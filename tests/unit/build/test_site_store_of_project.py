@@ -291,6 +291,7 @@ def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(
         return take(store, tag, folder)
 
     monkeypatch.setattr(SiteStore, "take", noting)
+    shutil.rmtree(site.home.path)
     assert take_image(run, spec.image)
     assert [(one.parent, one.name[:11]) for one in folders] == [(site.home.work, "site-store-")]
 

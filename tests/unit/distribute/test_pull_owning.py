@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -118,6 +119,24 @@ def test_a_tarball_that_is_a_layer_of_a_layout_is_no_other_name_of_it(tmp_path: 
     shown = output / "image.oci/blobs/sha256" / layer.digest.partition(":")[2]
     assert (tmp_path / "tarball/image.tar.gz").read_bytes() == shown.read_bytes() == LAYER
     assert not shown.samefile(tmp_path / "tarball/image.tar.gz")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_is_left_of_a_blob_after_an_error(number: int, begun: bool, tmp_path: Path) -> None:
+    """The begin of a download is kept, unless the disk is full."""
+
+    class Failing(Registry):
+        def read_blob(self, _wanted: Descriptor, path: Path) -> None:
+            if begun:
+                path.write_bytes(b"begin")
+            raise OSError(number, "it failed")
+
+    store = BlobStore(folder=tmp_path / "pulls/blobs")
+    with pytest.raises(OSError, match="it failed"):
+        store.get(cast("Source", Failing()), found().layers[0])
+    is_kept = begun and number == errno.EIO
+    assert len([path for path in store.folder.iterdir() if path.is_file()]) == is_kept
 
 
 LEVELS = ("", "blobs", "blobs/sha256", "index.json", "oci-layout", "blobs/sha256/*")

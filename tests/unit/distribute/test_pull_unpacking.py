@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import random
 import re
 import stat
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samples import compare_with_golden
@@ -125,6 +127,7 @@ GOOD: dict[str, list[list[M]]] = {
     "a whiteout of a folder": [[d("a"), d("a/b"), M("a/b/c"), M("a/g")], [M("a/.wh.b")]],
     "a whiteout without a name": [[d("a")], [M("a/.wh.b"), M(".wh.c")]],
     "an opaque folder": [[d("a"), M("a/f"), M("a/g")], [d("a"), M("a/.wh..wh..opq"), M("a/h")]],
+    "an opaque folder that is not named": [[d("a", 0o700), M("a/f")], [M("a/.wh..wh..opq")]],
     "opaque after its content": [
         [d("a"), M("a/f"), d("a/b"), M("a/b/c")],
         [d("a"), M("a/f", b"new"), d("a/b"), M("a/b/d"), M("a/.wh..wh..opq")],
@@ -500,8 +503,15 @@ def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target:
     [(-5.0, 0), (0, 0), (1.9, 1), (2**31 - 1, 2**31 - 1), (2**31, 2**31 - 1), (2**40, 2**31 - 1)],
 )
 def test_times_are_those_that_every_file_system_holds(
-    mtime: float, on_disk: int, tmp_path: Path
+    mtime: float, on_disk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    opened, real_open = list[str](), os.open
+
+    def noting(path: str, *words: Any, **options: Any) -> int:
+        opened.append(str(path))
+        return real_open(path, *words, **options)
+
+    monkeypatch.setattr(os, "open", noting)
     before = sorted(Path("/proc/self/fd").iterdir())
     root = Root(tmp_path)
     root.folder("d")
@@ -517,6 +527,7 @@ def test_times_are_those_that_every_file_system_holds(
     root.same("d/same", "d/l")
     root.settle("d", 0o750, mtime)
     root.close()
+    assert opened == [str(tmp_path), "d", "f"]  # a folder is opened once for all that is in it
     assert (tmp_path / "d/same").readlink() == Path("f")  # the link itself has two names
     assert sorted(Path("/proc/self/fd").iterdir()) == before
     for name, mode in [("d", 0o750), ("d/f", 0o640), ("d/l", 0o777)]:

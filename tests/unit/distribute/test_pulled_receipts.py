@@ -62,6 +62,10 @@ def test_a_receipt_says_what_is_run(tmp_path: Path) -> None:
         ({"run": {"environment": ["A"], "directory": "/"}}, "the receipt is incomplete ("),
         ({"run": {"environment": [3], "directory": "/"}}, "the receipt is incomplete ("),
         ({"image": []}, "the receipt is incomplete ("),
+        *(
+            (changed, "the receipt is incomplete (ValueError('name, digest, architecture or run ")
+            for changed in ({"name": ""}, {"digest": ""}, {"image": {"architecture": ""}})
+        ),
     ],
 )
 def test_a_receipt_that_will_not_do(

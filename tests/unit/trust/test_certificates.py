@@ -375,6 +375,15 @@ def test_roots_that_cannot_be_read_are_bad_input(tmp_path: Path) -> None:
             read_trusted_root(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("case", "left_out"), [(IN_TOTO, "timestampAuthorities"), (REKOR_2, "tlogs")]
+)
+def test_roots_name_logs_or_authorities_of_time(case: str, left_out: str, tmp_path: Path) -> None:
+    roots, file = {**roots_of(case), left_out: []}, tmp_path / "roots.json"
+    file.write_text(json.dumps(roots))
+    assert read_trusted_root(file) == roots
+
+
 def test_roots_may_leave_out_what_cosign_leaves_out(tmp_path: Path) -> None:
     """`cosign trusted-root create` names no organization, and no logs where there are none."""
     roots, file = roots_of(REKOR_2), tmp_path / "roots.json"

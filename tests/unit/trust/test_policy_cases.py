@@ -269,6 +269,46 @@ def test_of_runs_that_ended_in_one_second_the_worst_decides(first: str) -> None:
     ]
     assert decided_checks(runs)["a"].outcome == "skipped"
     assert decided_checks(runs[2:] + runs[:2])["a"].run == runs[2]
+    failed = replace(runs[0], outcomes={"a": "failed"})
+    for pair in ([failed, replace(runs[2], finished=FINISHED)], [runs[2], failed]):
+        assert decided_checks(pair)["a"].outcome == "failed"
+    assert decided_checks([replace(runs[2], finished=FINISHED + SECOND), failed])["a"].outcome == (
+        "passed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "number"),
+    [
+        ({"a": "1"}, 1),
+        ({"a": "12"}, 1),
+        ({"a": "12", "b": "1"}, 2),
+        ({"a": "1", "b": "12"}, 2),
+        ({"a": "1", "b": "1"}, 1),
+        ({"a": "12", "b": "12", "c": "12"}, 2),
+        ({"a": "12", "b": "13", "c": "1"}, 3),
+    ],
+)
+def test_a_key_and_a_signer_count_once(keys: dict[str, str], number: int) -> None:
+    """By signer, the keys of the policy that its certificate matches."""
+    proofs = tuple(
+        Claim(kind=SIGNATURE, subjects=(ABOUT.digest,), key=key, signer=signer)
+        for signer in keys
+        for key in keys[signer]
+    )
+    gathered = replace(BY_NAME["proven"].gathered, image=ABOUT, proofs=proofs)
+    [ruling] = [
+        ruling
+        for ruling in judge(Policy(keys=(), signatures=number), gathered).rulings
+        if ruling.rule == "signature"
+    ]
+    assert (ruling.result, ruling.reason.count(",")) == (PASSED, number - 1)
+    [ruling] = [
+        ruling
+        for ruling in judge(Policy(keys=(), signatures=number + 1), gathered).rulings
+        if ruling.rule == "signature"
+    ]
+    assert ruling.reason.startswith(f"{number} of {number + 1} required signatures by keys")
 
 
 ABOUT = Image(digest=f"sha256:{'1' * 64}", architecture="x86_64", asked="x86_64")

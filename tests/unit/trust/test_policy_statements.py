@@ -139,6 +139,9 @@ def test_of_each_suite_the_oldest_index_counts_and_of_suites_the_newest() -> Non
     date = dt.datetime(2026, 10, 15, tzinfo=dt.timezone.utc)
     assert read.packages == PackageIndices(date=date, behind_days=3)
     assert read_after(lambda document: run_in(document).update(indices=states[3:])).packages is None
+    current = read_after(lambda document: run_in(document).update(indices=states[:1])).packages
+    assert current
+    assert current.behind_days == 0
 
 
 def test_gpus_that_were_not_handed_over_prove_nothing() -> None:
@@ -168,6 +171,9 @@ def test_the_details_of_a_check_outweigh_the_lists() -> None:
         document = evidence()
         say(document)
         assert bool(proof_of(document, key="k", digest="").fault) is not is_read
+    for change in (ends_before_it_begins, saw_another_architecture):
+        change(document)
+    assert "; " in proof_of(document, key="k", digest="").fault
 
 
 def names_no_failure(document: dict[str, Any]) -> None:
@@ -238,14 +244,15 @@ def test_provenance_and_bill() -> None:
     components = [
         {"name": "a", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
         {"name": "b", "licenses": [{"license": {"name": "own"}}]},
-        {"name": "c", "licenses": [{"expression": "(MIT OR AGPL-3.0-only) AND ISC"}]},
+        {"name": "c", "licenses": [{"expression": "(MIT OR AGPL-3.0-only) AND ISC WITH x"}]},
     ]
     for kind in (CYCLONEDX, f"{CYCLONEDX}/v1.5"):
         bill = proof_of(signed(kind, {"components": components}), key="k", digest="")
         assert bill.kind == BILL
         assert isinstance(bill.content, Bill)
         licences = [entry.licences for entry in bill.content.packages]
-        assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC")]
+        assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC", "x")]
+        assert [entry.version for entry in bill.content.packages] == ["1", "", ""]
 
 
 CELL = {

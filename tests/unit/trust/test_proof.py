@@ -234,6 +234,14 @@ def test_a_changed_bit_never_makes_another_statement() -> None:
     assert accepted < 5  # bits that Base64 leaves unused
 
 
+@pytest.mark.parametrize(("tagged", "title"), [(False, "the bundle"), (True, "the envelope")])
+def test_what_is_no_json_is_named(tagged: bool, title: str) -> None:
+    tag = attestation_tag(IMAGE.digest) if tagged else ""
+    item, *_ = (item for item in attached(evidence()) if item.tag == tag)
+    [rejection] = judged([holding(item, b"[")]).rejected
+    assert title in rejection.reason
+
+
 def test_a_blob_that_is_missing() -> None:
     [item] = [dataclasses.replace(item, blobs={}) for item in attached() if not item.tag]
     assert "is missing" in judged([item]).rejected[0].reason

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -112,10 +113,13 @@ def test_a_key_is_never_shown() -> None:
     assert repr(our_key()) == f"PrivateKey({str(private_file('cosign'))!r})"
 
 
-def damaged(**changes: object) -> str:
+BODY = base64.b64decode("".join((VECTORS / "cosign.key").read_text().splitlines()[1:-1]))
+CIPHERTEXT = json.loads(BODY)["ciphertext"]
+
+
+def damaged(**changes: Any) -> str:
     """cosign's key with something else in its JSON."""
-    body = "".join((VECTORS / "cosign.key").read_text().splitlines()[1:-1])
-    content = json.loads(base64.b64decode(body))
+    content = json.loads(BODY)
     content["kdf"]["params"].update(changes.pop("params", {}))
     content.update(changes)
     text = base64.b64encode(json.dumps(content).encode()).decode()
@@ -133,6 +137,7 @@ REFUSED = {
     ),
     "a cut one": (damaged()[:200], "not a complete cosign key"),
     "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
+    "blanks in the text": (damaged(ciphertext=f" {CIPHERTEXT}"), "not a complete cosign key"),
     "no text": (damaged(ciphertext=None), "not a complete cosign key"),
     "a changed text": (damaged(ciphertext="AAAA" * 20), "cannot be decrypted with this password"),
     "a little more memory": (

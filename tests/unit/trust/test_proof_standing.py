@@ -141,9 +141,12 @@ def test_what_policies_tell_apart_is_kept_apart() -> None:
         digest = {"sha256": f"{number:064x}"}
         about_more["subject"].append({"name": "more", "digest": digest})
         place.publish(json.dumps(about_more).encode())
+    for names in (("sha256", "sha512"), ("sha512", "sha256")):  # the order says nothing
+        about_more["subject"][-1]["digest"] = dict.fromkeys(names, f"{11:064x}")
+        place.publish(json.dumps(about_more).encode())
     place.publish(night(20, host={**HOST, "kernel": "6.6", "cpu": "Xeon"}))
     predicates = [day for day, _ in place.evidence()]
-    assert predicates == ["02", "03", "04", "05", "06", "07", "08", "09", "10", "20"]
+    assert predicates == ["02", "03", "04", "05", "06", "07", "08", "09", "10", "10", "20"]
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
@@ -151,6 +154,9 @@ def test_what_is_said_already_is_not_said_again() -> None:
     place.publish(night(5), provenance("2026-01-01"))
     before = dict(place.there)
     place.publish(night(5), provenance("2026-01-02"))
+    turned = json.loads(provenance("2026-01-02"))
+    turned["predicate"] = dict(reversed(turned["predicate"].items()))
+    place.publish(json.dumps(turned).encode())
     place.publish(night(4))  # older than what is there
     assert {name: item.manifest for name, item in place.there.items()} == {
         name: item.manifest for name, item in before.items()

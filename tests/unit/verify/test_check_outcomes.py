@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from manifest_samples import record
 
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
@@ -21,6 +22,7 @@ from builder.system.process import Completed, Processes
 from builder.verify.checks import (
     after_a_loss,
     environment_of,
+    failures_of,
     not_started,
     noting_no_gpu,
     outcomes_in,
@@ -301,6 +303,7 @@ def test_environment_of_the_image_is_there(verify: Verify) -> None:
     [outcome] = verify()
     assert outcome.outcome == PASSED
     assert outcome.reason == "in /, with the image's variables and no others: MODE, PATH"
+    assert outcome.duration_s == 1.235
 
 
 @pytest.mark.parametrize(
@@ -449,3 +452,24 @@ def test_why_gpus_are_not_handed_over(
     able = dataclasses.replace(kind, no_gpu=lambda _: "")
     found = why_no_gpu(target, able, host=host, tools=tools)
     assert found == ("" if why == "there is no toolkit" else why)
+
+
+@pytest.mark.parametrize(
+    ("lines", "evidence", "more"),
+    [
+        (12, ["evidence/oci.xml"], []),
+        (13, ["evidence/oci.xml"], ["  1 more line in out/evidence/oci.xml"]),
+        (13, [], []),
+    ],
+)
+def test_what_a_failed_check_printed_has_an_end(
+    lines: int, evidence: list[str], more: list[str]
+) -> None:
+    output = "\n".join(str(number) for number in range(lines))
+    failed = {"check": "mpi", "outcome": FAILED, "reason": "no ranks", "output": output}
+    image = record({"checks": {"oci": [failed]}, "evidence": evidence})
+    assert failures_of(image, Path("out")) == [
+        "oci/mpi: no ranks",
+        *(f"  | {number}" for number in range(lines)[-12:]),
+        *more,
+    ]

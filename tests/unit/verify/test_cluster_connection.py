@@ -164,6 +164,13 @@ def test_a_scheduler_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch) 
     assert heard.get(timeout=10) == ("gone",)
     assert connection.wait_until_idle("run-", ["tcp://a"], 10)  # its orders were cancelled
     connection.close()
+    before = {*threading.enumerate()}
+    closed, heard = watched(Client())
+    new = {*threading.enumerate()} - before
+    [guard] = [thread for thread in new if thread.name.endswith("(_guard)")]
+    closed.close()
+    guard.join(10)
+    assert heard.empty()
 
 
 def test_a_stopped_worker_is_not_waited_for_longer_than_the_rest() -> None:

@@ -178,7 +178,7 @@ def test_an_order_for_a_base_makes_no_stage(worker: Worker) -> None:
 def test_a_machine_is_examined_once_for_each_engine(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    prepare, known, examined = task.prepare, list[ExaminedMachine](), list[Diagnosis]()
+    prepare, known, examined = worker.prepare, list[ExaminedMachine](), list[Diagnosis]()
 
     def examine(_tools: Tools) -> Diagnosis:
         found = Diagnosis(arch="x86_64", user=f"user-{len(examined)}", items={}, abilities=())

@@ -123,6 +123,7 @@ def test_a_patch_is_found_where_the_spec_copies_it(tmp_path: Path) -> None:
             "COPY files/project/fix.patch /b.patch\nFROM a\n"
             "COPY --from=b files/project/fix.patch /opt\n"
             "COPY files/project/fix.patch files/new.patch files/lost etc\n"
+            "COPY files/new.patch files/lost lib\n"
         ),
         files={"files/project/fix.patch": FIX, "files/new.patch": NEW},
     )
@@ -131,4 +132,5 @@ def test_a_patch_is_found_where_the_spec_copies_it(tmp_path: Path) -> None:
         "/b.patch": FIX,
         "/etc/fix.patch": FIX,
         "/etc/new.patch": NEW,
+        "/lib/new.patch": NEW,
     }

@@ -161,6 +161,9 @@ def test_a_step_that_fails_by_itself_is_a_failure() -> None:
     assert only("cc a.c").outcome == PASSED
     [silent] = tried(RecordedStandIn({"make": ()}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
     assert silent.text == "on debian12 in place of ubuntu22.04: it printed nothing"
+    lost = 'Error: building at STEP "COPY a b": copier: stat: "/opt/a": no such file'
+    [trial] = tried(RecordedStandIn({"make": (lost,)}), "FROM ubuntu:22.04 AS dev\nRUN make\n")
+    assert trial.text == 'on debian12 in place of ubuntu22.04: "/opt/a": no such file'
     assert only("test -e a", "STEP 2/2: RUN test -e a").text.endswith("22.04: exit status 1")
 
 
@@ -229,7 +232,8 @@ def test_steps_on_a_stand_in_change_nothing_that_is_said_of_an_image(tmp_path: P
     more = image.with_more([passed("steps", "RUN a", "x"), failed("steps", "RUN b", "y")])
     assert more.has_failed
     assert more.asked == image.asked
-    write_record(tmp_path, image, "2026-11-25")
-    before = read_record(tmp_path, "k")
-    write_record(tmp_path, more, "2026-11-25")
-    assert read_record(tmp_path, "k") == before
+    folder = tmp_path / "home/records"
+    write_record(folder, image, "2026-11-25")
+    before = read_record(folder, "k")
+    write_record(folder, more, "2026-11-25")
+    assert read_record(folder, "k") == before

@@ -53,6 +53,7 @@ def web() -> Iterator[Web]:
             known = 200 if self.path in served.files else 404
             self.send_response(served.statuses.get(self.path, known))
             self.send_header("Content-Length", str(len(content)))
+            self.send_header("Location", "/elsewhere")  # browsers follow it where the status asks
             self.end_headers()
             if self.command == "GET":
                 self.wfile.write(content)
@@ -91,6 +92,14 @@ def test_a_server_that_refuses_proves_nothing(web: Web, status: int, answer: Ans
     response = Servers().ask(f"{web.url}/a")
     assert (response.has, response.text.replace(web.host, "HOST")) == (answer.has, answer.text)
     assert web.asked == ["HEAD /a"]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_redirect_is_followed(web: Web, has: bool) -> None:
+    web.statuses["/a"] = 302
+    web.files |= {"/elsewhere": b"x"} if has else {}
+    assert Servers().ask(f"{web.url}/a").has is has
+    assert web.asked == ["HEAD /a", "HEAD /elsewhere"]
 
 
 def test_a_server_is_asked_once_for_a_file_and_never_again_when_it_is_silent(web: Web) -> None:
