@@ -232,7 +232,7 @@ def site_hosts(root: Path, files: Sequence[Path]) -> list[Host]:
     A record without a name has that of its file. Raises `BadInput` for two hosts of one name.
     """
     folders = [] if files else [layer.folder / HOSTS for layer in layers_of(root).each]
-    paths = {path.name: path for folder in folders for path in folder.glob("*.*")}
+    paths = {path.name: path for folder in folders for path in folder.glob("*.[jy]*")}
     hosts: dict[str, Host] = {}
     for path in files or paths.values():
         host = read_record(path)

@@ -160,9 +160,9 @@ class Browser:
         """The value of an expression as soon as it is true, on the page that is being opened."""
         end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
-            parameters = {"expression": script, "returnByValue": True}
             with contextlib.suppress(AssertionError):  # between two pages
-                if value := self.ask("Runtime.evaluate", **parameters)["result"].get("value"):
+                answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+                if value := answer["result"].get("value"):
                     return value
             time.sleep(0.05)
         raise AssertionError(f"never true: {script}")
