@@ -119,8 +119,7 @@ def test_python_packages_are_of_one_version() -> None:
         for use in blocks(image)
         if use.name == "pip"
         for package in use.arguments.get("packages", ())
-        if not re.search(r"==\d", package)
-        and package not in locked_files(image)
+        if not re.search(r"==\d", package) and package not in locked_files(image)
     }
     assert loose == {}
 
@@ -143,6 +142,16 @@ def test_a_clone_is_of_a_commit_or_a_tag() -> None:
 
 def run_of(check: str, image: PlannedImage) -> str:
     return next(one.run for one in image.checks if one.name == check)
+
+
+def test_wheels_are_for_the_architecture_of_the_image() -> None:
+    recipes = ("jax", "tensorflow-release")
+    for image in (image for image in shipped_plan().images if image.cell.recipe in recipes):
+        files = {text for use in blocks(image) for text in use.arguments.get("packages", ())}
+        wheels = {file for file in files if file.endswith(".whl")}
+        ends = ("-any.whl", f"_{image.cell.arch}.whl")
+        assert wheels
+        assert {file for file in wheels if not file.endswith(ends)} == set()
 
 
 def test_power_has_no_wheels_of_the_newest_frameworks() -> None:
