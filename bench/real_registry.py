@@ -112,11 +112,16 @@ def _started(
                 ["docker-registry", "serve", str(folder / "config.yml")],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "GOGC": "400"},  # half its processor time is garbage collection
+                env=go_environment(),
             )
         if _answers(port, process):
             return port, process
     raise RuntimeError(f"docker-registry does not answer: {folder / 'registry.log'}")
+
+
+def go_environment() -> dict[str, str]:
+    """The environment of a registry, half of whose processor time is garbage collection else."""
+    return {**os.environ, "GOGC": "400"}
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:

@@ -2,12 +2,18 @@
 
     python bench/worker_faults.py [--rounds 200] [--seed 1] [--workers 8] [--first 0] [--keep]
 
-Each round builds four images that no home and no store has, by `build-images --all --on`, on the
-workers of a real Dask scheduler, which belong to four machines, through a docker-registry on
-loopback. One or two faults come at random moments. The command, or the same one again where it was
-ended, has to end well, with verified images whose bytes are those of a local build; after 15 s no
-process, container or mount may be left on a machine, and nothing half-made in the output folder.
-It has to be root, who mounts the small disk and names the machines.
+Each round builds an image, every third round two that share a stage, which no home and no store
+has, by `build-images --on`, on the workers of a real Dask scheduler, which belong to four machines,
+through a docker-registry on loopback. Scheduler, workers and registry live across rounds; what a
+fault killed is started again.
+Each kind of fault comes equally often, in an order by the seed; every third round has two. A fault
+comes after an order that is chosen at random has begun. The command, or the same one again where it
+was ended, has to end well, with verified images whose bytes are those of a local build; within 15 s
+no process, container or mount may be left on a machine, and nothing half-made in the output folder.
+
+A round depends on the seed and its number alone: `--first 120` goes on after 120 rounds. The table
+comes at the end, and after Ctrl-C. It has to be root, who mounts the small disk and names the
+machines.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import statistics
@@ -27,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -38,19 +45,27 @@ from command import PROJECT, build_images
 from faulty_proxy import Fault, Proxy, proxy_before
 from outside import outside_signals
 from projects import copy_of_project
-from real_registry import real_registry
+from real_registry import go_environment, real_registry
 from small_base import add_small_base, store_small_base
 from timing import machine
-from worker_machines import Machines, Relay, WorkerProcess, machines_at_work
+from worker_machines import (
+    Machines,
+    Relay,
+    WorkerProcess,
+    machines_at_work,
+    processor_time_of,
+)
 
 from builder.artifacts import oci
+from builder.artifacts.flatten import entries_of_layout
+from builder.artifacts.tree import comparable, tree_digest
 from builder.build.workspace import FILES, SPEC_FILES
-from builder.system.descendants import end_tree
-from builder.system.files import remove_tree, unmount_below
+from builder.system.descendants import descendants, end_tree
+from builder.system.files import link_or_copy, remove_tree, unmount_below
 from builder.system.home import Home
 from builder.system.process import Processes
 
-IMAGES = tuple(f"{name}-1.0-small-x86_64" for name in ("alone", "core", "leaf", "twig"))
+_FLAVOURS = ("runtime", "development")
 _RECIPE = """\
 recipe: {name}
 version: "1.0"
@@ -63,20 +78,31 @@ _RECIPE_PARTS = {
     "alone": "checks: [numbers]\ndevelopment: []\n",
     "core": _STAGE,
     "leaf": "parent: core\ndevelopment: []\n",
-    "twig": "parent: core\ndevelopment: []\n",
+}
+IMAGES = {  # by recipe and flavour; those of a recipe share a stage
+    name: {
+        "runtime": f"{name}-1.0-small-x86_64",
+        "development": f"{name}-1.0-small-development-x86_64",
+    }
+    for name in _RECIPE_PARTS
 }
 _MACHINES = 4
 _SMALL_DISK = 5 << 30  # in memory; a build asks for 3 GB, and takes some MB
 _TTL_S = 5  # the scheduler removes a worker that was silent for so long
-_ROUNDS_OF_MACHINES = 10  # then all homes are new: old rounds would fill the small disk
-_LIMIT_S = 150.0  # of one command
+_ROUNDS_OF_MACHINES = 50  # then all homes are new: old rounds would fill the small disk
+_ROUNDS_OF_TWO = 3  # each so many rounds, one has two faults
+_LIMIT_S = 600.0  # of one command; a busy machine takes ten times as long
 _GONE_S = 15.0  # for what a fault left behind to end
+_ROUNDS_OF_BASE = 5  # each so many rounds, the store has no base at first
+_STORE = "site/cache"  # in the registry
 _BUSY_SHARE = 3 / 4  # how often a fault meets a worker that has an order
+_ORDER = re.compile(r": .* on machine-\d")  # a line of progress: an order has begun
+_ORDER_S = 2.0  # how long one takes
 
 Recording = dict[str, dict[str, str]]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
     """What rounds share: a project, its registry and the machines; `expected` are its images."""
 
@@ -85,7 +111,7 @@ class Site:
     registry: StoppableRegistry
     proxy: Proxy
     machines: Machines
-    expected: Recording = field(default_factory=dict)
+    expected: Recording
 
     @property
     def login(self) -> Path:
@@ -109,11 +135,27 @@ class StoppableRegistry:
         if self.process.poll() is not None:
             words = ["docker-registry", "serve", str(self.folder / "config.yml")]
             with (self.folder / "registry.log").open("ab") as log:
-                self.process = subprocess.Popen(words, stdout=log, stderr=log)
+                self.process = subprocess.Popen(words, stdout=log, stderr=log, env=go_environment())
 
-    def empty(self) -> None:
-        """Remove all that is in it; nobody is at work."""
-        shutil.rmtree(self.store / "docker", ignore_errors=True)
+    def keep_bases(self) -> None:
+        """Keep a copy of the entries of bases alone, for `reset`; nobody is at work."""
+        for tag in self.store.glob("docker/registry/v2/repositories/**/_manifests/tags/*"):
+            if not tag.name.startswith("base-"):
+                shutil.rmtree(tag)
+        config = str(self.folder / "config.yml")
+        words = ["docker-registry", "garbage-collect", "--delete-untagged", config]
+        subprocess.run(words, check=True, capture_output=True)
+        shutil.copytree(self.store / "docker", self._bases)
+
+    def reset(self, *, bases: bool) -> None:
+        """Remove all that is in it, but the bases if wanted; nobody is at work."""
+        remove_tree(self.store / "docker")
+        if bases:
+            shutil.copytree(self._bases, self.store / "docker")
+
+    @property
+    def _bases(self) -> Path:
+        return self.folder / "bases"
 
 
 @contextlib.contextmanager
@@ -128,6 +170,15 @@ def stoppable_registry(folder: Path) -> Iterator[StoppableRegistry]:
             registry.stop()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedFault:
+    """A fault that comes some seconds after so many orders have begun."""
+
+    kind: str
+    orders: int
+    seconds: float
+
+
 @dataclass(kw_only=True, slots=True)
 class FaultTrial:
     """One run of the command, or several of the same; faults come while it runs."""
@@ -135,7 +186,9 @@ class FaultTrial:
     site: Site
     number: int
     chance: random.Random
-    expected_s: float
+    recipe: str
+    flavours: tuple[str, ...]
+    registry: str  # its address, or that of the proxy before it
     faults: list[str] = field(default_factory=list)  # by kind, those that came
     notes: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -147,8 +200,15 @@ class FaultTrial:
     child: subprocess.Popen[bytes] | None = None
     signals: list[signal.Signals] = field(default_factory=list)  # that faults sent to the run
     _begin: float = 0.0
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _doubles: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _planned: list[PlannedFault] = field(default_factory=list)
     _awaited: dict[Path, set[int]] = field(default_factory=lambda: collections.defaultdict(set))
     _due: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        return tuple(IMAGES[self.recipe][flavour] for flavour in self.flavours)
 
     @property
     def folder(self) -> Path:
@@ -158,14 +218,30 @@ class FaultTrial:
     def out(self) -> Path:
         return self.folder / "out"
 
-    def run(self, kinds: Mapping[str, Callable[[FaultTrial], object]]) -> None:
+    def run(self, kinds: Sequence[str]) -> None:
         """Run the command through some faults, and look at what came of it."""
         self.folder.mkdir()
         write_recipes(self.site.project, self.number)
         self._begin = time.monotonic()
         for kind in kinds:
-            at = self.chance.uniform(0.2, self.expected_s)
-            self._add_due(at, kind, partial(self._inject, kind, kinds[kind]))
+            orders = self.chance.randrange(1 + 2 * len(self.images))  # a stage, images, proofs
+            seconds = self.chance.uniform(0.1, _ORDER_S)
+            self._planned.append(PlannedFault(kind=kind, orders=orders, seconds=seconds))
+        try:
+            outs = self._outs()
+        finally:
+            for child in self._children:
+                if child.poll() is None:  # Ctrl-C
+                    end_tree(child.pid, grace_s=5)
+        self._look_for_leftovers()
+        for out in outs:
+            self._look_at(out)
+        for log in sorted(self.folder.glob("*.log")):
+            if re.search("Traceback|unexpected", log.read_text(errors="replace")):
+                self.wrong.append(f"a traceback: {log.name}")
+
+    def _outs(self) -> list[Path]:
+        """The output folders of the run and of its doubles, once all have ended."""
         try:
             status = self._command()
         finally:
@@ -176,12 +252,12 @@ class FaultTrial:
             status = self._command()
         if status:
             self.lost.append(f"exit code {status}")
-        self.lost += [f"no {name}" for name in IMAGES if not manifest_of(self.out / name)]
-        self._look_for_leftovers()
-        if not self.lost:
-            self.wrong += wrong_images(self.out, self.number, self.site.expected)
-        partial_files = [path for path in self.out.rglob("*") if _is_half_made(path.name)]
-        self.leftovers += [f"half-made: {path.relative_to(self.out)}" for path in partial_files]
+        return [self.out, *self._outs_of_doubles()]
+
+    def start_double(self) -> None:
+        """Start the same command on another login machine, with another output folder."""
+        number = len(self._doubles) + 1
+        self._doubles.append(self._start(f"-{number}", f"double-{number}"))
 
     def run_later(self, seconds: float, text: str, action: Callable[[], object]) -> None:
         """Do something so many seconds from now, or when the command has ended."""
@@ -196,9 +272,29 @@ class FaultTrial:
     def note(self, text: str) -> None:
         self.notes.append(f"{time.monotonic() - self._begin:5.1f} s: {text}")
 
-    def _inject(self, kind: str, fault: Callable[[FaultTrial], object]) -> None:
+    def _look_at(self, out: Path) -> None:
+        """Note what is wrong with an output folder."""
+        missing = [name for name in self.images if not manifest_of(out / name)]
+        self.lost += [f"no {out.name}/{name}" for name in missing]
+        if not missing:
+            self.wrong += wrong_images(out, self.images, self.number, self.site.expected)
+        partial_files = [path for path in out.rglob("*") if _is_half_made(path.name)]
+        self.leftovers += [f"half-made: {path.relative_to(self.folder)}" for path in partial_files]
+
+    def _outs_of_doubles(self) -> Iterator[Path]:
+        """The output folders of the doubles, once they have ended."""
+        for number, child in enumerate(self._doubles, 1):
+            status = _status_of(child)
+            if status and self.spoiled:
+                self.failed = True
+                status = _status_of(self._start(f"-{number}", f"double-{number}-again"))
+            if status:
+                self.lost.append(f"exit code {status} of double {number}")
+            yield self.folder / f"out-{number}"
+
+    def _inject(self, kind: str) -> None:
         self.faults.append(kind)
-        fault(self)
+        FAULTS[kind](self)
 
     def _add_due(self, seconds: float, text: str, action: Callable[[], object]) -> None:
         self._due.append((self._begin + seconds, text, action))
@@ -222,25 +318,28 @@ class FaultTrial:
     def _run_once(self) -> signal.Signals | None:
         """Run the command once; the signal that a fault sent it, if any."""
         self.commands += 1
-        log = self.folder / f"command-{self.commands}.log"
-        with log.open("wb") as sink:
-            self.child = subprocess.Popen(
-                self._words(), cwd=PROJECT, env=self._environment(), stdout=sink, stderr=sink
-            )
+        self.child = self._start("", f"command-{self.commands}")
         start, before = time.monotonic(), len(self.signals)
         while self.child.poll() is None:
+            self._run_planned()
             self._run_due()
             self._replace_workers()
             if time.monotonic() - start > _LIMIT_S:
                 self.lost.append(f"no end after {_LIMIT_S:.0f} s")
                 self.child.send_signal(signal.SIGABRT)
                 end_tree(self.child.pid, grace_s=5)
-            time.sleep(0.02)
+            time.sleep(0.05)
         signalled = self.signals[before:]
-        text = log.read_text(errors="replace")
-        if "Traceback" in text or "unexpected" in text:
-            self.wrong.append(f"a traceback: {log.name}")
         return signalled[-1] if signalled else None
+
+    def _run_planned(self) -> None:
+        """Let the faults come whose orders have begun."""
+        if self._planned:
+            logs = self.folder.glob("command-*.log")
+            begun = sum(len(_ORDER.findall(log.read_text(errors="replace"))) for log in logs)
+            for fault in [fault for fault in self._planned if fault.orders <= begun]:
+                self._planned.remove(fault)
+                self.run_later(fault.seconds, fault.kind, partial(self._inject, fault.kind))
 
     def _run_due(self) -> None:
         for due in [due for due in sorted(self._due) if due[0] <= time.monotonic()]:
@@ -267,6 +366,7 @@ class FaultTrial:
         """Undo the faults that came, and drop those that did not."""
         ends = [due for due in self._due if due[1].startswith(("end of ", "a new worker"))]
         self._due.clear()
+        self._planned.clear()
         for _, text, action in sorted(ends):
             self.note(text)
             action()
@@ -280,22 +380,45 @@ class FaultTrial:
         self.leftovers += leftovers
         self.leftovers += [f"mount: {place}" for place in self.site.machines.leftover_mounts()]
 
-    def _words(self) -> list[str]:
-        return [
+    def _start(self, suffix: str, log: str) -> subprocess.Popen[bytes]:
+        """Start the command, with a login machine and an output folder of that suffix."""
+        words = [
             *("env", "--default-signal=INT", sys.executable, "-m", "builder"),
-            *("--project", str(self.site.project), "--all", "--output", str(self.out)),
-            *("--on", self.site.machines.address),
-            "--format=oci",
+            *("--project", str(self.site.project), "--output", f"{self.out}{suffix}"),
+            *("--recipe", self.recipe, *_options(self.flavours)),
+            *("--on", self.site.machines.address, "--format=oci", "--no-lint"),
         ]
-
-    def _environment(self) -> dict[str, str]:
-        store = f"{self.site.proxy.host}/round-{self.number:04}/cache"
-        return {
+        environment = {
             **os.environ,
-            "BUILD_IMAGES_HOME": str(self.site.login),
-            "BUILD_IMAGES_STORE": store,
+            "BUILD_IMAGES_HOME": f"{self.site.login}{suffix}",
+            "BUILD_IMAGES_STORE": f"{self.registry}/{_STORE}",
             "PYTHONFAULTHANDLER": "1",  # shows where a run hangs
         }
+        with (self.folder / f"{log}.log").open("wb") as sink:
+            child = subprocess.Popen(
+                words,
+                cwd=PROJECT,
+                env=environment,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,  # Ctrl-C is for the bench, which ends all
+            )
+        self._children.append(child)
+        return child
+
+
+def _status_of(child: subprocess.Popen[bytes]) -> int:
+    """The exit code of a command; -1 if it had to be ended."""
+    try:
+        return child.wait(_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        end_tree(child.pid, grace_s=5)
+        child.wait()
+        return -1
+
+
+def _options(flavours: Iterable[str]) -> list[str]:
+    return [f"--flavour={flavour}" for flavour in flavours]
 
 
 def _is_half_made(name: str) -> bool:
@@ -347,7 +470,7 @@ def full_disk(trial: FaultTrial) -> None:
     home = trial.site.machines.homes[-1]
     room, seconds = (
         trial.chance.randrange(4 << 20),
-        trial.chance.uniform(2, trial.expected_s),
+        trial.chance.uniform(2, 8),
     )
     trial.note(f"{room} bytes are free for {seconds:.1f} s")
     set_size(home, shutil.disk_usage(home).used + room)
@@ -368,14 +491,14 @@ def busy_registry(trial: FaultTrial) -> None:
     def end() -> None:
         trial.site.proxy.decide = lambda _request, _number: None
 
-    trial.run_later(trial.chance.uniform(0.5, 8), "end of 503", end)
+    trial.run_later(trial.chance.uniform(0.5, 6), "end of 503", end)
 
 
 def stopped_registry(trial: FaultTrial) -> None:
     """The registry is killed, and starts again some seconds later."""
     trial.spoiled = True
     trial.site.registry.stop()
-    trial.run_later(trial.chance.uniform(0.2, 8), "end of no registry", trial.site.registry.start)
+    trial.run_later(trial.chance.uniform(0.2, 6), "end of no registry", trial.site.registry.start)
 
 
 def killed_run(trial: FaultTrial) -> None:
@@ -388,10 +511,28 @@ def interrupted_run(trial: FaultTrial) -> None:
     _signal(trial, signal.SIGINT)
 
 
+def doubled_run(trial: FaultTrial) -> None:
+    """The same command runs beside the run, with the same store and the same workers."""
+    trial.start_double()
+
+
 def _signal(trial: FaultTrial, number: signal.Signals) -> None:
     assert trial.child is not None
     trial.signals.append(number)
     trial.child.send_signal(number)
+
+
+def kinds_of_round(seed: int, number: int) -> tuple[str, ...]:
+    """The kinds of the faults of a round, from 1 on: each comes once in a cycle of rounds."""
+    kinds = [_kind_at(f"{seed}-first", number - 1)]
+    if number % _ROUNDS_OF_TWO == 0:
+        kinds.append(_kind_at(f"{seed}-second", number // _ROUNDS_OF_TWO - 1))
+    return tuple(kinds)
+
+
+def _kind_at(seed: str, position: int) -> str:
+    cycle, at = divmod(position, len(FAULTS))
+    return random.Random(f"{seed}-{cycle}").sample(sorted(FAULTS), len(FAULTS))[at]
 
 
 FAULTS: dict[str, Callable[[FaultTrial], object]] = {
@@ -404,6 +545,7 @@ FAULTS: dict[str, Callable[[FaultTrial], object]] = {
     "registry away": stopped_registry,
     "run killed": killed_run,
     "run interrupted": interrupted_run,
+    "run doubled": doubled_run,
 }
 
 
@@ -439,10 +581,23 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def digests(out: Path, number: int) -> Recording:
+def reference_digests(out: Path) -> Recording:
+    """The digests of the images of round 0, which were not verified: no manifest has the trees."""
+    names = [name for images in IMAGES.values() for name in images.values()]
+    layouts = {name: oci.read_layout(out / name / FILES["oci"]) for name in names}
+    return {
+        name: {
+            "tree": tree_digest(comparable(entries_of_layout(layout))),
+            "oci": layout.digest.removeprefix("sha256:"),
+        }
+        for name, layout in layouts.items()
+    }
+
+
+def digests(out: Path, images: Iterable[str], number: int) -> Recording:
     """The digests of each image's files and tree; the layout's as if its round were number 0."""
     recording = {}
-    for name in IMAGES:
+    for name in images:
         layout = oci.read_layout(out / name / FILES["oci"])
         recording[name] = {
             "tree": str(manifest_of(out / name)["tree_digest"]),
@@ -461,10 +616,10 @@ def _as_number_0(layout: oci.Layout, number: int) -> str:
     return hashlib.sha256(manifest.replace(name[7:].encode(), digest.encode())).hexdigest()
 
 
-def wrong_images(out: Path, number: int, expected: Recording) -> list[str]:
+def wrong_images(out: Path, images: Sequence[str], number: int, expected: Recording) -> list[str]:
     """What is wrong with the images of an output folder, a line for each thing."""
     wrong = []
-    for name in IMAGES:
+    for name in images:
         manifest, folder = manifest_of(out / name), out / name
         if manifest["outcome"] != "verified":
             wrong.append(f"{name}: {manifest['outcome']}")
@@ -473,8 +628,8 @@ def wrong_images(out: Path, number: int, expected: Recording) -> list[str]:
         if artifacts != files:
             wrong.append(f"{name}: the manifest has {artifacts}, the files are {files}")
         wrong += [f"{name}: {fault}" for fault in _wrong_evidence(folder, manifest)]
-    for name, recorded in digests(out, number).items():
-        if recorded != expected.get(name, recorded):
+    for name, recorded in digests(out, images, number).items():
+        if recorded != expected[name]:
             wrong.append(f"{name}: {recorded}, and not {expected[name]}")
     return wrong
 
@@ -498,7 +653,9 @@ def _wrong_evidence(folder: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def site_of(folder: Path, registry: StoppableRegistry, workers: int) -> Iterator[Site]:
+def site_of(
+    folder: Path, registry: StoppableRegistry, reference: Reference, workers: int
+) -> Iterator[Site]:
     """Machines with new homes, the last one on a small disk."""
     with contextlib.ExitStack() as ends:
         project = copy_of_project(folder / "project")
@@ -513,7 +670,7 @@ def site_of(folder: Path, registry: StoppableRegistry, workers: int) -> Iterator
                 subprocess.run([*small, "tmpfs", home], check=True)
             (home / "tools").symlink_to(tools)
         for home in homes:
-            store_small_base(project, home)
+            shutil.copytree(reference.bases, home / "bases", copy_function=link_or_copy)
         proxy = ends.enter_context(proxy_before(registry.host))
         place = folder / "cluster"
         machines = ends.enter_context(machines_at_work(place, homes, workers=workers, ttl_s=_TTL_S))
@@ -523,11 +680,21 @@ def site_of(folder: Path, registry: StoppableRegistry, workers: int) -> Iterator
             registry=registry,
             proxy=proxy,
             machines=machines,
+            expected=reference.digests,
         )
 
 
-def local_build(folder: Path) -> Recording:
-    """The digests of the images of round 0, built on this machine alone."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """The digests of the images of round 0, and the folder of the base that they are built on."""
+
+    digests: Recording
+    bases: Path
+
+
+def local_build(folder: Path, registry: StoppableRegistry) -> Reference:
+    """Build all images on this machine alone; their base alone stays in the registry."""
+    folder.mkdir()
     project = copy_of_project(folder / "project")
     add_small_base(project)
     write_recipes(project, 0)
@@ -535,11 +702,13 @@ def local_build(folder: Path) -> Recording:
     home.mkdir()
     (home / "tools").symlink_to(Home.of_environment().path / "tools")
     store_small_base(project, home)
-    env = {"BUILD_IMAGES_HOME": str(home)}
-    status, output = build_images("--project", project, "--all", "--format=oci", env=env)
+    env = {"BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_STORE": f"{registry.host}/{_STORE}"}
+    words = ("--project", project, "--all", "--format=oci", "--no-verify", "--no-lint")
+    status, output = build_images(*words, *_options(_FLAVOURS), env=env)
     if status:
         raise RuntimeError(output)
-    return digests(project / "out", 0)
+    registry.keep_bases()
+    return Reference(digests=reference_digests(project / "out"), bases=home / "bases")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -554,62 +723,72 @@ class Campaign:
     lost: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
 
     @property
     def is_wrong(self) -> bool:
         return bool(self.wrong or self.lost or self.leftovers)
 
 
-def campaign(folder: Path, *, rounds: int, seed: int, workers: int, first: int = 0) -> Campaign:
-    """Run rounds, each with one or two faults of kinds that are chosen at random."""
-    result = Campaign()
+def campaign(
+    folder: Path, result: Campaign, *, rounds: int, seed: int, workers: int, first: int = 0
+) -> None:
+    """Run rounds with faults, and add to the result what came of each."""
     with contextlib.ExitStack() as ends:
         signals = ends.enter_context(outside_signals())
         registry = ends.enter_context(stoppable_registry(folder / "registry"))
-        expected = local_build(_new_folder(folder / "local"))
+        reference = local_build(folder / "local", registry)
         numbers = range(first + 1, first + 1 + rounds)
         for at in range(0, rounds, _ROUNDS_OF_MACHINES):
-            place = _new_folder(folder / f"machines-{at // _ROUNDS_OF_MACHINES + 1}")
-            with site_of(place, registry, workers) as site:
-                site.expected = expected
-                expected_s = _seconds_without_faults(site)
+            place = folder / f"machines-{at // _ROUNDS_OF_MACHINES + 1}"
+            place.mkdir()
+            with site_of(place, registry, reference, workers) as site:
                 for number in numbers[at : at + _ROUNDS_OF_MACHINES]:
-                    _run_round(site, number, seed, expected_s, result)
+                    _run_round(site, number, seed, result)
                     signals.check()
             remove_tree(place)
-    return result
 
 
-def _new_folder(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _seconds_without_faults(site: Site) -> float:
-    """A round without a fault: how long it takes."""
-    trial = FaultTrial(site=site, number=0, chance=random.Random(0), expected_s=0)
-    start = time.monotonic()
-    trial.run({})
-    if trial.wrong or trial.lost or trial.leftovers:
-        raise RuntimeError(
-            f"without a fault: {trial.wrong} {trial.lost} {trial.leftovers}: {trial.folder}"
-        )
-    return time.monotonic() - start
-
-
-def _run_round(site: Site, number: int, seed: int, expected_s: float, result: Campaign) -> None:
+def _run_round(site: Site, number: int, seed: int, result: Campaign) -> None:
+    """Run a round; workers that the round before started join meanwhile."""
     chance = random.Random(f"{seed}-{number}")
-    kinds = chance.sample(sorted(FAULTS), chance.choice((1, 2)))
-    trial = FaultTrial(site=site, number=number, chance=chance, expected_s=expected_s)
-    start = time.monotonic()
-    trial.run({kind: FAULTS[kind] for kind in kinds})
-    seconds = time.monotonic() - start
+    kinds = kinds_of_round(seed, number)
+    trial = FaultTrial(
+        site=site,
+        number=number,
+        chance=chance,
+        recipe=chance.choice(sorted(IMAGES)),
+        flavours=_FLAVOURS if len(kinds) > 1 else (chance.choice(_FLAVOURS),),
+        registry=site.proxy.host if "registry says 503" in kinds else site.registry.host,
+    )
+    site.registry.reset(bases=number % _ROUNDS_OF_BASE != 0)
+    joining = [worker for worker in site.machines.workers if not worker.is_ready]
+    start, used = time.monotonic(), processor_time()
+    trial.run(kinds)
+    site.machines.wait_for([worker for worker in joining if worker.is_alive])
+    _count(trial, f"{seed}-{number}", time.monotonic() - start, processor_time() - used, result)
+    site.registry.start()
+    site.machines.start_missing()
+    shutil.rmtree(trial.folder, ignore_errors=True)
+
+
+def processor_time() -> float:
+    """Seconds of a processor that this process took so far, with all that it started."""
+    own, ended = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    alive = sum(map(processor_time_of, descendants(os.getpid())))
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive
+
+
+def _count(
+    trial: FaultTrial, name: str, seconds: float, processor_s: float, result: Campaign
+) -> None:
+    """Add a round to the result, and print it."""
     result.rounds += 1
     result.commands += trial.commands
     result.faults.update(trial.faults)
     result.failed += trial.failed
     result.seconds.append(seconds)
-    name = f"{seed}-{number}"
+    result.processor_s.append(processor_s)
     for lines, total in (
         (trial.wrong, result.wrong),
         (trial.lost, result.lost),
@@ -617,23 +796,13 @@ def _run_round(site: Site, number: int, seed: int, expected_s: float, result: Ca
     ):
         total += [f"{name}: {line}" for line in lines]
     came = ", ".join(trial.faults) or "no fault in time"
-    print(f"{name}: {came}: {seconds:.0f} s, {trial.commands} commands", flush=True)
+    took = f"{seconds:.1f} s, {processor_s:.1f} s of a processor, {trial.commands} commands"
+    print(f"{name}: {came}: {took}", flush=True)
     if trial.failed:
         print(*(f"  {note}" for note in trial.notes if "again: " in note), sep="\n", flush=True)
     if trial.wrong or trial.lost or trial.leftovers:
-        print(
-            *trial.notes,
-            *trial.wrong,
-            *trial.lost,
-            *trial.leftovers,
-            sep="\n  ",
-            flush=True,
-        )
-        print(f"  logs: {_copy_logs(trial)}", flush=True)
-    site.registry.start()
-    site.machines.start_missing()
-    site.registry.empty()
-    shutil.rmtree(trial.folder, ignore_errors=True)
+        lines = [*trial.notes, *trial.wrong, *trial.lost, *trial.leftovers]
+        print(*lines, f"logs: {_copy_logs(trial)}", sep="\n  ", flush=True)
 
 
 def _copy_logs(trial: FaultTrial) -> Path:
@@ -663,28 +832,37 @@ def main() -> int:
     # Containers work in homes as an ordinary user does.
     folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="worker-faults-"))
     folder.chmod(0o755)
+    result = Campaign()
     try:
-        result = campaign(
+        campaign(
             folder,
+            result,
             rounds=options.rounds,
             seed=options.seed,
             workers=options.workers,
             first=options.first,
         )
+    except (KeyboardInterrupt, SystemExit) as end:
+        print(f"ended early: {end or 'Ctrl-C'}")
     finally:
+        print_result(result, options.seed)
+        if result.rounds < options.rounds:
+            print(f"--first {options.first + result.rounds} goes on from here", flush=True)
         if options.keep:
             print(f"kept: {folder}")
         else:
             remove_tree(folder)
-    print_result(result, options.seed)
-    return 1 if result.is_wrong else 0
+    return 1 if result.is_wrong or result.rounds < options.rounds else 0
 
 
 def print_result(result: Campaign, seed: int) -> None:
     """Print the table of a campaign."""
-    median = statistics.median(result.seconds) if result.seconds else 0
+    median_s, processor_s = (
+        statistics.median(values or [0]) for values in (result.seconds, result.processor_s)
+    )
     print(
-        f"{result.rounds} rounds, seed {seed}: {result.commands} commands, {median:.0f} s a round"
+        f"{result.rounds} rounds, seed {seed}: {result.commands} commands; "
+        f"a round takes {median_s:.1f} s, {processor_s:.1f} s of a processor"
     )
     for kind in FAULTS:
         print(f"{result.faults[kind]:5}  {kind}")

@@ -23,6 +23,7 @@ from builder.system.files import mounted_below
 
 HOME = "BUILD_IMAGES_HOME"
 WORKER_TTL = "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
+_PROFILE = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"  # idle workers would compute for it
 _READY_S = 90.0
 _ENDING_S = 20.0
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a connection ends by a reset
@@ -134,6 +135,7 @@ class WorkerProcess:
             **os.environ,
             HOME: str(self.home),
             "TMPDIR": str(temporary),
+            _PROFILE: "False",
         }
         with self.log.open("wb") as sink:
             self.process = subprocess.Popen(
@@ -142,6 +144,7 @@ class WorkerProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=self.folder,
+                start_new_session=True,  # Ctrl-C is for the bench
             )
 
     @property
@@ -184,17 +187,19 @@ class Machines:
     homes: Sequence[Path]
     workers: Sequence[WorkerProcess]
 
-    def start_missing(self) -> int:
-        """Have all workers at work, new ones for those that ended; how many ended."""
-        ended = [worker for worker in self.workers if not worker.is_alive]
-        for worker in ended:
-            worker.start()
+    def start_missing(self) -> None:
+        """Start new workers for those that ended."""
+        for worker in self.workers:
+            if not worker.is_alive:
+                worker.start()
+
+    def wait_for(self, workers: Sequence[WorkerProcess]) -> None:
+        """Wait until these workers have joined."""
         deadline = time.monotonic() + _READY_S
-        while not all(worker.is_ready for worker in self.workers):
-            if time.monotonic() > deadline or not all(worker.is_alive for worker in self.workers):
+        while not all(worker.is_ready for worker in workers):
+            if time.monotonic() > deadline or not all(worker.is_alive for worker in workers):
                 raise RuntimeError(f"workers do not join: {self.folder}")
             time.sleep(0.1)
-        return len(ended)
 
     def leftover_processes(self) -> list[str]:
         """The processes of homes that are no workers, containers among them."""
@@ -235,7 +240,8 @@ def machines_at_work(
             [sys.executable, "-m", "distributed.cli.dask_scheduler", *words],
             stdout=sink,
             stderr=subprocess.STDOUT,
-            env={**os.environ, WORKER_TTL: f"{ttl_s}s"},
+            env={**os.environ, WORKER_TTL: f"{ttl_s}s", _PROFILE: "False"},
+            start_new_session=True,
         )
     started: list[WorkerProcess] = []
     try:
@@ -253,7 +259,7 @@ def machines_at_work(
         machines = Machines(
             address=f"tcp://127.0.0.1:{port}", folder=folder, homes=homes, workers=started
         )
-        machines.start_missing()
+        machines.wait_for(started)
         yield machines
     finally:
         for worker in started:
@@ -282,6 +288,14 @@ def parent_of(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
     return 0
+
+
+def processor_time_of(pid: int) -> float:
+    """The seconds of a processor that a process took, with its children that ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def command_line(pid: int) -> str:

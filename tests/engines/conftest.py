@@ -31,7 +31,7 @@ from made_releases import make_images, make_project
 from projects import copy_of_project
 from published import RECIPES, Pair, made_key
 from real_registry import RealRegistry, real_registry
-from small_base import add_small_base, store_small_base
+from small_base import LEAN, add_small_base, store_small_base
 from small_images import Maker, maker_in
 
 from builder.build.base_store import Bootstrapping, StoredBase, ensure_base
@@ -253,6 +253,18 @@ def small_home(tools: Tools, small_site: Path) -> Iterator[Path]:
     with home_of_its_own(tools) as folder:
         store_small_base(small_site, folder)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def lean(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small image, `LEAN`, in all formats and verified; its project is above."""
+    site = copy_of_project(tmp_path_factory.mktemp("lean"))
+    add_small_base(site)
+    with home_of_its_own(tools) as home:
+        store_small_base(site, home)
+        words = ("--project", site, "--image", LEAN)
+        passed(build_images(*words, env={"BUILD_IMAGES_HOME": str(home)}))
+    return site / "out" / LEAN
 
 
 @pytest.fixture

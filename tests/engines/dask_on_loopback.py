@@ -15,9 +15,10 @@ from pathlib import Path
 from harness import wait_for
 
 _READY_S = 60.0
+_PROFILE = "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"  # idle workers would compute for it
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Pool:
     """A scheduler, and workers by the homes that they build in."""
 
@@ -26,6 +27,20 @@ class Pool:
     scheduler: subprocess.Popen[bytes] | None = None
     workers: dict[Path, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    def revive(self) -> None:
+        """Start again what a test ended: the scheduler with all workers, or workers alone."""
+        if self.scheduler and self.scheduler.poll() is not None:
+            for process in self.workers.values():
+                _end(process)
+            self.scheduler = _started_scheduler(self.address, self.folder)
+        self.add(*(home for home, process in self.workers.items() if process.poll() is not None))
+
+    def end(self) -> None:
+        """End all of its processes."""
+        for process in (*self.workers.values(), self.scheduler):
+            if process:
+                _end(process)
+
     def add(self, *homes: Path) -> None:
         """Start a worker for each home, and wait until all have joined."""
         logs = [self._start_worker(home) for home in homes]
@@ -33,13 +48,14 @@ class Pool:
 
     def _start_worker(self, home: Path) -> Path:
         """Start a worker; return its log."""
-        log = self.folder / f"worker-{len(self.workers)}.log"
+        number = len([*self.folder.glob("worker-*.log")])
+        log = self.folder / f"worker-{number}.log"
         argv = [
             *("dask_worker", self.address, "--nworkers=1", "--nthreads=1", "--no-nanny"),
             *("--memory-limit=0", "--death-timeout=60", "--no-dashboard"),
-            f"--local-directory={self.folder / str(len(self.workers))}",
+            f"--local-directory={self.folder / str(number)}",
         ]
-        environment = {**os.environ, "BUILD_IMAGES_HOME": str(home)}
+        environment = {**os.environ, "BUILD_IMAGES_HOME": str(home), _PROFILE: "False"}
         self.workers[home] = _start(argv, log, environment)
         return log
 
@@ -51,17 +67,27 @@ def dask_pool(folder: Path, homes: Sequence[Path] = ()) -> Iterator[Pool]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = folder / "scheduler.log"
-    argv = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
-    scheduler = _start(argv, log, dict(os.environ))
-    pool = Pool(address=f"tcp://127.0.0.1:{port}", folder=folder, scheduler=scheduler)
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = _started_scheduler(address, folder)
+    pool = Pool(address=address, folder=folder, scheduler=scheduler)
     try:
-        wait_for(lambda: "Scheduler at" in log.read_text(), _READY_S)
         pool.add(*homes)
         yield pool
     finally:
-        for process in (*pool.workers.values(), scheduler):
-            _end(process)
+        pool.end()
+
+
+def _started_scheduler(address: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a scheduler, and wait until it is there."""
+    log, port = folder / "scheduler.log", address.rpartition(":")[2]
+    argv = ["dask_scheduler", "--host=127.0.0.1", f"--port={port}", "--no-dashboard"]
+    scheduler = _start(argv, log, {**os.environ, _PROFILE: "False"})
+    try:
+        wait_for(lambda: "Scheduler at" in log.read_text(), _READY_S)
+    except AssertionError:
+        _end(scheduler)
+        raise
+    return scheduler
 
 
 def _start(argv: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

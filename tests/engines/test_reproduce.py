@@ -11,6 +11,7 @@ from harness import Ended, build_images, manifest_of, passed
 from projects import copy_of_project
 from small_base import write_tiny
 
+from builder.artifacts.oci import read_layout
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
@@ -32,7 +33,7 @@ def built_site(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = "development:\n  - pip: {packages: [six], venv: /opt/venv}\n"
     recipe.write_text(recipe.read_text().replace("development:\n", pip))
     write_tiny(site, UNSTEADY, name="unsteady", base="debian13")
-    passed(build_images("--project", site, "--all", "--format", "charliecloud", "--no-verify"))
+    passed(build_images("--project", site, "--all", "--format", "oci", "--no-verify"))
     return site
 
 
@@ -68,15 +69,16 @@ def test_no_pyc_is_stale(built: Path) -> None:
     folder = built / "out" / IMAGES["steady"]
     epoch = manifest_of(folder)["inputs"]["source_date_epoch"]
     times: dict[str, int] = {}
-    with tarfile.open(folder / "image.tar.gz") as archive:
-        for member in archive:
-            assert member.mtime <= epoch
-            if member.name.endswith(".py"):
-                times[member.name] = int(member.mtime)
-            elif member.name.endswith(".pyc"):
-                data = archive.extractfile(member)
-                assert data is not None
-                times[member.name] = int.from_bytes(data.read(16)[8:12], "little")
+    for layer in read_layout(folder / "image.oci").layers:
+        with tarfile.open(layer) as archive:
+            for member in archive:
+                assert member.mtime <= epoch
+                if member.name.endswith(".py"):
+                    times[member.name] = int(member.mtime)
+                elif member.name.endswith(".pyc"):
+                    data = archive.extractfile(member)
+                    assert data is not None
+                    times[member.name] = int.from_bytes(data.read(16)[8:12], "little")
     compiled = [name for name in times if "/__pycache__/" in name]
     assert "opt/m/__pycache__/mod.cpython-313.pyc" in compiled
     for name in compiled:

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from dask_on_loopback import Pool, dask_pool
 from harness import (
+    FORMATS,
     PROJECT,
     Ended,
     build_images,
@@ -26,8 +27,9 @@ from harness import (
     small_disk,
     wait_for,
 )
+from projects import copy_of_project
 from real_registry import RealRegistry
-from small_base import LEAN, store_small_base, write_tiny
+from small_base import LEAN, add_small_base, store_small_base, write_tiny
 
 from builder.build.engines import Tools
 from builder.system.descendants import end_tree
@@ -37,27 +39,33 @@ TINY = "tiny-1.0-small-x86_64"
 ORDER = r"builder\.verify\.cluster\.task"
 
 
-@pytest.fixture(name="homes")
-def homes_of_machines(tools: Tools, small_site: Path) -> Iterator[list[Path]]:
+@pytest.fixture(name="homes", scope="module")
+def homes_of_machines(
+    tools: Tools, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Path]]:
     """The homes of two machines that build, with the small base."""
+    site = copy_of_project(tmp_path_factory.mktemp("site"))
+    add_small_base(site)
     with contextlib.ExitStack() as held:
         homes = [held.enter_context(home_of_its_own(tools)) for _ in range(2)]
         for home in homes:
-            store_small_base(small_site, home)
-        (small_site / "store").mkdir()
+            store_small_base(site, home)
         yield homes
 
 
+@pytest.fixture(name="pools", scope="module")
+def pool_of_the_module(
+    homes: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pool]:
+    with dask_pool(tmp_path_factory.mktemp("dask") / "pool", homes) as pool:
+        yield pool
+
+
 @pytest.fixture(name="pool")
-def pool_of_one(homes: list[Path], tmp_path: Path) -> Iterator[Pool]:
-    with dask_pool(tmp_path / "dask", homes[:1]) as pool:
-        yield pool
-
-
-@pytest.fixture(name="two")
-def pool_of_two(homes: list[Path], tmp_path: Path) -> Iterator[Pool]:
-    with dask_pool(tmp_path / "dask", homes) as pool:
-        yield pool
+def pool_of_two(pools: Pool) -> Pool:
+    """Two workers that are at work, whatever the test before did to them."""
+    pools.revive()
+    return pools
 
 
 def orders(pool: Pool) -> list[int]:
@@ -71,15 +79,17 @@ def orders(pool: Pool) -> list[int]:
     return found
 
 
-def words(site: Path, pool: Pool, *more: object) -> list[str]:
-    options = ["--project", site, "--all", "--on", pool.address, *more]
+def words(site: Path, pool: Pool, *more: object, formats: Sequence[str] = ("oci",)) -> list[str]:
+    chosen = [f"--format={name}" for name in formats]
+    options = ["--project", site, "--all", "--on", pool.address, *chosen, *more]
     return [str(word) for word in options]
 
 
 def environment(site: Path, tmp_path: Path, **more: str) -> dict[str, str]:
     """That of a login node, which has no tools for building."""
-    home = tmp_path / "login"
-    return {"BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_STORE": str(site / "store"), **more}
+    home, store = tmp_path / "login", site / "store"
+    store.mkdir(exist_ok=True)
+    return {"BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_STORE": str(store), **more}
 
 
 @contextlib.contextmanager
@@ -105,13 +115,14 @@ def ended(child: subprocess.Popen[str], timeout_s: float = 120) -> Ended:
 @pytest.mark.campaign
 @pytest.mark.parametrize("kind", sample(["folder", "registry"], 1))
 def test_images_are_made_by_workers_and_come_back_verified(
-    kind: str, small_site: Path, homes: list[Path], tmp_path: Path, registry: RealRegistry
+    kind: str, small_site: Path, pool: Pool, tmp_path: Path, registry: RealRegistry
 ) -> None:
+    recipe = small_site / "recipes/lean.yaml"  # no worker has the same from another test
+    recipe.write_text(recipe.read_text().replace("echo a step", f"echo for a {kind} a step"))
     env = environment(small_site, tmp_path)
     if kind == "registry":
         env["BUILD_IMAGES_STORE"] = f"{registry.host}/site/cache"
-    with dask_pool(tmp_path / "dask", homes) as pool:
-        done = passed(build_images(*words(small_site, pool), env=env))
+    done = passed(build_images(*words(small_site, pool, formats=FORMATS), env=env))
     assert f"{LEAN}: verify on " in done.stderr
     assert "building with buildah" in done.stderr
     manifest = manifest_of(small_site / "out" / LEAN)
@@ -121,9 +132,10 @@ def test_images_are_made_by_workers_and_come_back_verified(
     assert not [*(tmp_path / "login").glob("storage*")]
     # No scheduler is there: what the run made is, and another machine takes it from the store.
     nobody = Pool(address="tcp://127.0.0.1:9", folder=tmp_path)
-    done = passed(build_images(*words(small_site, nobody), env=env))
+    done = passed(build_images(*words(small_site, nobody, formats=FORMATS), env=env))
     assert f"= {LEAN}: unchanged, verified" in done.stderr
-    done = passed(build_images(*words(small_site, nobody, "--output", tmp_path / "2"), env=env))
+    again = words(small_site, nobody, "--output", tmp_path / "2", formats=FORMATS)
+    done = passed(build_images(*again, env=env))
     assert f"{LEAN}: from the site's store" in done.stderr
     wrong = build_images("--project", small_site, "--all", "--on", "slrum", env=env)
     assert wrong.status == 2
@@ -135,49 +147,51 @@ def test_an_image_may_be_built_now_and_verified_later(
     small_site: Path, pool: Pool, tmp_path: Path
 ) -> None:
     env = environment(small_site, tmp_path)
-    done = passed(build_images(*words(small_site, pool, "--no-verify"), env=env))
+    formats = ("oci", "sif")
+    unverified = words(small_site, pool, "--no-verify", formats=formats)
+    done = passed(build_images(*unverified, env=env))
     assert f"✓ {LEAN}: built" in done.stderr
     assert manifest_of(small_site / "out" / LEAN)["outcome"] == "built"
     assert (small_site / "out" / LEAN / "image.sif").exists()
     for tag in (small_site / "store/tags").glob("packed-*"):  # as if it had been built here
         tag.unlink()
-    done = passed(build_images(*words(small_site, pool, "--json"), env=env))
+    done = passed(build_images(*words(small_site, pool, "--json", formats=formats), env=env))
     assert "image on" not in done.stderr
     manifest = manifest_of(small_site / "out" / LEAN)
     assert manifest["outcome"] == "verified"
     assert json.loads(done.stdout)["images"][0]["image"] == LEAN
 
 
-def test_a_killed_worker_costs_no_image(small_site: Path, two: Pool, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_no_image(small_site: Path, pool: Pool, tmp_path: Path) -> None:
     write_tiny(small_site, '"test -e /tmp/never || sleep 13"')
-    with started(small_site, two, tmp_path) as child:
+    with started(small_site, pool, tmp_path) as child:
         wait_for(lambda: processes(r"^sleep 13$"))
-        [order] = orders(two)
+        [order] = orders(pool)
         stat = Path(f"/proc/{order}/stat").read_text().rpartition(") ")[2].split()
         os.kill(int(stat[1]), signal.SIGKILL)
-        wait_for(lambda: order not in orders(two), 15)
+        wait_for(lambda: order not in orders(pool), 15)
         done = ended(child)
     assert done.status == 0, done.stderr
     assert " is lost (x86_64)" in done.stderr
     assert done.stderr.count(f"{TINY}: verify on") == 1
     assert manifest_of(small_site / "out" / TINY)["outcome"] == "verified"
-    assert not orders(two)
+    assert not orders(pool)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", sample([signal.SIGINT, signal.SIGKILL], 1))
 def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
-    number: signal.Signals, small_site: Path, two: Pool, tmp_path: Path
+    number: signal.Signals, small_site: Path, pool: Pool, tmp_path: Path
 ) -> None:
     write_tiny(small_site, f'"test -e /tmp/never || sleep {3700 + number}"')
     write_tiny(small_site, f'"test -e /tmp/never || sleep {3800 + number}"', name="other")
     pattern = rf"^sleep 3[78]{number:02}$"
-    with started(small_site, two, tmp_path) as child:
-        wait_for(lambda: len(processes(pattern)) == len(two.workers))
+    with started(small_site, pool, tmp_path) as child:
+        wait_for(lambda: len(processes(pattern)) == len(pool.workers))
         begin = time.monotonic()
         os.kill(child.pid, number)
         wait_for(lambda: not processes(pattern), 12)
-        wait_for(lambda: not orders(two), 12 - (time.monotonic() - begin))
+        wait_for(lambda: not orders(pool), 12 - (time.monotonic() - begin))
         done = ended(child)
     if number == signal.SIGINT:
         assert done.status == 130
@@ -186,7 +200,7 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
     assert not (small_site / "out" / TINY / "manifest.json").exists()
     write_tiny(small_site, '"echo done"')
     write_tiny(small_site, '"echo done"', name="other")
-    again = build_images(*words(small_site, two), env=environment(small_site, tmp_path))
+    again = build_images(*words(small_site, pool), env=environment(small_site, tmp_path))
     assert again.status == 0, again.stderr
 
 
@@ -232,7 +246,6 @@ def test_a_failing_step_is_shown_with_its_log(small_site: Path, pool: Pool, tmp_
 
 
 def test_what_a_run_on_workers_needs(small_site: Path, tmp_path: Path) -> None:
-    (small_site / "store").mkdir()
     env = environment(small_site, tmp_path)
     nobody = Pool(address="tcp://127.0.0.1:9", folder=tmp_path)
     done = build_images(*words(small_site, nobody), env=env)

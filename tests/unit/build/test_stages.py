@@ -64,6 +64,7 @@ class FakeEngine:
             file.write(f"base {base.name}\n")
 
     def build(self, build: DockerfileBuild) -> None:
+        assert build.file.startswith("Dockerfile")
         text = (build.context / build.file).read_text()
         last = [line for line in text.splitlines() if line.startswith("FROM ")][-1]
         for line in text.splitlines():
@@ -185,6 +186,17 @@ ALL = [
     "runtime of two",
     "two-development of two",
 ]
+
+
+def test_development_images_wait_for_no_runtime_images(site: Site) -> None:
+    def plan() -> Plan:
+        made = project(site.root / "project", recipes=site.recipes, bases=[site.base])
+        chosen = dataclasses.replace(EVERYTHING, flavours=("development",))
+        return make_plan(made, chosen, compiler=COMPILER)
+
+    site.plan = plan  # type: ignore[method-assign]
+    assert site.job(jobs=1).exit_code == 0
+    assert site.built() == sorted(stage.replace("runtime", "development") for stage in ALL)
 
 
 def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -> None:

@@ -49,12 +49,16 @@ class Answers(Processes):
         self.answers = answers
         self.users: dict[str, str | None] = {}
 
-    def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
+    def capture(
+        self, argv: Sequence[Any], *, user: str | None = None, check: bool = True, **_: Any
+    ) -> Completed:
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
         self.users[words[0]] = user
         for known, text in self.answers.items():
             if f"{' '.join(words)} ".startswith(f"{known} "):
                 return Completed(argv=tuple(words), returncode=0, stdout=text)
+        if check:
+            raise StepFailed(f"{words[0]}: exit status 1")
         return Completed(argv=tuple(words), returncode=1)
 
 
@@ -65,7 +69,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
     def make(**answers: str) -> Tools:
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        known = {name.replace("_--", " --"): text for name, text in answers.items()}
+        known = {re.sub("_(?=--|ping)", " ", name): text for name, text in answers.items()}
         for name in {command.split()[0] for command in known}:
             (folder / name).write_text("")
             (folder / name).chmod(0o755)
@@ -206,7 +210,9 @@ def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
 
 
 def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
-    tools = host(**{"srun_--mpi=list": PLUGINS, "scontrol": UP, "srun_--version": "slurm 22.05.8"})
+    tools = host(
+        **{"srun_--mpi=list": PLUGINS, "scontrol_ping": UP, "srun_--version": "slurm 22.05.8"}
+    )
     found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools)
     assert words(found) == [
         "srun",
@@ -245,7 +251,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         ),
         (
             OPEN_MPI,
-            {"srun_--mpi=list": PLUGINS, "scontrol": "Slurmctld(primary) at head is DOWN\n"},
+            {"srun_--mpi=list": PLUGINS, "scontrol_ping": "Slurmctld(primary) at head is DOWN\n"},
             "no Slurm controller answers: Slurmctld(primary) at head is DOWN",
         ),
         (OPEN_MPI, {"srun_--mpi=list": PLUGINS}, "no Slurm controller answers: scontrol ping"),
@@ -820,6 +826,7 @@ def test_machines_are_told_by_a_launcher_that_ends_well(
     def capture(_: object, argv: Sequence[str], **options: Any) -> Completed:
         assert argv[:5] == ("srun", "env", "--unset=SLURM_JWT", "sh", "-c")
         assert (options["timeout_s"], options["check"]) == (60, False)
+        assert options["env"] == launchers.environment(tools) != tools.environment
         return Completed(**{"argv": (), "returncode": 0, "stdout": line, **ended})
 
     monkeypatch.setattr(Answers, "capture", capture)
