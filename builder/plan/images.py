@@ -140,6 +140,7 @@ class Images:
         context = {**names, "sources": own_names}
         blocks = self._blocks(recipe.development, cell, context)
         expansions = [self._expanded(use, recipe.name, cell, chosen) for use in blocks]
+        wheels = {name: (url,) for one in expansions for name, url in one.wheels.items()}
         runtime = self._blocks(recipe.runtime, cell, context)
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]
@@ -154,14 +155,7 @@ class Images:
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
-            sources={
-                **sources,
-                **{
-                    name: (url,)
-                    for expansion in expansions
-                    for name, url in expansion.wheels.items()
-                },
-            },
+            sources={**sources, **wheels},
             command=recipe.command,
             entrypoint=recipe.entrypoint,
         )

@@ -1,9 +1,8 @@
 """Wheels on the Python package index of this machine's pip.
 
 `wheel:NAME/VERSION/ARCHITECTURE` is the wheel of a release that runs on any Python and on the most
-systems, `wheel:NAME/VERSION/ARCHITECTURE/PYTHON` the wheel for one Python (`cp313`); `any` is the
-architecture of a wheel without machine code. Its name, size and checksum are those of the index's
-page of the project:
+systems; with `/cp313` at its end, the one for that Python; `any` has no machine code.
+Name, size and checksum are those of the index's page of the project:
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
 

@@ -144,6 +144,16 @@ def run_of(check: str, image: PlannedImage) -> str:
     return next(one.run for one in image.checks if one.name == check)
 
 
+def test_wheels_are_for_the_architecture_of_the_image() -> None:
+    recipes = ("jax", "tensorflow-release")
+    for image in (image for image in shipped_plan().images if image.cell.recipe in recipes):
+        files = {text for use in blocks(image) for text in use.arguments.get("packages", ())}
+        wheels = {file for file in files if file.endswith(".whl")}
+        ends = ("-any.whl", f"_{image.cell.arch}.whl")
+        assert wheels
+        assert {file for file in wheels if not file.endswith(ends)} == set()
+
+
 def test_power_has_no_wheels_of_the_newest_frameworks() -> None:
     """What the maintainer says of them is what `explain` prints."""
     plan = shipped_plan()
