@@ -239,7 +239,7 @@ class ImageChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedImage:
-    """What is compared of an image: `values` by kind and name, and files, None if not known.
+    """The compared parts of an image: `values` by kind and name, and files, None if not known.
 
     Images with the same `layers`, digests of the unpacked ones, have the same files.
     """
